@@ -1,0 +1,84 @@
+"""Every exception that the package raises on purpose.
+
+The three public exceptions of the Java client stay siblings under one base, so that ported ``except`` clauses keep
+their meaning in any order. Errors carry their policy: callers ask ``error.kind`` instead of keeping lists of codes.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class ErrorKind(Enum):
+    """What a caller may conclude from a failed call."""
+
+    THROTTLED = "throttled"
+    """The service refused for load; nothing was applied; retry with a longer pause."""
+
+    TRANSIENT = "transient"
+    """The service refused for another passing reason; nothing was applied; retry."""
+
+    AMBIGUOUS = "ambiguous"
+    """No trustworthy answer came back; a write may or may not have been applied; read before concluding."""
+
+    PERMANENT = "permanent"
+    """The same request will fail again; retrying is useless."""
+
+
+class StreamClientError(Exception):
+    """Base of every exception of this package."""
+
+
+class ConfigurationError(StreamClientError, ValueError):
+    """A setting or argument cannot work. Raised before any effect; the message names what was given and expected."""
+
+
+class StreamClientException(StreamClientError):
+    """The client itself failed, or was used against its rules (Java: ``StreamClientException``)."""
+
+
+class DependencyException(StreamClientError):
+    """A call to the service failed (Java: ``DependencyException``).
+
+    ``kind`` says what may be concluded; ``code``, ``http_status`` and ``request_id`` are what the service answered, or
+    ``None`` if no answer came.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: ErrorKind = ErrorKind.TRANSIENT,
+        code: str | None = None,
+        http_status: int | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.code = code
+        self.http_status = http_status
+        self.request_id = request_id
+
+    @property
+    def retriable(self) -> bool:
+        """Whether sending the same request again can succeed."""
+        return self.kind is not ErrorKind.PERMANENT
+
+
+class ShutdownException(StreamClientError):
+    """The checkpoint was refused: this worker no longer holds the lease (Java: ``ShutdownException``).
+
+    Nothing was stored. Stop working on the shard; its new owner continues from the last stored checkpoint.
+    """
+
+
+class TrimmedDataException(StreamClientException):
+    """Records behind the requested position are past the stream's retention and gone (``OTSTrimmedDataAccess``)."""
+
+
+class CodecError(StreamClientException, ValueError):
+    """Bytes do not form a valid frame: truncated, corrupt, or of an unknown kind. No row was produced from them."""
+
+
+class ApplicationException(StreamClientException):
+    """User code raised; the cause is the user's exception (Java: ``ApplicationException``)."""

@@ -1,0 +1,177 @@
+"""What users implement or are handed: processors, checkpointers, markers, lease managers, retry strategies."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Union
+
+from streamclient.model import InitializationInput, Lease, ProcessRecordsInput, ShutdownInput
+
+
+class IRecordProcessor(ABC):
+    """Processes the records of one shard.
+
+    Calls for one instance never overlap, and come from the worker's executor, not always on the same thread. Records
+    arrive in order, at least once: after a crash, a hand-over or a failure, reading resumes at the last checkpoint.
+    An exception stops only this shard: the processor gets ``shutdown(PROCESS_RESTART)``, and a new one starts from
+    the last checkpoint after a pause. No record is ever skipped.
+    """
+
+    @abstractmethod
+    def initialize(self, initialization_input: InitializationInput) -> None:
+        """Prepare to read the shard; called once, before anything else."""
+
+    @abstractmethod
+    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
+        """Process one batch. Call ``checkpointer.checkpoint()`` once everything up to here is safe."""
+
+    @abstractmethod
+    def shutdown(self, shutdown_input: ShutdownInput) -> None:
+        """Finish; called once, after the last batch. The reason says whether a checkpoint is still possible."""
+
+
+class IRecordProcessorFactory(ABC):
+    """Makes one processor per tenancy of a shard."""
+
+    @abstractmethod
+    def create_processor(self) -> IRecordProcessor:
+        """Make a new processor. Called in the worker's executor; it may raise, which counts as a failed start."""
+
+
+RecordProcessorFactory = Union[IRecordProcessorFactory, Callable[[], IRecordProcessor]]
+"""What ``Worker`` accepts: a factory object or any callable without arguments that makes a processor."""
+
+
+class IRecordProcessorCheckpointer(ABC):
+    """Records how far a shard was processed. Thread-safe; usable from any thread."""
+
+    @abstractmethod
+    def checkpoint(self, checkpoint_value: str | None = None) -> None:
+        """Store a position in the lease, and return once the status table has it.
+
+        Without a value, stores ``largest_permitted_checkpoint_value``. A value must be a position that this
+        checkpointer once named as largest permitted, or ``SHARD_END``; it never moves where reading continues.
+
+        Raises:
+            ShutdownException: the lease is lost; nothing was stored.
+            DependencyException: the status table gave no usable answer; the position may or may not be stored.
+            ConfigurationError: the value is not a position of this shard, or lies before a stored one.
+        """
+
+    @property
+    @abstractmethod
+    def largest_permitted_checkpoint_value(self) -> str:
+        """The position after the last batch that was handed out."""
+
+
+class IShutdownMarker(ABC):
+    """Lets a processor end its own work on the shard. Usable from any thread; the first mark wins."""
+
+    @abstractmethod
+    def mark_for_process_done(self) -> None:
+        """Stop reading this shard here and release its lease, so that another worker can take it."""
+
+    @abstractmethod
+    def mark_for_process_restart(self) -> None:
+        """Stop this processor; a new one starts from the stored checkpoint."""
+
+
+class ILeaseManager(ABC):
+    """Stores the leases of one stream. Implementations are thread-safe.
+
+    Every conditional operation compares the stored row with the lease it is given, applies its change atomically, and
+    answers whether it was applied. A row that is absent fails every condition. ``False`` means surely not applied by
+    this call; ``DependencyException`` with ``kind`` AMBIGUOUS means unknown.
+    """
+
+    @abstractmethod
+    def create_lease_table_if_not_exists(self) -> bool:
+        """Create the store; returns whether this call created it."""
+
+    @abstractmethod
+    def wait_until_lease_table_ready(self) -> bool:
+        """Wait until the store answers; returns whether it did within the configured time."""
+
+    @abstractmethod
+    def list_leases(self) -> Sequence[Lease]:
+        """All leases of the stream, by lease key. Not a snapshot. Malformed rows are left out and logged."""
+
+    @abstractmethod
+    def create_lease(self, lease: Lease) -> bool:
+        """Store the lease as given if no row has its key; an existing row is left as it is."""
+
+    @abstractmethod
+    def get_lease(self, lease_key: str) -> Lease | None:
+        """The lease, or ``None`` if there is no such row."""
+
+    @abstractmethod
+    def renew_lease(self, lease: Lease) -> bool:
+        """Counter + 1, if counter, owner and stealer are those of ``lease``."""
+
+    @abstractmethod
+    def take_lease(self, lease: Lease, owner: str, *, checkpoint: str | None = None) -> bool:
+        """Owner = ``owner``, stealer cleared, counter + 1, if counter and owner are those of ``lease``.
+
+        With ``checkpoint``, that value is written in the same step (restores a row that was reset).
+        """
+
+    @abstractmethod
+    def steal_lease(self, lease: Lease, stealer: str) -> bool:
+        """Stealer = ``stealer``, if the owner is that of ``lease`` and no stealer is set. The counter stays."""
+
+    @abstractmethod
+    def transfer_lease(self, lease: Lease, new_owner: str) -> bool:
+        """Owner = stealer = ``new_owner``, counter + 1, if counter and owner are those of ``lease``."""
+
+    @abstractmethod
+    def update_lease(self, lease: Lease, checkpoint: str) -> bool:
+        """Checkpoint = ``checkpoint``, counter + 1, if counter and owner are those of ``lease``."""
+
+    @abstractmethod
+    def delete_lease(self, lease: Lease) -> bool:
+        """Remove the row, if counter and owner are those of ``lease``. An absent row counts as removed."""
+
+    def renew_leases(self, leases: Sequence[Lease]) -> Sequence[bool | Exception]:
+        """Renew many; one answer per lease, in order. Override where the store can do it in fewer requests."""
+        answers: list[bool | Exception] = []
+        for lease in leases:
+            try:
+                answers.append(self.renew_lease(lease))
+            except Exception as error:  # noqa: BLE001 - the caller gets each lease's own outcome
+                answers.append(error)
+        return answers
+
+
+class RetryableAction(Enum):
+    """What is about to be retried; names as in the Java client."""
+
+    TASK_BLOCK_ON_PARENT_SHARD = "TASK_BLOCK_ON_PARENT_SHARD"
+    TASK_INITIALIZE = "TASK_INITIALIZE"
+    TASK_PROCESS = "TASK_PROCESS"
+    TASK_SHUTDOWN = "TASK_SHUTDOWN"
+    TASK_SHARDSYNC = "TASK_SHARDSYNC"
+    LEASE_ACTION_CREATE_TABLE_IF_NOT_EXISTS = "LEASE_ACTION_CREATE_TABLE_IF_NOT_EXISTS"
+    LEASE_ACTION_WAIT_UNTIL_TABLE_READY = "LEASE_ACTION_WAIT_UNTIL_TABLE_READY"
+    LEASE_ACTION_LIST_LEASES = "LEASE_ACTION_LIST_LEASES"
+    LEASE_ACTION_CREATE_LEASE = "LEASE_ACTION_CREATE_LEASE"
+    LEASE_ACTION_GET_LEASE = "LEASE_ACTION_GET_LEASE"
+    LEASE_ACTION_RENEW_LEASE = "LEASE_ACTION_RENEW_LEASE"
+    LEASE_ACTION_TAKE_LEASE = "LEASE_ACTION_TAKE_LEASE"
+    LEASE_ACTION_STEAL_LEASE = "LEASE_ACTION_STEAL_LEASE"
+    LEASE_ACTION_TRANSFER_LEASE = "LEASE_ACTION_TRANSFER_LEASE"
+    LEASE_ACTION_DELETE_LEASE = "LEASE_ACTION_DELETE_LEASE"
+    LEASE_ACTION_UPDATE_LEASE = "LEASE_ACTION_UPDATE_LEASE"
+
+
+class IRetryStrategy(ABC):
+    """Decides whether and when a failed action is tried again (Java: ``IRetryStrategy``). Thread-safe, never sleeps."""
+
+    @abstractmethod
+    def should_retry(self, action: RetryableAction, error: Exception, retries: int) -> bool:
+        """Whether to try again, after ``retries`` retries so far. Conditional writes are read back before a retry."""
+
+    @abstractmethod
+    def backoff_millis(self, action: RetryableAction, error: Exception, retries: int) -> int:
+        """How long to wait before that retry."""

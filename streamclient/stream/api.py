@@ -1,0 +1,113 @@
+"""What the rest of the package needs of a stream, and the values it answers with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Protocol
+
+from attrs import frozen
+
+from streamclient.core.position import Position
+from streamclient.records import StreamRecord
+
+
+@frozen
+class StreamSummary:
+    """One entry of ListStream."""
+
+    stream_id: str
+    table_name: str
+    creation_time_micros: int
+
+
+class StreamStatus(Enum):
+    """State of a stream; wait for ACTIVE after enabling."""
+
+    ENABLING = "ENABLING"
+    ACTIVE = "ACTIVE"
+
+
+@frozen
+class Shard:
+    """One shard: a split leaves two children with one parent; a merge leaves one with a parent and its sibling."""
+
+    shard_id: str
+    parent_id: str | None = None
+    parent_sibling_id: str | None = None
+
+    @property
+    def parent_shard_ids(self) -> frozenset[str]:
+        """The parents that the stream names; they may already have left the listing."""
+        return frozenset(parent for parent in (self.parent_id, self.parent_sibling_id) if parent)
+
+
+@frozen
+class StreamDescription:
+    """A complete DescribeStream: every page was read."""
+
+    stream_id: str
+    table_name: str
+    expiration_time_hours: int
+    creation_time_micros: int
+    status: StreamStatus
+    shards: tuple[Shard, ...]
+
+
+@frozen
+class RecordPage:
+    """One answer of GetStreamRecord."""
+
+    records: tuple[StreamRecord, ...]
+    next_position: Position
+    """``Position.SHARD_END`` once the shard is closed and read to its end; otherwise the next iterator."""
+    may_more_record: bool | None = None
+    """The service's hint that more records wait; ``None`` where it gives none."""
+    body_bytes: int = 0
+    """Size of the response body."""
+
+
+@frozen
+class StreamSpecification:
+    """Stream setting of CreateTable and UpdateTable."""
+
+    enable_stream: bool
+    expiration_time_hours: int | None = None
+    """Retention in hours, 1 to 168; required when enabling, forbidden when disabling."""
+    columns_to_get: tuple[str, ...] = ()
+    """Origin columns: attributes whose previous values accompany each record."""
+
+
+@frozen
+class StreamDetails:
+    """Stream part of DescribeTable; only ``enable_stream`` is set for a table whose stream is off."""
+
+    enable_stream: bool
+    stream_id: str | None = None
+    expiration_time_hours: int | None = None
+    last_enable_time_micros: int | None = None
+    columns_to_get: tuple[str, ...] = ()
+
+
+class StreamApi(Protocol):
+    """The stream operations. All are reads and safe to repeat; implementations are thread-safe.
+
+    Every method raises ``DependencyException`` for failed calls (after its own bounded retries of throttling,
+    transient and network errors) and ``CodecError`` for answers that cannot be decoded.
+    """
+
+    def list_stream(self, table_name: str | None = None) -> Sequence[StreamSummary]:
+        """Streams of one table (none or one), or of the whole instance."""
+
+    def describe_stream(self, stream_id: str) -> StreamDescription:
+        """The stream with all its shards, over all pages."""
+
+    def get_shard_iterator(self, stream_id: str, shard_id: str, timestamp_micros: int | None = None) -> str:
+        """Iterator at the oldest record, or at records written at or after a time; follows continuation tokens."""
+
+    def get_stream_record(self, shard_iterator: str, limit: int | None = None) -> RecordPage:
+        """One page of records after the iterator, oldest first.
+
+        Raises:
+            TrimmedDataException: the data behind the iterator is past retention.
+        """
