@@ -105,7 +105,7 @@ class StreamConfig:
     """One per consuming application: the rows carry no group name."""
     max_records: int = field(default=1_000, validator=_positive)
     """Limit of records per read."""
-    initial_position: InitialPosition = InitialPosition.oldest()
+    initial_position: InitialPosition = field(factory=InitialPosition.oldest)
     """Where shards without a stored checkpoint start."""
 
     @client.validator

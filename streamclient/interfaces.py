@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Union
 
 from streamclient.model import InitializationInput, Lease, ProcessRecordsInput, ShutdownInput
 
@@ -40,7 +39,7 @@ class IRecordProcessorFactory(ABC):
         """Make a new processor. Called in the worker's executor; it may raise, which counts as a failed start."""
 
 
-RecordProcessorFactory = Union[IRecordProcessorFactory, Callable[[], IRecordProcessor]]
+RecordProcessorFactory = IRecordProcessorFactory | Callable[[], IRecordProcessor]
 """What ``Worker`` accepts: a factory object or any callable without arguments that makes a processor."""
 
 
@@ -139,7 +138,7 @@ class ILeaseManager(ABC):
         for lease in leases:
             try:
                 answers.append(self.renew_lease(lease))
-            except Exception as error:  # noqa: BLE001 - the caller gets each lease's own outcome
+            except Exception as error:
                 answers.append(error)
         return answers
 

@@ -151,12 +151,12 @@ class ShardStatus:
     """How long the present call into user code has been running; 0.0 when none is."""
 
 
+@frozen
 class InitialPosition:
     """Where a shard without a stored checkpoint starts. Use one of the three constructors."""
 
-    def __init__(self, kind: str, timestamp_micros: int | None = None) -> None:
-        self.kind = kind
-        self.timestamp_micros = timestamp_micros
+    kind: str
+    timestamp_micros: int | None = None
 
     @classmethod
     def oldest(cls) -> InitialPosition:
@@ -172,16 +172,6 @@ class InitialPosition:
     def at(cls, timestamp_micros: int) -> InitialPosition:
         """Start at records written at or after a time in microseconds since 1970; a few earlier ones may come too."""
         return cls("timestamp", timestamp_micros)
-
-    def __eq__(self, other: object) -> bool:
-        same = isinstance(other, InitialPosition)
-        return same and (self.kind, self.timestamp_micros) == (other.kind, other.timestamp_micros)
-
-    def __hash__(self) -> int:
-        return hash((self.kind, self.timestamp_micros))
-
-    def __repr__(self) -> str:
-        return f"InitialPosition({self.kind!r}, {self.timestamp_micros!r})"
 
 
 class TrimmedDataPolicy(Enum):

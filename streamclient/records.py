@@ -7,14 +7,13 @@ code reads the attributes below, never the layout.
 from __future__ import annotations
 
 from enum import Enum
-from typing import Union
 
 from attrs import frozen
 
-KeyValue = Union[int, str, bytes]
+KeyValue = int | str | bytes
 """What a primary key column may hold: INTEGER, STRING, BINARY."""
 
-ColumnValue = Union[int, float, bool, str, bytes]
+ColumnValue = int | float | bool | str | bytes
 """What an attribute column may hold: INTEGER, DOUBLE, BOOLEAN, STRING, BINARY."""
 
 

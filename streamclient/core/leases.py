@@ -1,8 +1,8 @@
 """The rule of the lease table, once.
 
-Every change of a lease row is a ``LeaseWrite``: which row, what must be true of it, which columns change. ``apply_write``
-is the rule; the memory lease manager is that function under a lock, and the Tablestore condition is derived from the
-same value. Conditions are at least as strict as the Java client's, so both may work on one table:
+Every change of a lease row is a ``LeaseWrite``: which row, what must be true of it, which columns change.
+``apply_write`` is the rule; the memory lease manager is that function under a lock, and the Tablestore condition is
+derived from the same value. Conditions are at least as strict as the Java client's, so both may work on one table:
 
 * the counter alone fences renew, take, transfer and checkpoint there; we also compare the owner;
 * a renewal also compares the stealer, so that a mark is noticed on the very next heartbeat, without a scan;
@@ -135,9 +135,7 @@ def apply_write(row: Lease | None, write: LeaseWrite) -> Lease | None:
     if write.kind is WriteKind.CHECKPOINT:
         return evolve(row, counter=result.counter, checkpoint=result.checkpoint)
     if write.kind is WriteKind.TAKE and result.checkpoint != write.seen.checkpoint:
-        return evolve(
-            row, owner=result.owner, stealer="", counter=result.counter, checkpoint=result.checkpoint
-        )
+        return evolve(row, owner=result.owner, stealer="", counter=result.counter, checkpoint=result.checkpoint)
     return evolve(row, owner=result.owner, stealer=_stealer_after(row, write), counter=result.counter)
 
 
@@ -156,5 +154,4 @@ def was_applied(row: Lease | None, write: LeaseWrite) -> bool:
     expected = write.result
     if write.kind is WriteKind.STEAL:
         return row.owner == expected.owner and row.stealer == expected.stealer
-    same = (row.owner, row.counter, row.checkpoint) == (expected.owner, expected.counter, expected.checkpoint)
-    return same
+    return (row.owner, row.counter, row.checkpoint) == (expected.owner, expected.counter, expected.checkpoint)
