@@ -65,6 +65,20 @@ class Lease:
 
 
 @frozen
+class Shard:
+    """One shard: a split leaves two children with one parent; a merge leaves one with a parent and its sibling."""
+
+    shard_id: str
+    parent_id: str | None = None
+    parent_sibling_id: str | None = None
+
+    @property
+    def parent_shard_ids(self) -> frozenset[str]:
+        """The parents that the stream names; they may already have left the listing."""
+        return frozenset(parent for parent in (self.parent_id, self.parent_sibling_id) if parent)
+
+
+@frozen
 class ShardInfo:
     """The shard that a processor works on."""
 

@@ -9,6 +9,7 @@ from typing import Protocol
 from attrs import frozen
 
 from streamclient.core.position import Position
+from streamclient.model import Shard
 from streamclient.records import StreamRecord
 
 
@@ -26,20 +27,6 @@ class StreamStatus(Enum):
 
     ENABLING = "ENABLING"
     ACTIVE = "ACTIVE"
-
-
-@frozen
-class Shard:
-    """One shard: a split leaves two children with one parent; a merge leaves one with a parent and its sibling."""
-
-    shard_id: str
-    parent_id: str | None = None
-    parent_sibling_id: str | None = None
-
-    @property
-    def parent_shard_ids(self) -> frozenset[str]:
-        """The parents that the stream names; they may already have left the listing."""
-        return frozenset(parent for parent in (self.parent_id, self.parent_sibling_id) if parent)
 
 
 @frozen

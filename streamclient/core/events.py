@@ -1,0 +1,242 @@
+"""What happened to a worker, and what it should do: the border between ``Holdings`` and its shell.
+
+Events are facts in the past tense, commands are imperatives. ``Holdings.handle(event, now)`` takes one event and returns
+the commands; ``now`` is monotonic seconds, read by the shell right when the fact became known. The shell executes
+commands outside the owner thread and reports every outcome as another event. The simulator does the same on
+simulated time.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from attrs import frozen
+
+from streamclient.core.leases import LeaseWrite, WriteOutcome
+from streamclient.model import Lease, Shard, ShardInfo, ShutdownReason
+
+# --- events ------------------------------------------------------------------------------------------------------
+
+
+@frozen
+class TakeDue:
+    """The taker's interval passed."""
+
+
+@frozen
+class RenewDue:
+    """The renewer's interval passed."""
+
+
+@frozen
+class SyncDue:
+    """The shard sync interval passed, or an ended shard asks for its children."""
+
+
+@frozen
+class RowsRead:
+    """A scan of the status table returned. ``now`` must be read after it returned, never before."""
+
+    rows: tuple[Lease, ...]
+
+
+@frozen
+class RowsUnreadable:
+    """A scan failed after its retries."""
+
+    error: Exception
+
+
+@frozen
+class ShardsListed:
+    """A complete DescribeStream returned, over all pages."""
+
+    shards: tuple[Shard, ...]
+
+
+@frozen
+class ShardsUnlistable:
+    """DescribeStream failed after its retries."""
+
+    error: Exception
+
+
+@frozen
+class WriteAnswered:
+    """A write came back. ``sent_at`` is the time before it was sent: an owner's lease is valid from then on."""
+
+    write: LeaseWrite
+    outcome: WriteOutcome
+    sent_at: float
+    error: Exception | None = None
+
+
+@frozen
+class RowReadBack:
+    """One row was read, as ``ReadRow`` asked; ``None`` if absent."""
+
+    lease_key: str
+    row: Lease | None
+
+
+@frozen
+class RowUnreadable:
+    """Reading one row failed after its retries."""
+
+    lease_key: str
+    error: Exception
+
+
+@frozen
+class CheckpointRequested:
+    """User code wants to store a position; answered exactly once by ``AnswerCheckpoint``."""
+
+    request_id: int
+    lease_key: str
+    lease_identifier: str
+    value: str
+
+
+class ConsumerEnd(Enum):
+    """How a consumer ended."""
+
+    SHARD_END = "shard_end"
+    """SHARD_END is stored; the lease stays held without a consumer."""
+
+    STOPPED = "stopped"
+    """It stopped as ``StopConsumer`` asked."""
+
+    DONE = "done"
+    """The processor marked itself done with an open shard: release the lease."""
+
+
+@frozen
+class ConsumerStopped:
+    """A consumer is gone: no user code of it runs any more. Reported once per ``StartConsumer``."""
+
+    lease_key: str
+    lease_identifier: str
+    end: ConsumerEnd
+
+
+@frozen
+class StopRequested:
+    """The worker shall stop: take nothing, stop consumers, hand leases over."""
+
+
+Event = (
+    TakeDue
+    | RenewDue
+    | SyncDue
+    | RowsRead
+    | RowsUnreadable
+    | ShardsListed
+    | ShardsUnlistable
+    | WriteAnswered
+    | RowReadBack
+    | RowUnreadable
+    | CheckpointRequested
+    | ConsumerStopped
+    | StopRequested
+)
+
+# --- commands ----------------------------------------------------------------------------------------------------
+
+
+@frozen
+class ReadRows:
+    """Scan the status table. Never asked for again while one scan is under way."""
+
+
+@frozen
+class ReadRow:
+    """Read one row."""
+
+    lease_key: str
+
+
+@frozen
+class ListShards:
+    """Read the complete shard list. Never asked for again while one listing is under way."""
+
+
+@frozen
+class WriteLease:
+    """Send one write. The shell may send several renewals as one batch, and never repeats an uncertain write."""
+
+    write: LeaseWrite
+
+
+@frozen
+class ResolveAndCreate:
+    """Create a row whose first checkpoint must be looked up: an iterator at ``timestamp_micros``, then the write.
+
+    Answered by ``WriteAnswered`` whose write is a CREATE with that iterator as checkpoint.
+    """
+
+    lease: Lease
+    timestamp_micros: int
+
+
+@frozen
+class StartConsumer:
+    """Read the shard, from ``checkpoint``; its parents are finished and the lease is held."""
+
+    shard_info: ShardInfo
+    checkpoint: str
+
+
+@frozen
+class StopConsumer:
+    """Stop the consumer of this tenancy. With ZOMBIE the lease is already lost."""
+
+    lease_key: str
+    lease_identifier: str
+    reason: ShutdownReason
+
+
+class CheckpointOutcome(Enum):
+    """How a checkpoint request ended."""
+
+    STORED = "stored"
+    LEASE_LOST = "lease_lost"
+    UNKNOWN = "unknown"
+
+
+@frozen
+class AnswerCheckpoint:
+    """Tell the waiting user code."""
+
+    request_id: int
+    outcome: CheckpointOutcome
+    error: Exception | None = None
+
+
+class Severity(Enum):
+    """How loudly to report."""
+
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@frozen
+class Report:
+    """Log one change of state or one anomaly; the text names worker, shard and counter."""
+
+    severity: Severity
+    lease_key: str
+    text: str
+
+
+Command = (
+    ReadRows
+    | ReadRow
+    | ListShards
+    | WriteLease
+    | ResolveAndCreate
+    | StartConsumer
+    | StopConsumer
+    | AnswerCheckpoint
+    | Report
+)
