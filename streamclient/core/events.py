@@ -1,7 +1,7 @@
 """What happened to a worker, and what it should do: the border between ``Holdings`` and its shell.
 
-Events are facts in the past tense, commands are imperatives. ``Holdings.handle(event, now)`` takes one event and returns
-the commands; ``now`` is monotonic seconds, read by the shell right when the fact became known. The shell executes
+Events are facts in the past tense, commands are imperatives. ``Holdings.handle(event, now)`` takes one event and
+returns the commands; ``now`` is monotonic seconds, read by the shell when the fact became known. The shell executes
 commands outside the owner thread and reports every outcome as another event. The simulator does the same on
 simulated time.
 """
