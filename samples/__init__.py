@@ -1,0 +1,1 @@
+"""Short programs that show how streamclient is used; each is run by a test."""

@@ -1,0 +1,111 @@
+"""Print every change of a table: the smallest complete consumer.
+
+Start ``streamclient server`` in another terminal, then run this. It makes a table with a stream, writes three changes,
+and reads them back through a leased worker.
+"""
+
+import os
+import threading
+
+from tablestore import (
+    CapacityUnit,
+    Condition,
+    OTSClient,
+    ReservedThroughput,
+    Row,
+    RowExistenceExpectation,
+    TableMeta,
+    TableOptions,
+)
+
+from streamclient import (
+    ClientConfig,
+    InitializationInput,
+    IRecordProcessor,
+    IRecordProcessorFactory,
+    ProcessRecordsInput,
+    ShutdownInput,
+    StreamConfig,
+    Worker,
+)
+from streamclient.stream import StreamSpecification, TablestoreStreamApi
+
+ENDPOINT = os.environ.get("TABLESTORE_ENDPOINT", "http://127.0.0.1:8087")
+WRITTEN = 3
+all_seen = threading.Event()
+
+
+class RecordProcessor(IRecordProcessor):
+    """Prints records; one instance per shard."""
+
+    def __init__(self, worker_identifier: str) -> None:
+        self.worker_identifier = worker_identifier
+        self.seen = 0
+
+    def initialize(self, initialization_input: InitializationInput) -> None:
+        print(f"{self.worker_identifier} reads from {initialization_input.initial_checkpoint}")
+
+    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
+        for record in process_records_input.records:
+            print("record:", record)
+        process_records_input.checkpointer.checkpoint()
+        self.seen += len(process_records_input.records)
+        if self.seen >= WRITTEN:
+            all_seen.set()
+
+    def shutdown(self, shutdown_input: ShutdownInput) -> None:
+        print("shutdown:", shutdown_input.shutdown_reason.value)
+
+
+class RecordProcessorFactory(IRecordProcessorFactory):
+    """Makes one processor for each shard that the worker gets."""
+
+    def __init__(self, worker_identifier: str) -> None:
+        self.worker_identifier = worker_identifier
+
+    def create_processor(self) -> IRecordProcessor:
+        return RecordProcessor(self.worker_identifier)
+
+
+def make_table_with_stream(client: OTSClient) -> None:
+    if "teststream" in client.list_table():
+        return
+    TablestoreStreamApi(client).create_table(
+        TableMeta("teststream", [("id", "STRING")]),
+        TableOptions(),
+        ReservedThroughput(CapacityUnit(0, 0)),
+        stream=StreamSpecification(enable_stream=True, expiration_time_hours=24),
+    )
+
+
+def write_three_changes(client: OTSClient) -> None:
+    any_state = Condition(RowExistenceExpectation.IGNORE)
+    client.put_row("teststream", Row([("id", "a")], [("city", "Hangzhou"), ("visits", 1)]), any_state)
+    client.update_row("teststream", Row([("id", "a")], {"put": [("visits", 2)], "delete_all": ["city"]}), any_state)
+    client.delete_row("teststream", Row([("id", "a")]), any_state)
+
+
+def new_worker(worker_identifier: str, client: OTSClient) -> Worker:
+    stream_config = StreamConfig(client=client, data_table_name="teststream", status_table_name="statusTable")
+    return Worker(worker_identifier, ClientConfig(), stream_config, RecordProcessorFactory(worker_identifier))
+
+
+def main() -> None:
+    client = OTSClient(
+        ENDPOINT,
+        os.environ.get("TABLESTORE_ACCESS_KEY_ID", "local-access-key-id"),
+        os.environ.get("TABLESTORE_ACCESS_KEY_SECRET", "local-access-key-secret"),
+        os.environ.get("TABLESTORE_INSTANCE", "local"),
+    )
+    make_table_with_stream(client)
+    write_three_changes(client)
+    worker = new_worker("worker1", client)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    all_seen.wait()
+    worker.shutdown()
+    thread.join()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""Writes the orders to the table, at a steady pace, and counts what the server acknowledged."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+from tablestore import (
+    BatchWriteRowRequest,
+    CapacityUnit,
+    Condition,
+    DeleteRowItem,
+    OTSClient,
+    PutRowItem,
+    ReservedThroughput,
+    Row,
+    RowExistenceExpectation,
+    TableInBatchWriteRowItem,
+    TableMeta,
+    TableOptions,
+    UpdateRowItem,
+)
+
+from samples.demo.orders import Change, Kind, changes
+from streamclient.stream import StreamSpecification, TablestoreStreamApi
+
+TABLE = "orders"
+BATCH_ROWS = 50
+"""Rows per BatchWriteRow: a quarter of the service's limit, so that many batches interleave with splits and merges."""
+
+
+def make_table(client: OTSClient) -> None:
+    """Create the orders table with its stream on."""
+    TablestoreStreamApi(client).create_table(
+        TableMeta(TABLE, [("customer", "STRING"), ("order_id", "INTEGER")]),
+        TableOptions(),
+        ReservedThroughput(CapacityUnit(0, 0)),
+        stream=StreamSpecification(enable_stream=True, expiration_time_hours=24),
+    )
+
+
+class Writer:
+    """A thread that writes all changes over about ``seconds`` seconds. An error ends it and is raised by ``join``."""
+
+    def __init__(self, client: OTSClient, *, seed: int, count: int, seconds: float) -> None:
+        self.acknowledged = 0
+        self._client = client
+        self._batches = list(_batches(changes(seed, count)))
+        self._pause = threading.Event()
+        self._interval = seconds / max(1, len(self._batches))
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="writer", daemon=True)
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended, well or not."""
+        return not self._thread.is_alive()
+
+    def join(self) -> None:
+        """Wait for the end; raises what went wrong."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            for batch in self._batches:
+                self._write(batch)
+                self._pause.wait(self._interval)
+        except Exception as error:  # handed to the thread that joins
+            self._error = error
+
+    def _write(self, batch: list[Change]) -> None:
+        request = BatchWriteRowRequest()
+        request.add(TableInBatchWriteRowItem(TABLE, [_item(change) for change in batch]))
+        response = self._client.batch_write_row(request)
+        for items in (response.get_put(), response.get_update(), response.get_delete()):
+            for item in items:
+                if not item.is_ok:
+                    raise RuntimeError(f"the server refused a row: {item.error_code} {item.error_message}")
+                self.acknowledged += 1
+
+
+def _batches(source: Iterator[Change]) -> Iterator[list[Change]]:
+    """Cut into batches in which no key occurs twice: the order inside one batch is the server's."""
+    batch: list[Change] = []
+    keys = set()
+    for change in source:
+        if change.key in keys or len(batch) == BATCH_ROWS:
+            yield batch
+            batch, keys = [], set()
+        batch.append(change)
+        keys.add(change.key)
+    if batch:
+        yield batch
+
+
+def _item(change: Change) -> PutRowItem | UpdateRowItem | DeleteRowItem:
+    condition = Condition(RowExistenceExpectation.IGNORE)
+    key = list(change.key)
+    if change.kind is Kind.PUT:
+        return PutRowItem(Row(key, list(change.put_columns)), condition)
+    if change.kind is Kind.DELETE:
+        return DeleteRowItem(Row(key), condition)
+    columns: dict[str, list[object]] = {"put": list(change.put_columns)}
+    if change.deleted_columns:
+        columns["delete_all"] = list(change.deleted_columns)
+    return UpdateRowItem(Row(key, columns), condition)

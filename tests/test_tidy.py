@@ -1,0 +1,183 @@
+"""The rules of the house, checked on the source itself: rooms, floors, purity, sizes, leftovers."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "streamclient"
+
+FLOOR_ZERO = {"errors", "records", "model", "interfaces", "config", "_version"}
+MAY_IMPORT = {
+    "core": {"core"} | FLOOR_ZERO,
+    "wire": {"wire", "core"} | FLOOR_ZERO,
+    "stream": {"stream", "wire", "core"} | FLOOR_ZERO,
+    "lease": {"lease", "wire", "core"} | FLOOR_ZERO,
+    "worker": {"worker", "stream", "lease", "wire", "core"} | FLOOR_ZERO,
+    "spark": {"spark"} | FLOOR_ZERO,
+    # The server shares only the wire with the client: an emulator that borrows the client's rules agrees with its
+    # mistakes. Errors and records come through the wire's own signatures.
+    "server": {"server", "wire", "errors", "records"},
+}
+"""Rooms on the left may import the rooms and modules on the right; rooms not named here may import anything."""
+
+IMPURE_MODULES = {"threading", "time", "logging", "socket", "subprocess", "asyncio", "concurrent", "tablestore", "os"}
+IMPURE_CALLS = re.compile(r"\b(time\.\w+|datetime\.now|datetime\.utcnow|uuid\.uuid\d|open|print|input)$")
+LONGEST_FUNCTION_LINES = 60
+LONGEST_FILE_LINES = 500
+
+
+def source_files() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def room_of(path: Path) -> str:
+    relative = path.relative_to(PACKAGE)
+    return relative.parts[0] if len(relative.parts) > 1 else relative.stem
+
+
+def imported_names(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def module_level(tree: ast.Module) -> ast.Module:
+    """Only what runs on import; bodies of functions are left out, as are imports for type checkers."""
+    kept = [
+        node
+        for node in tree.body
+        if not isinstance(node, ast.FunctionDef | ast.ClassDef)
+        and not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
+    ]
+    return ast.Module(body=kept, type_ignores=[])
+
+
+def upward_imports(room: str, tree: ast.AST) -> list[str]:
+    allowed = MAY_IMPORT.get(room)
+    if allowed is None:
+        return []
+    found = set()
+    for name in imported_names(tree):
+        parts = name.split(".")
+        if parts[0] == "streamclient" and len(parts) > 1 and parts[1] not in allowed:
+            found.add(name)
+    return sorted(found)
+
+
+def function_lengths(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            body = node.body
+            first = body[0]
+            is_docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+            if is_docstring and len(body) > 1:
+                first = body[1]
+            yield node.name, (node.end_lineno or node.lineno) - first.lineno + 1
+
+
+@pytest.mark.parametrize("path", source_files(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_rooms_import_only_downwards(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+
+    assert upward_imports(room_of(path), tree) == []
+
+
+def test_floor_zero_imports_only_itself() -> None:
+    for name in sorted(FLOOR_ZERO):
+        tree = ast.parse((PACKAGE / f"{name}.py").read_text())
+        rooms = {part.split(".")[1] for part in imported_names(tree) if part.startswith("streamclient.")}
+
+        assert rooms <= FLOOR_ZERO, name
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "core").rglob("*.py")), ids=lambda path: path.name)
+def test_core_is_pure(path: Path) -> None:
+    """Decisions take the time and the dice as arguments; they reach for nothing themselves."""
+    tree = ast.parse(path.read_text())
+    imports = {name.split(".")[0] for name in imported_names(tree)} & IMPURE_MODULES
+    calls = [ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    impure = [call for call in calls if IMPURE_CALLS.search(call)]
+    dice = [call for call in calls if re.match(r"random\.(?!Random$)", call)]
+
+    assert (imports, impure, dice) == (set(), [], [])
+
+
+def test_an_upward_import_would_be_found() -> None:
+    """The check itself can fail."""
+    tree = ast.parse("from streamclient.worker.worker import Worker\nimport streamclient.lease.rows")
+
+    assert upward_imports("core", tree) == [
+        "streamclient.lease.rows",
+        "streamclient.worker.worker",
+        "streamclient.worker.worker.Worker",
+    ]
+
+
+def test_heavy_packages_are_imported_inside_functions() -> None:
+    heavy = {"pyspark", "pyarrow", "pandas", "rich"}
+    found = {}
+    for path in source_files():
+        tree = module_level(ast.parse(path.read_text()))
+        names = {name.split(".")[0] for name in imported_names(tree)} & heavy
+        if names:
+            found[str(path)] = names
+
+    assert found == {}
+
+
+def test_functions_and_files_fit_a_screen() -> None:
+    long_functions = []
+    long_files = []
+    for path in source_files():
+        text = path.read_text()
+        if text.count("\n") > LONGEST_FILE_LINES:
+            long_files.append(path.name)
+        lengths = function_lengths(ast.parse(text))
+        long_functions += [(path.name, *entry) for entry in lengths if entry[1] > LONGEST_FUNCTION_LINES]
+
+    assert (long_functions, long_files) == ([], [])
+
+
+def test_nothing_is_left_over() -> None:
+    """No reminders, no blanket ignores, no unfinished bodies."""
+    unwanted = re.compile(r"\b(TODO|FIXME|XXX)\b|NotImplementedError|#\s*(type: ignore|noqa)\b(?!\[|:)")
+    found = [
+        f"{path.name}:{number}: {line.strip()}"
+        for path in source_files()
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if unwanted.search(line)
+    ]
+
+    assert found == []
+
+
+def test_importing_the_package_is_light_and_silent(tmp_path: Path) -> None:
+    """No pyspark, no thread, no output, no logging configuration."""
+    program = (
+        "import sys, threading, logging, streamclient\n"
+        "assert 'pyspark' not in sys.modules and 'pyarrow' not in sys.modules\n"
+        "assert threading.active_count() == 1, threading.enumerate()\n"
+        "assert not logging.getLogger().handlers and not logging.getLogger('streamclient').handlers\n"
+    )
+    import sys
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, check=False)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_every_sample_is_named_in_the_documentation() -> None:
+    text = "\n".join(path.read_text() for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))])
+    unnamed = [path.name for path in sorted((ROOT / "samples").glob("*.py")) if path.name not in text]
+
+    assert unnamed == []
