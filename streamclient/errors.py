@@ -82,3 +82,7 @@ class CodecError(StreamClientException, ValueError):
 
 class ApplicationException(StreamClientException):
     """User code raised; the cause is the user's exception (Java: ``ApplicationException``)."""
+
+
+class UnfitValueError(StreamClientException, ValueError):
+    """A value does not fit its column of a Spark frame, and may be neither widened nor diverted; nothing was written."""

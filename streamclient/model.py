@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,10 @@ from streamclient.records import StreamRecord
 
 if TYPE_CHECKING:
     from streamclient.interfaces import IRecordProcessorCheckpointer, IShutdownMarker
+
+
+def _frozen_names(names: Iterable[str]) -> frozenset[str]:
+    return frozenset(names)
 
 
 class CheckpointPosition:
@@ -43,7 +47,7 @@ class Lease:
     """Worker that asked for the lease; equal to ``owner`` when it was handed over and not yet picked up."""
     checkpoint: str = CheckpointPosition.TRIM_HORIZON
     """``TRIM_HORIZON``, ``SHARD_END``, or the iterator of the next record to read."""
-    parent_shard_ids: frozenset[str] = field(default=frozenset(), converter=frozenset)
+    parent_shard_ids: frozenset[str] = field(default=frozenset(), converter=_frozen_names)
 
     @property
     def is_finished(self) -> bool:

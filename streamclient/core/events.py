@@ -124,6 +124,11 @@ class StopRequested:
     """The worker shall stop: take nothing, stop consumers, hand leases over."""
 
 
+@frozen
+class Tick:
+    """``Holdings.next_deadline`` was reached. Harmless at any other time."""
+
+
 Event = (
     TakeDue
     | RenewDue
@@ -138,6 +143,7 @@ Event = (
     | CheckpointRequested
     | ConsumerStopped
     | StopRequested
+    | Tick
 )
 
 # --- commands ----------------------------------------------------------------------------------------------------

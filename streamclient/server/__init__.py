@@ -1,1 +1,64 @@
-"""To be described by its room."""
+"""The local Tablestore: a real HTTP server that the official SDKs use unmodified.
+
+From Python, ``with LocalTablestore() as local: client = local.client()``; for other languages, the command
+``streamclient server``.
+
+The parts that need an HTTP server are loaded when they are first used: the command line should answer at once.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from streamclient.server.auth import (
+    DEFAULT_ACCESS_KEY_ID,
+    DEFAULT_ACCESS_KEY_SECRET,
+    DEFAULT_INSTANCE,
+)
+from streamclient.server.clock import Clock
+from streamclient.server.counters import RequestCount
+from streamclient.server.errors import DataDirectoryError, ServiceError
+from streamclient.server.faults import (
+    Cut,
+    Fail,
+    FailRows,
+    FaultRule,
+    FaultStatus,
+    LateAnswer,
+    Latency,
+    LoseAnswer,
+)
+
+if TYPE_CHECKING:
+    from streamclient.server.control import Control
+    from streamclient.server.engine import ShardView
+    from streamclient.server.local import LocalTablestore
+
+__all__ = [
+    "DEFAULT_ACCESS_KEY_ID",
+    "DEFAULT_ACCESS_KEY_SECRET",
+    "DEFAULT_INSTANCE",
+    "Clock",
+    "Control",
+    "Cut",
+    "DataDirectoryError",
+    "Fail",
+    "FailRows",
+    "FaultRule",
+    "FaultStatus",
+    "LateAnswer",
+    "Latency",
+    "LocalTablestore",
+    "LoseAnswer",
+    "RequestCount",
+    "ServiceError",
+    "ShardView",
+]
+
+_LOADED_LATER = {"Control": "control", "LocalTablestore": "local", "ShardView": "engine"}
+
+
+def __getattr__(name: str) -> Any:
+    """Load what ``_LOADED_LATER`` lists."""
+    if name not in _LOADED_LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LOADED_LATER[name]}"), name)

@@ -1,0 +1,68 @@
+"""How long to wait before trying again: arithmetic, and the two default strategies.
+
+Nothing here sleeps. Callers ask for a number and set a timer, so that no thread is blocked by a pause.
+"""
+
+from __future__ import annotations
+
+import random
+
+from streamclient.errors import DependencyException, ErrorKind
+from streamclient.interfaces import IRetryStrategy, RetryableAction
+
+LARGEST_EXPONENT = 62
+"""Doubling stops here: 2 to the 62nd milliseconds is far above any cap, and larger powers only cost time."""
+
+DEFAULT_RETRIES = 10
+"""Retries of one action, as in the Java client: eleven attempts, 5.5 s of pauses."""
+
+DEFAULT_STEP_MILLIS = 100
+DEFAULT_LONGEST_MILLIS = 1_000
+
+JITTER_SHARE = 0.25
+"""Pauses are shortened by up to a quarter, so that shards which failed together do not come back together."""
+
+
+def doubling_millis(failures: int, shortest_millis: int, longest_millis: int) -> int:
+    """Pause after the n-th failure in a row: the shortest after the first, doubling up to the longest.
+
+    Zero failures need no pause.
+    """
+    if failures <= 0:
+        return 0
+    return min(longest_millis, shortest_millis << min(failures - 1, LARGEST_EXPONENT))
+
+
+def with_jitter(millis: int, dice: random.Random) -> float:
+    """The pause, shortened at random by at most ``JITTER_SHARE``; never longer than given."""
+    return millis * (1.0 - JITTER_SHARE * dice.random())
+
+
+class _SteppedRetryStrategy(IRetryStrategy):
+    """Up to ten retries of failed calls to the service, with pauses of 100 ms more each time, at most 1 s."""
+
+    def should_retry(self, action: RetryableAction, error: Exception, retries: int) -> bool:
+        """Whether the service may answer differently next time, and fewer than ten retries were made."""
+        return (
+            isinstance(error, DependencyException)
+            and error.kind is not ErrorKind.PERMANENT
+            and retries < DEFAULT_RETRIES
+        )
+
+    def backoff_millis(self, action: RetryableAction, error: Exception, retries: int) -> int:
+        """min(100 * (retries + 1), 1000)."""
+        return min(DEFAULT_STEP_MILLIS * (retries + 1), DEFAULT_LONGEST_MILLIS)
+
+
+class LeaseRetryStrategy(_SteppedRetryStrategy):
+    """Default for reads of the status table (Java: ``LeaseManagerRetryStrategy``).
+
+    Conditional writes are not repeated by it: an uncertain one is read back first.
+    """
+
+
+class TaskRetryStrategy(_SteppedRetryStrategy):
+    """Java's default for tasks (Java: ``TaskRetryStrategy``), here the default for listing shards.
+
+    Reading records is not bounded by it: a shard's reads are retried without end, with growing pauses.
+    """

@@ -1,0 +1,236 @@
+"""The shard graph: which lease rows to create, which to delete, and when a shard may be read.
+
+Laws (numbers of the interoperability rules for other implementations of the Java stream client in brackets):
+
+* a row is created only if absent, and after the rows of its listed parents (I-13);
+* a row is deleted only if its shard was absent from complete, non-empty listings for ``ABSENCE_SECONDS`` (I-14);
+* a missing row proves nothing: a parent counts as finished by absence only if the stream does not list it either,
+  in a listing young enough to contain the child (I-12);
+* ``Checkpoint`` only ever holds TRIM_HORIZON, SHARD_END or an iterator, so a start by time is looked up first (I-11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from attrs import frozen
+
+from streamclient.model import CheckpointPosition, InitialPosition, Lease, Shard
+
+ABSENCE_SECONDS = 300.0
+"""How long a shard must have been absent before its row may go. Far longer than reading a long listing page by page
+takes and than any delay between a split and its listing; keeping a row of an expired shard costs nothing."""
+
+PLAUSIBLE_SHARE = 0.5
+"""A listing with fewer than this share of the previous one's shards is not believed until the next one agrees."""
+
+Listing = Mapping[str, Shard]
+"""A complete DescribeStream by shard id."""
+
+
+@frozen
+class NewLease:
+    """A row to create; with ``timestamp_micros``, at the iterator of that time instead of its present checkpoint."""
+
+    lease: Lease
+    timestamp_micros: int | None = None
+
+
+@frozen
+class SyncPlan:
+    """What one listing asks for."""
+
+    creates: tuple[NewLease, ...] = ()
+    """Parents before children."""
+    deletes: tuple[Lease, ...] = ()
+    absent_since: Mapping[str, float] = {}
+    """Rows whose shard is not listed, and since when; pass it to the next call."""
+    losses: tuple[Lease, ...] = ()
+    """Rows among ``deletes`` that are not finished: their unread records are gone."""
+
+
+@frozen
+class Gate:
+    """Whether a shard may be read."""
+
+    is_open: bool
+    reason: str = ""
+    """What it waits for; empty if open."""
+    wants_listing: bool = False
+    """Whether only a new listing can tell."""
+
+
+@frozen
+class Start:
+    """What is needed to choose where a new shard starts."""
+
+    stream_id: str
+    initial_position: InitialPosition
+    worker_start_micros: int
+
+
+def index_shards(shards: Iterable[Shard]) -> Listing:
+    """Shards by id, sorted."""
+    return {shard.shard_id: shard for shard in sorted(shards, key=lambda shard: shard.shard_id)}
+
+
+def plan_shard_sync(
+    listing: Listing,
+    rows: Mapping[str, Lease],
+    start: Start,
+    *,
+    now: float,
+    previous: Listing | None = None,
+    absent_since: Mapping[str, float] | None = None,
+    vanished: Mapping[str, Lease] | None = None,
+    deletes_rows: bool = False,
+) -> SyncPlan:
+    """Compare a complete listing with the rows last seen.
+
+    ``previous`` and ``absent_since`` come from the listing before; ``vanished`` are rows that were deleted, as last
+    seen. Only the one worker with ``deletes_rows`` (the leader) is told to delete.
+    """
+    if not listing:
+        return SyncPlan(absent_since=dict(absent_since or {}))
+    creates = _plan_creates(listing, rows, start, vanished or {})
+    absent = _absences(listing, rows, now, previous, absent_since or {})
+    deletes = tuple(
+        rows[key] for key in sorted(absent) if deletes_rows and now - absent[key] >= ABSENCE_SECONDS and key in rows
+    )
+    losses = tuple(row for row in deletes if not row.is_finished)
+    return SyncPlan(creates, deletes, absent, losses)
+
+
+def parents_first(listing: Listing) -> list[str]:
+    """Shard ids, every listed parent before its children; a cycle, which no real stream has, is cut by name order."""
+    order: dict[str, None] = {}
+    for root in sorted(listing):
+        stack = [root]
+        entered: set[str] = set()
+        while stack:
+            shard_id = stack[-1]
+            entered.add(shard_id)
+            waiting = [
+                parent
+                for parent in sorted(listing[shard_id].parent_shard_ids)
+                if parent in listing and parent not in order and parent not in entered
+            ]
+            if waiting:
+                stack.extend(waiting)
+            else:
+                order.setdefault(stack.pop())
+    return list(order)
+
+
+def has_its_parents(shard: Shard, listing: Listing, rows: Mapping[str, Lease]) -> bool:
+    """Whether every listed parent has a row, so that the shard's own row may be created."""
+    return all(parent in rows or parent not in listing or parent == shard.shard_id for parent in shard.parent_shard_ids)
+
+
+def parents_finished(lease: Lease, rows: Mapping[str, Lease], listing: Listing | None) -> Gate:
+    """Whether everything before this shard was processed, walking up the whole lineage that rows and listing show."""
+    young = listing is not None and lease.lease_key in listing
+    seen = {lease.lease_key}
+    level = _parents(lease.lease_key, lease, listing)
+    is_parent = True
+    while level := level - seen:
+        seen |= level
+        for ancestor in sorted(level):
+            gate = _ancestor_gate(ancestor, rows, listing if young else None, is_parent)
+            if not gate.is_open:
+                return gate
+        level = frozenset().union(*(_parents(ancestor, rows.get(ancestor), listing) for ancestor in level))
+        is_parent = False
+    return Gate(True)
+
+
+def _ancestor_gate(ancestor: str, rows: Mapping[str, Lease], listing: Listing | None, is_parent: bool) -> Gate:
+    row = rows.get(ancestor)
+    if row is None:
+        if listing is None:
+            return Gate(False, f"parent {ancestor} has no lease row; waiting for the list of shards", True)
+        if ancestor in listing:
+            return Gate(False, f"parent {ancestor} has no lease row yet, but the stream lists it", True)
+        return Gate(True)
+    if row.is_finished or (not is_parent and listing is not None and ancestor not in listing):
+        return Gate(True)
+    return Gate(False, f"parent {ancestor} is not finished: {row}")
+
+
+def _parents(shard_id: str, row: Lease | None, listing: Listing | None) -> frozenset[str]:
+    named = frozenset[str]() if row is None else row.parent_shard_ids
+    shard = None if listing is None else listing.get(shard_id)
+    return named if shard is None else named | shard.parent_shard_ids
+
+
+def _plan_creates(
+    listing: Listing, rows: Mapping[str, Lease], start: Start, vanished: Mapping[str, Lease]
+) -> tuple[NewLease, ...]:
+    descends_from_row: set[str] = set()
+    children = _children(listing, rows)
+    creates = []
+    for shard_id in parents_first(listing):
+        shard = listing[shard_id]
+        known = any(parent in rows or parent in descends_from_row for parent in shard.parent_shard_ids)
+        if known:
+            descends_from_row.add(shard_id)
+        if shard_id not in rows:
+            creates.append(_new_lease(shard, start, vanished.get(shard_id), children.get(shard_id, []), known))
+    return tuple(creates)
+
+
+def _children(listing: Listing, rows: Mapping[str, Lease]) -> dict[str, list[Lease]]:
+    children: dict[str, list[Lease]] = {}
+    for key in sorted(rows):
+        for parent in sorted(_parents(key, rows[key], listing)):
+            children.setdefault(parent, []).append(rows[key])
+    return children
+
+
+def _new_lease(
+    shard: Shard, start: Start, vanished: Lease | None, children: Iterable[Lease], has_known_ancestor: bool
+) -> NewLease:
+    lease = Lease(shard.shard_id, start.stream_id, parent_shard_ids=shard.parent_shard_ids)
+    if vanished is not None:
+        return NewLease(_at(lease, vanished.checkpoint, vanished.counter + 1))
+    rows_of_children = list(children)
+    if any(_proves_parent_end(child, start) for child in rows_of_children):
+        return NewLease(_at(lease, CheckpointPosition.SHARD_END))
+    position = start.initial_position
+    if position.timestamp_micros is not None:
+        return NewLease(lease, position.timestamp_micros)
+    if position.kind == "latest" and not has_known_ancestor and not rows_of_children:
+        return NewLease(lease, start.worker_start_micros)
+    return NewLease(lease)
+
+
+def _at(lease: Lease, checkpoint: str, counter: int = 0) -> Lease:
+    return Lease(
+        lease.lease_key,
+        lease.stream_id,
+        counter=counter,
+        checkpoint=checkpoint,
+        parent_shard_ids=lease.parent_shard_ids,
+    )
+
+
+def _proves_parent_end(child: Lease, start: Start) -> bool:
+    """Whether a child was read, so that its parent must have been finished before.
+
+    An iterator proves that only where new rows start at TRIM_HORIZON; by time, a row holds one from the beginning.
+    """
+    started = child.checkpoint != CheckpointPosition.TRIM_HORIZON and start.initial_position.kind == "oldest"
+    return child.is_finished or started
+
+
+def _absences(
+    listing: Listing,
+    rows: Mapping[str, Lease],
+    now: float,
+    previous: Listing | None,
+    absent_since: Mapping[str, float],
+) -> dict[str, float]:
+    still_absent = {key: at for key, at in absent_since.items() if key in rows and key not in listing}
+    if previous is not None and len(listing) < PLAUSIBLE_SHARE * len(previous):
+        return still_absent
+    return {key: still_absent.get(key, now) for key in sorted(rows) if key not in listing}

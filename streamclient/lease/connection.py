@@ -1,0 +1,70 @@
+"""The lease manager's own connection to the service, made from the user's client without touching that client.
+
+The SDK's default policy repeats a refused write up to twenty times, asleep for up to a minute inside the call. For a
+lease both are wrong: a heartbeat that late is worthless, and a repeated conditional write fails on its own success.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Any
+
+from tablestore import AsyncOTSClient, NoRetryPolicy, OTSClient
+from tablestore.connection import ConnectionPool
+
+from streamclient.config import ClientConfig
+from streamclient.errors import ConfigurationError
+
+SHORTEST_TIMEOUT_SECONDS = 1.0
+"""Below this a slow network is told from a dead one by luck; leases of a few seconds occur only in tests."""
+
+
+def write_timeout_seconds(client_config: ClientConfig) -> float:
+    """How long one call may take: a third of the lease duration.
+
+    A heartbeat is due every third of the duration, so that a slower one is overtaken by the next, and two may fail
+    before the lease is in danger.
+    """
+    return max(SHORTEST_TIMEOUT_SECONDS, client_config.lease_duration_millis / 3_000)
+
+
+def check_client(client: Any) -> OTSClient:
+    """The client, if the lease manager can work with it."""
+    if isinstance(client, AsyncOTSClient):
+        raise ConfigurationError("client must be a tablestore.OTSClient, not AsyncOTSClient: workers use threads")
+    if not isinstance(client, OTSClient):
+        raise ConfigurationError(f"client must be a tablestore.OTSClient, not {client!r}")
+    return client
+
+
+def without_retries(client: OTSClient) -> OTSClient:
+    """A client like the given one, on the same connections, whose calls fail at once instead of being repeated."""
+    own = copy(client)
+    own.retry_policy = NoRetryPolicy()
+    return own
+
+
+def for_lease_calls(client: OTSClient, client_config: ClientConfig) -> OTSClient:
+    """A client like the given one, without retries, on connections with a time-out that suits heartbeats.
+
+    A client whose connection is not the SDK's own keeps it: whoever replaced it knows why.
+    """
+    own = without_retries(client)
+    if type(client.connection) is ConnectionPool:
+        own.socket_timeout = _shorter(client.socket_timeout, write_timeout_seconds(client_config))
+        own.max_connection = client_config.renew_thread_pool_size
+        own.connection = ConnectionPool(
+            own.host,
+            own.path,
+            timeout=own.socket_timeout,
+            maxsize=own.max_connection,
+            client_ssl_version=own.ssl_version,
+        )
+    return own
+
+
+def _shorter(given: Any, ours: float) -> float:
+    """The user's time-out where it is a shorter number; the SDK also accepts other forms."""
+    if isinstance(given, int | float) and not isinstance(given, bool) and 0 < given < ours:
+        return float(given)
+    return ours

@@ -1,0 +1,222 @@
+"""Rows of the status table: how a lease is stored, and how a ``LeaseWrite`` becomes a condition and columns.
+
+The only place with the table's names. The layout is that of the Java stream client (``ShardLeaseSerializer``), so that
+workers of both languages share one table. Laws:
+
+* a row is written whole once, by create; every other write touches only its own columns and needs the row to exist,
+  so no write can leave a row with fewer than five columns;
+* cells never carry a timestamp: the service's own clock stamps them, and tools read that as the last heartbeat;
+* a row that cannot be read is left out and left alone, and never fails the scan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from attrs import frozen
+from tablestore import (
+    INF_MAX,
+    INF_MIN,
+    ComparatorType,
+    CompositeColumnCondition,
+    Condition,
+    DeleteRowItem,
+    LogicalOperator,
+    PutRowItem,
+    Row,
+    RowExistenceExpectation,
+    SingleColumnCondition,
+    UpdateRowItem,
+)
+
+from streamclient.core.leases import LeaseWrite, WriteKind
+from streamclient.model import Lease
+
+STREAM_ID = "StreamId"
+STATUS_TYPE = "StatusType"
+STATUS_VALUE = "StatusValue"
+LEASE_STATUS_TYPE = "LeaseKey"
+"""``StatusType`` of every lease row; rows of other types belong to other users of the table."""
+
+KEY_SCHEMA = ((STREAM_ID, "STRING"), (STATUS_TYPE, "STRING"), (STATUS_VALUE, "STRING"))
+"""Primary key of the status table: names and types, in order."""
+
+COUNTER = "LeaseCounter"
+OWNER = "LeaseOwner"
+STEALER = "LeaseStealer"
+CHECKPOINT = "Checkpoint"
+PARENTS = "ParentShardIds"
+
+COLUMN_TYPES: dict[str, type] = {COUNTER: int, OWNER: str, STEALER: str, CHECKPOINT: str, PARENTS: str}
+"""The five attribute columns that every lease row has."""
+
+READY_PROBE_KEY = "NotExistLease"
+"""Key that no shard has; reading it shows whether the table answers."""
+
+CONDITION_CHECK_FAIL = "OTSConditionCheckFail"
+"""What the service answers for a row that does not meet the condition of a write."""
+
+OBJECT_NOT_EXIST = "OTSObjectNotExist"
+OBJECT_ALREADY_EXIST = "OTSObjectAlreadyExist"
+NO_PERMISSION = "OTSNoPermissionAccess"
+"""What it answers for a table that is absent, that is there already, or that the account's policy withholds."""
+
+SMALLEST_VALUE: dict[type, Any] = {int: -(2**63), str: ""}
+"""Below or equal to every value of the type: comparing with it asks whether the column is there at all."""
+
+
+@frozen
+class UnreadableRow:
+    """A row that is not a lease, and why."""
+
+    lease_key: str
+    problem: str
+    missing_column: str | None = None
+    """Set for a remnant with fewer than five columns: one that it lacks. The Java client takes such a row for absent;
+    its ``create`` replaces it."""
+
+
+def key_of(stream_id: str, lease_key: object) -> list[tuple[str, object]]:
+    """Primary key of a lease row; the last part may also be a bound."""
+    return [(STREAM_ID, stream_id), (STATUS_TYPE, LEASE_STATUS_TYPE), (STATUS_VALUE, lease_key)]
+
+
+def first_key(stream_id: str) -> list[tuple[str, object]]:
+    """Where a scan of one stream's leases starts."""
+    return key_of(stream_id, INF_MIN)
+
+
+def end_key(stream_id: str) -> list[tuple[str, object]]:
+    """Where a scan of one stream's leases ends."""
+    return key_of(stream_id, INF_MAX)
+
+
+def format_parents(parent_shard_ids: Iterable[str]) -> str:
+    """One id per line, each line ended; sorted, although readers accept any order."""
+    return "".join(f"{parent}\n" for parent in sorted(parent_shard_ids))
+
+
+def parse_parents(text: str) -> frozenset[str]:
+    """The ids of a ``ParentShardIds`` cell; a missing line feed at the end and empty lines do no harm."""
+    return frozenset(parent for parent in text.split("\n") if parent)
+
+
+def parse_row(row: Any) -> Lease | UnreadableRow:
+    """The lease in a row that the SDK read, or why there is none. Columns beyond the five are ignored.
+
+    Fewer than five columns is the Java client's sign of a remnant: very old servers could recreate part of a row when
+    a heartbeat raced a delete.
+    """
+    key = {name: value for name, value, *_ in row.primary_key}
+    cells = {name: value for name, value, *_ in row.attribute_columns or ()}
+    lease_key = key[STATUS_VALUE]
+    missing = [name for name in COLUMN_TYPES if name not in cells]
+    if len(cells) < len(COLUMN_TYPES):
+        problem = f"it has only {len(cells)} columns; it lacks {', '.join(missing)}"
+        return UnreadableRow(lease_key, problem, missing_column=missing[0])
+    problems = [f"it lacks column {name}" for name in missing] + _wrong_types(cells)
+    if not missing and not cells[CHECKPOINT]:
+        problems.append(f"column {CHECKPOINT} is empty")
+    if problems:
+        return UnreadableRow(lease_key, "; ".join(problems))
+    return Lease(
+        lease_key=lease_key,
+        stream_id=key[STREAM_ID],
+        owner=cells[OWNER],
+        counter=cells[COUNTER],
+        stealer=cells[STEALER],
+        checkpoint=cells[CHECKPOINT],
+        parent_shard_ids=parse_parents(cells[PARENTS]),
+    )
+
+
+def _wrong_types(cells: dict[str, Any]) -> list[str]:
+    """Complaints about cells of another type; a boolean is no integer here, although Python says so."""
+    return [
+        f"column {name} holds {cells[name]!r}, which is no {expected.__name__}"
+        for name, expected in COLUMN_TYPES.items()
+        if name in cells and type(cells[name]) is not expected
+    ]
+
+
+def row_item(write: LeaseWrite, *, remnant: UnreadableRow | None = None) -> Any:
+    """The write as one row of a BatchWriteRow request.
+
+    ``remnant`` names the remnant that a CREATE finds in its place and may replace while it is one.
+    """
+    if write.kind is WriteKind.CREATE:
+        return _put_item(write, remnant)
+    key = key_of(write.seen.stream_id, write.lease_key)
+    if write.kind is WriteKind.DELETE:
+        # An absent row counts as removed, hence IGNORE, and columns that are missing pass.
+        condition = Condition(RowExistenceExpectation.IGNORE, _column_condition(write, pass_if_missing=True))
+        return DeleteRowItem(Row(key), condition)
+    condition = Condition(RowExistenceExpectation.EXPECT_EXIST, _column_condition(write, pass_if_missing=False))
+    return UpdateRowItem(Row(key, {"PUT": list(written_columns(write).items())}), condition)
+
+
+def _put_item(write: LeaseWrite, remnant: UnreadableRow | None) -> Any:
+    row = Row(key_of(write.seen.stream_id, write.lease_key), list(written_columns(write).items()))
+    if remnant is None or remnant.missing_column is None:
+        return PutRowItem(row, Condition(RowExistenceExpectation.EXPECT_NOT_EXIST))
+    return PutRowItem(row, Condition(RowExistenceExpectation.EXPECT_EXIST, _still_missing(remnant.missing_column)))
+
+
+def written_columns(write: LeaseWrite) -> dict[str, object]:
+    """The columns that a write stores; the same choice as in ``core.leases.apply_write``. Empty for DELETE."""
+    result = write.result
+    if result is None:
+        return {}
+    everything: dict[str, object] = {
+        COUNTER: result.counter,
+        OWNER: result.owner,
+        STEALER: result.stealer,
+        CHECKPOINT: result.checkpoint,
+        PARENTS: format_parents(result.parent_shard_ids),
+    }
+    return {name: everything[name] for name in _column_names(write, result)}
+
+
+def _column_names(write: LeaseWrite, result: Lease) -> Sequence[str]:
+    if write.kind is WriteKind.TAKE and result.checkpoint != write.seen.checkpoint:
+        return (COUNTER, OWNER, STEALER, CHECKPOINT)
+    return {
+        WriteKind.CREATE: tuple(COLUMN_TYPES),
+        WriteKind.RENEW: (COUNTER,),
+        WriteKind.TAKE: (COUNTER, OWNER, STEALER),
+        WriteKind.STEAL: (STEALER,),
+        WriteKind.TRANSFER: (COUNTER, OWNER, STEALER),
+        WriteKind.CHECKPOINT: (COUNTER, CHECKPOINT),
+    }[write.kind]
+
+
+def _column_condition(write: LeaseWrite, *, pass_if_missing: bool) -> Any:
+    """What the write compares, as one condition; the latest version of each column counts."""
+    compared = {
+        COUNTER: (write.compares_counter, write.seen.counter),
+        OWNER: (write.compares_owner, write.seen.owner),
+        STEALER: (write.compares_stealer, write.seen.stealer),
+    }
+    parts = [
+        SingleColumnCondition(name, value, ComparatorType.EQUAL, pass_if_missing, True)
+        for name, (compares, value) in compared.items()
+        if compares
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    return _composite(LogicalOperator.AND, parts)
+
+
+def _still_missing(column: str) -> Any:
+    """Met only while the row lacks the column: not (column >= the smallest value), where a missing one fails."""
+    smallest = SMALLEST_VALUE[COLUMN_TYPES[column]]
+    present = SingleColumnCondition(column, smallest, ComparatorType.GREATER_EQUAL, False, True)
+    return _composite(LogicalOperator.NOT, [present])
+
+
+def _composite(operator: int, parts: Sequence[Any]) -> Any:
+    composite = CompositeColumnCondition(operator)
+    for part in parts:
+        composite.add_sub_condition(part)
+    return composite

@@ -1,0 +1,123 @@
+"""What a worker needs of the status table, and how any ``ILeaseManager`` provides it.
+
+The worker decides in values (``LeaseWrite``) and wants many of them carried out at once. The managers of this package
+do that natively; a user's own ``ILeaseManager`` is called verb by verb.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, cast
+
+from attrs import frozen
+
+from streamclient.core.leases import LeaseWrite, WriteKind, WriteOutcome
+from streamclient.errors import StreamClientException
+from streamclient.interfaces import ILeaseManager
+from streamclient.model import Lease
+
+
+@frozen
+class WriteAnswer:
+    """What is known about one write after it was sent."""
+
+    outcome: WriteOutcome
+    """``REFUSED`` means that the condition failed; every other failure is ``UNCERTAIN``, with its error."""
+    error: Exception | None = None
+    """Why the outcome is uncertain; its ``kind`` says whether the write can have been applied at all."""
+
+
+class LeaseStore(Protocol):
+    """The leases of one stream, as the worker uses them. Implementations are thread-safe."""
+
+    def list_leases(self) -> Sequence[Lease]:
+        """All leases, by lease key, read from the store during this call. Raises ``DependencyException``."""
+
+    def get_lease(self, lease_key: str) -> Lease | None:
+        """The lease, or ``None`` if there is no such row. Raises ``DependencyException``."""
+
+    def write_many(self, writes: Sequence[LeaseWrite]) -> Sequence[WriteAnswer]:
+        """Carry out independent writes; one answer per write, in order. Failures are answers, never exceptions.
+
+        No write is repeated after an uncertain answer; the caller reads the row back and decides.
+        """
+
+
+def as_lease_store(manager: ILeaseManager) -> LeaseStore:
+    """The port for a manager: the manager itself if it takes ``write_many``, otherwise a translation to its verbs."""
+    if callable(getattr(manager, "write_many", None)):
+        return cast(LeaseStore, manager)
+    return _VerbStore(manager)
+
+
+class _VerbStore:
+    """Calls one verb per write, except that renewals go out together."""
+
+    def __init__(self, manager: ILeaseManager) -> None:
+        self._manager = manager
+        self._verbs: dict[WriteKind, Callable[[LeaseWrite], object]] = {
+            WriteKind.CREATE: lambda write: manager.create_lease(write.seen),
+            WriteKind.TAKE: self._take,
+            WriteKind.STEAL: lambda write: manager.steal_lease(write.seen, _after(write).stealer),
+            WriteKind.TRANSFER: lambda write: manager.transfer_lease(write.seen, _after(write).owner),
+            WriteKind.CHECKPOINT: lambda write: manager.update_lease(write.seen, _after(write).checkpoint),
+            WriteKind.DELETE: lambda write: manager.delete_lease(write.seen),
+        }
+
+    def list_leases(self) -> Sequence[Lease]:
+        return self._manager.list_leases()
+
+    def get_lease(self, lease_key: str) -> Lease | None:
+        return self._manager.get_lease(lease_key)
+
+    def write_many(self, writes: Sequence[LeaseWrite]) -> Sequence[WriteAnswer]:
+        renewals = [index for index, write in enumerate(writes) if write.kind is WriteKind.RENEW]
+        answers = dict(zip(renewals, self._renew([writes[index].seen for index in renewals]), strict=True))
+        for index, write in enumerate(writes):
+            if index not in answers:
+                answers[index] = self._write(write)
+        return [answers[index] for index in range(len(writes))]
+
+    def _write(self, write: LeaseWrite) -> WriteAnswer:
+        try:
+            return _answer(self._verbs[write.kind](write), write.kind.value)
+        except Exception as error:
+            return WriteAnswer(WriteOutcome.UNCERTAIN, error)
+
+    def _take(self, write: LeaseWrite) -> object:
+        result = _after(write)
+        restored = None if result.checkpoint == write.seen.checkpoint else result.checkpoint
+        return self._manager.take_lease(write.seen, result.owner, checkpoint=restored)
+
+    def _renew(self, leases: list[Lease]) -> list[WriteAnswer]:
+        if not leases:
+            return []
+        try:
+            given = list(self._manager.renew_leases(leases))
+        except Exception as error:
+            return [WriteAnswer(WriteOutcome.UNCERTAIN, error)] * len(leases)
+        if len(given) != len(leases):
+            mistake = StreamClientException(
+                f"renew_leases of {type(self._manager).__name__} gave {len(given)} answers for {len(leases)} leases; "
+                "it must give one per lease, in order"
+            )
+            return [WriteAnswer(WriteOutcome.UNCERTAIN, mistake)] * len(leases)
+        return [_answer(value, "renew") for value in given]
+
+
+def _after(write: LeaseWrite) -> Lease:
+    if write.result is None:
+        raise ValueError(f"{write} leaves no row to read the new columns from")
+    return write.result
+
+
+def _answer(value: object, verb: str) -> WriteAnswer:
+    """Only a real boolean is an answer: a verb that forgot to return one must not pass for a refusal."""
+    if value is True:
+        return WriteAnswer(WriteOutcome.ACCEPTED)
+    if value is False:
+        return WriteAnswer(WriteOutcome.REFUSED)
+    if isinstance(value, Exception):
+        return WriteAnswer(WriteOutcome.UNCERTAIN, value)
+    mistake = StreamClientException(f"the lease manager answered {verb} with {value!r}; it must return True or False")
+    return WriteAnswer(WriteOutcome.UNCERTAIN, mistake)

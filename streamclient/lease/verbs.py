@@ -1,0 +1,114 @@
+"""The verbs of ``ILeaseManager``, each as one ``LeaseWrite``: what both lease managers of this package share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+
+from streamclient.core import leases as rule
+from streamclient.core.leases import LeaseWrite, WriteKind, WriteOutcome
+from streamclient.errors import ConfigurationError, StreamClientError
+from streamclient.interfaces import ILeaseManager
+from streamclient.lease.store import WriteAnswer
+from streamclient.model import Lease
+
+
+class WritingLeaseManager(ILeaseManager):
+    """A lease manager whose verbs all go through ``write_many``, and which is therefore a ``LeaseStore`` itself."""
+
+    @abstractmethod
+    def write_many(self, writes: Sequence[LeaseWrite]) -> Sequence[WriteAnswer]:
+        """Carry out independent writes; one answer per write, in order. See ``LeaseStore.write_many``."""
+
+    def create_lease(self, lease: Lease) -> bool:
+        """Store the lease as given if no row has its key; an existing row is left as it is."""
+        return self._write(rule.create(lease))
+
+    def renew_lease(self, lease: Lease) -> bool:
+        """Counter + 1, if counter, owner and stealer are those of ``lease``."""
+        return self._write(rule.renew(lease))
+
+    def take_lease(self, lease: Lease, owner: str, *, checkpoint: str | None = None) -> bool:
+        """Owner = ``owner``, stealer cleared, counter + 1, if counter and owner are those of ``lease``."""
+        return self._write(rule.take(lease, owner, checkpoint=checkpoint))
+
+    def steal_lease(self, lease: Lease, stealer: str) -> bool:
+        """Stealer = ``stealer``, if the owner is that of ``lease`` and no stealer is set. The counter stays."""
+        return self._write(_argument_checked(lambda: rule.steal(lease, stealer)))
+
+    def transfer_lease(self, lease: Lease, new_owner: str) -> bool:
+        """Owner = stealer = ``new_owner``, counter + 1, if counter and owner are those of ``lease``."""
+        return self._write(_argument_checked(lambda: rule.transfer(lease, new_owner)))
+
+    def update_lease(self, lease: Lease, checkpoint: str) -> bool:
+        """Checkpoint = ``checkpoint``, counter + 1, if counter and owner are those of ``lease``."""
+        return self._write(rule.checkpoint(lease, checkpoint))
+
+    def delete_lease(self, lease: Lease) -> bool:
+        """Remove the row, if counter and owner are those of ``lease``. An absent row counts as removed."""
+        return self._write(rule.delete(lease))
+
+    def renew_leases(self, leases: Sequence[Lease]) -> Sequence[bool | Exception]:
+        """Renew many with few requests; one answer per lease, in order."""
+        return [
+            answer.error if answer.error is not None else answer.outcome is WriteOutcome.ACCEPTED
+            for answer in self.write_many([rule.renew(lease) for lease in leases])
+        ]
+
+    def _write(self, write: LeaseWrite) -> bool:
+        (answer,) = self.write_many([write])
+        if answer.error is not None:
+            raise answer.error
+        return answer.outcome is WriteOutcome.ACCEPTED
+
+
+def check_write(write: LeaseWrite, stream_id: str) -> None:
+    """Raise ``ConfigurationError`` if the write would leave a row that this or the Java client cannot read.
+
+    Every Java worker fails on every scan while one row is malformed, so nothing doubtful may reach the table.
+    """
+    if write.seen.stream_id != stream_id:
+        raise ConfigurationError(
+            f"lease {write.lease_key!r} belongs to stream {write.seen.stream_id!r}, this lease manager to stream "
+            f"{stream_id!r}; make one lease manager per stream"
+        )
+    if write.result is not None:
+        _check_row(write.result)
+        _check_names(write, write.result)
+
+
+def _check_row(row: Lease) -> None:
+    texts = {"lease_key": row.lease_key, "stream_id": row.stream_id, "checkpoint": row.checkpoint}
+    for name, text in texts.items():
+        if not isinstance(text, str) or not text:
+            raise ConfigurationError(f"{name} of lease {row.lease_key!r} must be a non-empty string, not {text!r}")
+    if isinstance(row.counter, bool) or not isinstance(row.counter, int) or not 0 <= row.counter < 2**63:
+        raise ConfigurationError(f"counter of lease {row.lease_key!r} must be a 64-bit count, not {row.counter!r}")
+    for parent in row.parent_shard_ids:
+        if not isinstance(parent, str) or not parent or "\n" in parent:
+            raise ConfigurationError(
+                f"parent_shard_ids of lease {row.lease_key!r} must be non-empty strings without line feeds, "
+                f"not {parent!r}: the status table keeps one per line"
+            )
+
+
+def _check_names(write: LeaseWrite, row: Lease) -> None:
+    for name, text in (("owner", row.owner), ("stealer", row.stealer)):
+        if not isinstance(text, str):
+            raise ConfigurationError(f"{name} of lease {row.lease_key!r} must be a string, not {text!r}")
+    if write.kind is WriteKind.TAKE and not row.owner:
+        raise ConfigurationError(f"lease {row.lease_key!r} can only be taken by a worker with a name, not ''")
+    if write.kind is WriteKind.STEAL and row.stealer in ("", row.owner):
+        raise ConfigurationError(
+            f"lease {row.lease_key!r} of {row.owner!r} can only be marked by another worker, not {row.stealer!r}"
+        )
+
+
+def _argument_checked(make: Callable[[], LeaseWrite]) -> LeaseWrite:
+    """Give the arguments that the rule rejects the package's own exception."""
+    try:
+        return make()
+    except StreamClientError:
+        raise
+    except ValueError as error:
+        raise ConfigurationError(str(error)) from error

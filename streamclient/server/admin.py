@@ -1,0 +1,191 @@
+"""The admin surface: ``Control`` as JSON over HTTP, on the port of the service, below ``/_admin/``.
+
+Every call carries ``Authorization: Bearer <access key secret>``: a web page open in a browser on the same machine can
+reach the port, and must not be able to do anything with it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+from attrs import frozen
+
+from streamclient.server.control import Control, KeyPart
+from streamclient.server.errors import ServiceError
+from streamclient.server.fault_json import rule_from_json, rule_to_json
+
+_log = logging.getLogger(__name__)
+
+ADMIN_PREFIX = "/_admin/"
+
+Arguments = Mapping[str, Any]
+
+
+@frozen
+class AdminReply:
+    """An answer of the admin surface: JSON."""
+
+    status: int
+    body: bytes
+
+
+class Admin:
+    """Handles admin requests for one server. Errors are ``{"error": text}`` with a status; nothing is raised."""
+
+    def __init__(self, control: Control, secret: str) -> None:
+        self._control = control
+        self._expected = f"Bearer {secret}".encode()
+        self._routes: Mapping[tuple[str, str], Callable[[Arguments], Any]] = {
+            ("GET", "shards"): self._shards,
+            ("POST", "split"): self._split,
+            ("POST", "merge"): self._merge,
+            ("POST", "trim"): self._trim,
+            ("POST", "expire-iterators"): self._expire_iterators,
+            ("POST", "advance-clock"): self._advance_clock,
+            ("GET", "faults"): self._list_faults,
+            ("POST", "faults"): self._add_fault,
+            ("DELETE", "faults"): self._remove_faults,
+            ("GET", "requests"): self._requests,
+            ("DELETE", "requests"): self._reset_requests,
+        }
+
+    def handle(
+        self, method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes
+    ) -> AdminReply:
+        """Answer one request. Arguments come as a JSON object in the body, or in the query of GET and DELETE."""
+        given = headers.get("authorization", "").encode("utf-8", "surrogateescape")
+        if not hmac.compare_digest(given, self._expected):
+            return _reply(401, {"error": "send the header 'Authorization: Bearer <access key secret>'"})
+        name = path.removeprefix(ADMIN_PREFIX)
+        route = self._routes.get((method, name))
+        if route is None:
+            return self._no_route(method, name)
+        try:
+            return _reply(200, route(_arguments(query, body)))
+        except ServiceError as error:
+            return _reply(error.http_status, {"error": f"{error.code}: {error.message}"})
+        except (ValueError, TypeError) as error:
+            return _reply(400, {"error": str(error)})
+        except Exception:
+            _log.exception("admin request %s %s failed inside the server", method, path)
+            return _reply(500, {"error": "the server failed; see its log"})
+
+    def _no_route(self, method: str, name: str) -> AdminReply:
+        methods = sorted(known for known, route in self._routes if route == name)
+        if methods:
+            return _reply(405, {"error": f"{name} takes {' or '.join(methods)}, not {method}"})
+        names = ", ".join(sorted({route for _, route in self._routes}))
+        return _reply(404, {"error": f"there is no admin operation {name!r}; there are {names}"})
+
+    def _shards(self, arguments: Arguments) -> Any:
+        return {"shards": [attrs.asdict(shard) for shard in self._control.shards(_text(arguments, "table"))]}
+
+    def _split(self, arguments: Arguments) -> Any:
+        at = arguments.get("at")
+        children = self._control.split(
+            _text(arguments, "table"), _optional_text(arguments, "shard_id"), None if at is None else key_from_json(at)
+        )
+        return {"shard_ids": list(children)}
+
+    def _merge(self, arguments: Arguments) -> Any:
+        names = (_text(arguments, name) for name in ("table", "shard_a", "shard_b"))
+        return {"shard_id": self._control.merge(*names)}
+
+    def _trim(self, arguments: Arguments) -> Any:
+        count = self._control.trim(
+            _text(arguments, "table"),
+            shard_id=_optional_text(arguments, "shard_id"),
+            before_micros=_optional_whole(arguments, "before_micros"),
+            keep_last=_optional_whole(arguments, "keep_last"),
+        )
+        return {"trimmed": count}
+
+    def _expire_iterators(self, arguments: Arguments) -> Any:
+        self._control.expire_iterators(_text(arguments, "table"))
+        return {}
+
+    def _advance_clock(self, arguments: Arguments) -> Any:
+        seconds = arguments.get("seconds")
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+            raise ValueError(f"seconds must be a number, not {seconds!r}")
+        self._control.advance_clock(seconds)
+        return {}
+
+    def _list_faults(self, arguments: Arguments) -> Any:
+        return {
+            "faults": [
+                {"id": status.fault_id, "seen": status.seen, "struck": status.struck, "rule": rule_to_json(status.rule)}
+                for status in self._control.faults()
+            ]
+        }
+
+    def _add_fault(self, arguments: Arguments) -> Any:
+        return {"id": self._control.add_fault(rule_from_json(arguments))}
+
+    def _remove_faults(self, arguments: Arguments) -> Any:
+        if "id" not in arguments:
+            return {"removed": self._control.clear_faults()}
+        return {"removed": int(self._control.remove_fault(int(arguments["id"])))}
+
+    def _requests(self, arguments: Arguments) -> Any:
+        return {"requests": [attrs.asdict(count) for count in self._control.requests()]}
+
+    def _reset_requests(self, arguments: Arguments) -> Any:
+        self._control.reset_requests()
+        return {}
+
+
+def key_from_json(value: Any) -> tuple[KeyPart, ...]:
+    """Leading key values: one value or a list of whole numbers, strings, and ``{"base64": text}`` for bytes."""
+    parts = value if isinstance(value, list) else [value]
+    if not parts:
+        raise ValueError("a key needs at least one value")
+    return tuple(_key_part(part) for part in parts)
+
+
+def _key_part(value: Any) -> KeyPart:
+    if isinstance(value, dict) and list(value) == ["base64"] and isinstance(value["base64"], str):
+        return base64.b64decode(value["base64"], validate=True)
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise ValueError(f'a key value must be a whole number, a string or {{"base64": text}}, not {value!r}')
+    return value
+
+
+def _arguments(query: Mapping[str, str], body: bytes) -> Arguments:
+    if not body:
+        return query
+    try:
+        arguments = json.loads(body)
+    except ValueError as error:
+        raise ValueError(f"the body must be a JSON object: {error}") from error
+    if not isinstance(arguments, dict):
+        raise ValueError(f"the body must be a JSON object, not {arguments!r}")
+    return arguments
+
+
+def _text(arguments: Arguments, name: str) -> str:
+    value = arguments.get(name)
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{name} must be a non-empty string, not {value!r}")
+    return value
+
+
+def _optional_text(arguments: Arguments, name: str) -> str | None:
+    return None if arguments.get(name) is None else _text(arguments, name)
+
+
+def _optional_whole(arguments: Arguments, name: str) -> int | None:
+    value = arguments.get(name)
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        raise ValueError(f"{name} must be a whole number, not {value!r}")
+    return value
+
+
+def _reply(status: int, content: Any) -> AdminReply:
+    return AdminReply(status, json.dumps(content, default=str).encode())

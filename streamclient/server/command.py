@@ -1,0 +1,65 @@
+"""``streamclient server``: a local Tablestore as a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+
+from streamclient.server.auth import DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET, DEFAULT_INSTANCE
+
+DEFAULT_PORT = 8180
+"""An unassigned-in-practice port near the usual ones for local services; fixed, so that examples can name it."""
+
+EXIT_UNUSABLE = 2
+"""The server could not start: wrong arguments, address in use, data directory not usable."""
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the subcommand."""
+    parser = commands.add_parser(
+        "server",
+        help="run a local Tablestore",
+        description="Run a local Tablestore until SIGINT or SIGTERM. The first line on standard output is "
+        "'listening on http://HOST:PORT'.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="port to listen on; 0 takes any free one")
+    parser.add_argument("--instance", default=DEFAULT_INSTANCE, help="instance name that clients must give")
+    parser.add_argument("--access-key-id", default=DEFAULT_ACCESS_KEY_ID, help="key id that clients must give")
+    parser.add_argument("--access-key-secret", default=DEFAULT_ACCESS_KEY_SECRET, help="secret that clients sign with")
+    parser.add_argument("--data", metavar="DIR", help="keep data in this directory, made if missing, not in memory")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until a signal; the exit code."""
+    # Imported here: other subcommands, and --help, should not pay for an HTTP server.
+    from streamclient.server.errors import DataDirectoryError  # noqa: PLC0415
+    from streamclient.server.local import LocalTablestore  # noqa: PLC0415
+
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    try:
+        local = LocalTablestore(
+            host=arguments.host,
+            port=arguments.port,
+            instance=arguments.instance,
+            access_key_id=arguments.access_key_id,
+            access_key_secret=arguments.access_key_secret,
+            data_dir=arguments.data,
+        )
+        local.start()
+    except (OSError, ValueError, DataDirectoryError) as error:
+        text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        print(f"streamclient server: {text}", file=sys.stderr)
+        return EXIT_UNUSABLE
+    try:
+        print(f"listening on {local.endpoint}", flush=True)
+        stopped.wait()
+    finally:
+        local.stop()
+    return 0

@@ -1,0 +1,38 @@
+"""What a write expects of the row that it meets."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from streamclient.server.errors import condition_failed
+from streamclient.server.filters import RowFilter, matches
+from streamclient.server.rows import StoredRow
+from streamclient.wire.schema import RowExistenceExpectation
+
+
+@frozen
+class Condition:
+    """Both parts must hold, on the row as it was before the write."""
+
+    expectation: RowExistenceExpectation = RowExistenceExpectation.IGNORE
+    column_filter: RowFilter | None = None
+
+    @property
+    def is_trivial(self) -> bool:
+        """Whether it holds for every row and for none."""
+        return self.expectation is RowExistenceExpectation.IGNORE and self.column_filter is None
+
+
+def check_condition(condition: Condition, row: StoredRow | None) -> None:
+    """Raise ``OTSConditionCheckFail`` unless the row, or its absence, is what the condition expects.
+
+    On an absent row all columns count as missing.
+    """
+    if condition.expectation is RowExistenceExpectation.EXPECT_EXIST and row is None:
+        raise condition_failed()
+    if condition.expectation is RowExistenceExpectation.EXPECT_NOT_EXIST and row is not None:
+        raise condition_failed()
+    if condition.column_filter is not None:
+        columns = {} if row is None else row.columns
+        if not matches(condition.column_filter, columns):
+            raise condition_failed()

@@ -1,0 +1,107 @@
+"""What can be done to a running server beyond the protocol: shards, time, faults, counters.
+
+The Python methods of ``LocalTablestore`` and the admin HTTP surface are both this class.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from streamclient.server.clock import Clock
+from streamclient.server.counters import RequestCount
+from streamclient.server.faults import FaultRule, FaultStatus
+
+if TYPE_CHECKING:
+    from streamclient.server.engine import Engine, ShardView
+    from streamclient.server.service import Service
+
+KeyPart = int | str | bytes
+
+MAX_ADVANCE_SECONDS = 100 * 365 * 86400
+"""Furthest single step of the clock: a century is beyond every retention, and keeps microseconds within 64 bits."""
+
+
+class Control:
+    """Operator's hand on one running server. Thread-safe.
+
+    Methods that name a table raise ``ServiceError`` as the service would (``OTSObjectNotExist`` for an unknown
+    table), and with ``OTSParameterInvalid`` for shards that cannot be split or merged as asked.
+    """
+
+    def __init__(self, engine: Engine, clock: Clock, service: Service) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._service = service
+
+    def shards(self, table: str) -> Sequence[ShardView]:
+        """Every listed shard of the table's stream, open and closed."""
+        return self._engine.shards(table)
+
+    def split(
+        self, table: str, shard_id: str | None = None, at: KeyPart | Sequence[KeyPart] | None = None
+    ) -> tuple[str, str]:
+        """Close an open shard and open two children; returns their ids.
+
+        Without ``shard_id``, the open shard with most rows; without ``at``, at its median key. ``at`` is the leading
+        key values (one value may stand alone) at which the second child begins.
+        """
+        key = None if at is None else (at,) if isinstance(at, (int, str, bytes)) else tuple(at)
+        return self._engine.split_shard(table, shard_id=shard_id, at=key)
+
+    def merge(self, table: str, shard_a: str, shard_b: str) -> str:
+        """Close two adjacent open shards and open one child; returns its id."""
+        return self._engine.merge_shards(table, shard_a, shard_b)
+
+    def trim(
+        self,
+        table: str,
+        *,
+        shard_id: str | None = None,
+        before_micros: int | None = None,
+        keep_last: int | None = None,
+    ) -> int:
+        """Forget records as if their retention were over; returns how many.
+
+        ``before_micros``: those written earlier; ``keep_last``: all but so many of the newest of each shard.
+        """
+        return self._engine.trim(table, shard_id=shard_id, before_micros=before_micros, keep_last=keep_last)
+
+    def expire_iterators(self, table: str) -> None:
+        """Make every iterator handed out so far fail with ``OTSTrimmedDataAccess``; the records stay readable."""
+        self._engine.expire_iterators(table)
+
+    def advance_clock(self, seconds: float) -> None:
+        """Move the server's clock forward: retention and time to live take effect without waiting.
+
+        Raises:
+            ValueError: negative, not finite, or beyond ``MAX_ADVANCE_SECONDS``.
+        """
+        if not math.isfinite(seconds) or not 0 <= seconds <= MAX_ADVANCE_SECONDS:
+            raise ValueError(f"seconds must be from 0 to {MAX_ADVANCE_SECONDS}, not {seconds!r}")
+        self._clock.advance(seconds)
+
+    def add_fault(self, rule: FaultRule) -> int:
+        """Add a fault rule behind the present ones; returns its id."""
+        return self._service.faults.add(rule)
+
+    def remove_fault(self, fault_id: int) -> bool:
+        """Forget one fault rule; returns whether it was there."""
+        return self._service.faults.remove(fault_id)
+
+    def clear_faults(self) -> int:
+        """Forget all fault rules; returns how many there were."""
+        return self._service.faults.clear()
+
+    def faults(self) -> Sequence[FaultStatus]:
+        """The fault rules with their counters, in the order in which they are consulted."""
+        return self._service.faults.rules()
+
+    def requests(self) -> Sequence[RequestCount]:
+        """Counters of authenticated requests by operation and table."""
+        return self._service.counters.counts()
+
+    def reset_requests(self) -> None:
+        """Set all request counters to zero."""
+        self._service.counters.reset()

@@ -1,0 +1,75 @@
+"""Request counters of one server."""
+
+from __future__ import annotations
+
+import threading
+
+from attrs import define, frozen
+
+
+@frozen
+class RequestCount:
+    """What was asked of one operation on one table since the start or the last reset.
+
+    Only authenticated requests count. ``table`` is empty for requests that name none; the names of a request over
+    several tables are joined by commas.
+    """
+
+    operation: str
+    table: str
+    requests: int
+    errors: int
+    """Requests that got an error answer, injected ones included; errors of single rows in a batch are not here."""
+    rows_read: int
+    """Rows or stream records in answers."""
+    rows_written: int
+    """Rows that accepted requests asked to write; rows refused one by one in a batch count too."""
+
+
+@define
+class _Tally:
+    requests: int = 0
+    errors: int = 0
+    rows_read: int = 0
+    rows_written: int = 0
+
+
+class RequestCounters:
+    """Counts by operation and table. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tallies: dict[tuple[str, str], _Tally] = {}
+
+    def add(
+        self,
+        operation: str,
+        tables: tuple[str, ...],
+        *,
+        failed: bool = False,
+        rows_read: int = 0,
+        rows_written: int = 0,
+    ) -> None:
+        """Count one request."""
+        key = (operation, tables[0] if len(tables) == 1 else ",".join(tables))
+        with self._lock:
+            tally = self._tallies.get(key)
+            if tally is None:
+                tally = self._tallies[key] = _Tally()
+            tally.requests += 1
+            tally.errors += failed
+            tally.rows_read += rows_read
+            tally.rows_written += rows_written
+
+    def counts(self) -> tuple[RequestCount, ...]:
+        """All counts, ordered by operation and table."""
+        with self._lock:
+            return tuple(
+                RequestCount(operation, table, tally.requests, tally.errors, tally.rows_read, tally.rows_written)
+                for (operation, table), tally in sorted(self._tallies.items())
+            )
+
+    def reset(self) -> None:
+        """Start again from zero."""
+        with self._lock:
+            self._tallies.clear()

@@ -1,0 +1,163 @@
+"""The HTTP envelope around a request and its answer: headers in, order of checks, headers out.
+
+No network here: headers are mappings with lower-case names. The order of checks and their texts follow the product
+documentation's error list; where that gives no order, see the decision page on the server's envelope.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+import zlib
+from collections.abc import Mapping
+from datetime import datetime, timedelta, timezone
+
+from attrs import frozen
+
+from streamclient.server.auth import Credentials, Signer, auth_failed, authenticate
+from streamclient.server.errors import ServiceError
+from streamclient.wire import schema
+from streamclient.wire.signature import content_md5
+
+MAX_BODY_BYTES = 5 * 1024 * 1024
+"""Largest request body, before and after inflating (product documentation: 5 MB)."""
+
+MAX_DATE_SKEW = timedelta(minutes=15)
+"""How far ``x-ots-date`` may be from real time (product documentation)."""
+
+API_VERSION = "2015-12-31"
+
+REQUIRED_HEADERS = (
+    "x-ots-date",
+    "x-ots-apiversion",
+    "x-ots-accesskeyid",
+    "x-ots-instancename",
+    "x-ots-contentmd5",
+)
+"""Sent by every official SDK with every request; checked in this order."""
+
+_DATE = re.compile(r"(\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2})(?:\.\d+)?Z")
+"""The fraction is ignored, whatever its length: the Go SDK puts digits there that are no fraction."""
+
+
+_OPERATION = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:/[A-Za-z][A-Za-z0-9]*)*")
+"""What can be the name of an operation. One that this server does not have is the engine's to refuse, by name."""
+
+
+@frozen
+class OpenedRequest:
+    """A request that passed the envelope: authentic, for this instance, inflated."""
+
+    operation: str
+    body: bytes
+    signer: Signer
+
+
+def open_request(
+    path: str, headers: Mapping[str, str], body: bytes, credentials: Credentials, now: datetime
+) -> OpenedRequest:
+    """Check the envelope of a request and unpack its body.
+
+    ``now`` is real time, aware, not the server's own clock: clients sign with theirs.
+
+    Raises:
+        ServiceError: the first check that fails. The answer must go out unsigned, as the caller's key is not proven.
+    """
+    if len(body) > MAX_BODY_BYTES:
+        raise body_too_large()
+    _check_headers_present(headers)
+    _check_date(headers["x-ots-date"], now)
+    _check_version(headers["x-ots-apiversion"])
+    operation = path.removeprefix("/")
+    if not _OPERATION.fullmatch(operation):
+        raise _invalid(f"Unsupported operation: {operation}.")
+    if headers["x-ots-contentmd5"].strip() != content_md5(body):
+        raise auth_failed("Mismatch between MD5 value of request body and x-ots-contentmd5 in header.")
+    signer = authenticate(path, headers, credentials)
+    if headers["x-ots-instancename"].strip() != credentials.instance:
+        raise auth_failed("The instance is not found.")
+    return OpenedRequest(operation, _inflate(headers, body), signer)
+
+
+def seal(path: str, body: bytes, now: datetime, signer: Signer | None) -> dict[str, str]:
+    """Headers of an answer; signed if ``signer`` is given.
+
+    Every ``x-ots-`` header of the answer is in here: one added later would break the signature.
+    """
+    headers = {
+        "x-ots-contentmd5": content_md5(body),
+        "x-ots-contenttype": "protocol buffer",
+        "x-ots-date": _format_date(now),
+        "x-ots-requestid": str(uuid.uuid4()),
+    }
+    if signer is not None:
+        headers["Authorization"] = signer.authorization(path, headers)
+    return headers
+
+
+def error_body(error: ServiceError) -> bytes:
+    """The serialized Error message."""
+    message: bytes = schema.Error(code=error.code, message=error.message).SerializeToString()
+    return message
+
+
+def body_too_large() -> ServiceError:
+    """The error for a body above ``MAX_BODY_BYTES``."""
+    return ServiceError(413, "OTSRequestBodyTooLarge", "The size of POST data is too large.")
+
+
+def _invalid(message: str) -> ServiceError:
+    return ServiceError(400, "OTSParameterInvalid", message)
+
+
+def _format_date(now: datetime) -> str:
+    """The Python SDK insists on a fraction, which ``isoformat`` would leave out at a whole second."""
+    return now.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _check_headers_present(headers: Mapping[str, str]) -> None:
+    for name in REQUIRED_HEADERS:
+        if name not in headers:
+            raise _invalid(f"Missing header: {name}.")
+    if "x-ots-signaturev4" in headers:
+        for name in ("x-ots-signdate", "x-ots-signregion"):
+            if name not in headers:
+                raise _invalid(f"Missing header: {name}.")
+    elif "x-ots-signature" not in headers:
+        raise _invalid("Missing header: x-ots-signature.")
+
+
+def _check_date(text: str, now: datetime) -> None:
+    match = _DATE.fullmatch(text.strip())
+    try:
+        date = datetime.fromisoformat(match[1] + "+00:00") if match else None
+    except ValueError:
+        date = None
+    if date is None:
+        raise _invalid(f"Invalid date format: {text}.")
+    if abs(now - date) > MAX_DATE_SKEW:
+        raise auth_failed(f"Mismatch between system time and x-ots-date: {text}.")
+
+
+def _check_version(version: str) -> None:
+    if version.strip() != API_VERSION:
+        raise _invalid(f"Unsupported API version: {version}, expected: {API_VERSION}.")
+
+
+def _inflate(headers: Mapping[str, str], body: bytes) -> bytes:
+    """The body as it was before compression; bounded, so that a small body cannot become a huge one."""
+    kind = headers.get("x-ots-request-compress-type")
+    if kind is None:
+        return body
+    if kind.strip().lower() != "deflate":
+        raise _invalid(f"Unsupported request compress type: {kind}.")
+    inflater = zlib.decompressobj()
+    try:
+        raw = inflater.decompress(body, MAX_BODY_BYTES + 1)
+    except zlib.error:
+        raise _invalid("Cannot decompress the request data.") from None
+    if len(raw) > MAX_BODY_BYTES:
+        raise body_too_large()
+    if not inflater.eof or headers.get("x-ots-request-compress-size", str(len(raw))).strip() != str(len(raw)):
+        raise _invalid("The size of the decompressed request data does not match x-ots-request-compress-size.")
+    return raw

@@ -1,0 +1,68 @@
+"""Fault rules as JSON objects, for the admin surface and the command line.
+
+``{"operation": "PutRow", "table": "orders", "times": 3, "action": {"kind": "fail", "code": "OTSServerBusy"}}``
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from streamclient.server.faults import Cut, Fail, FailRows, FaultAction, FaultRule, LateAnswer, Latency, LoseAnswer
+
+ACTIONS: Mapping[str, type[FaultAction]] = {
+    "latency": Latency,
+    "fail": Fail,
+    "cut": Cut,
+    "lose-answer": LoseAnswer,
+    "late-answer": LateAnswer,
+    "fail-rows": FailRows,
+}
+"""The kinds of action by their name in JSON; their fields are the attributes of the class."""
+
+_KINDS = {action: kind for kind, action in ACTIONS.items()}
+
+
+def rule_to_json(rule: FaultRule) -> dict[str, Any]:
+    """The object that ``rule_from_json`` reads; attributes that are ``None`` are left out."""
+    content = attrs.asdict(rule, recurse=False)
+    content["action"] = {"kind": _KINDS[type(rule.action)], **_given(attrs.asdict(rule.action))}
+    return _given(content)
+
+
+def rule_from_json(content: Mapping[str, Any]) -> FaultRule:
+    """Read a rule.
+
+    Raises:
+        ValueError: unknown or missing names, or values out of range; the message names them.
+    """
+    action = content.get("action")
+    if not isinstance(action, Mapping):
+        raise ValueError(f"action must be an object with a kind, one of {', '.join(ACTIONS)}, not {action!r}")
+    kind = action.get("kind")
+    if not isinstance(kind, str) or kind not in ACTIONS:
+        raise ValueError(f"action kind must be one of {', '.join(ACTIONS)}, not {kind!r}")
+    fields = {name: value for name, value in action.items() if name != "kind"}
+    made = _make(ACTIONS[kind], fields, f"action {kind}")
+    rule: FaultRule = _make(FaultRule, {"operation": "*", **content, "action": made}, "fault rule")
+    return rule
+
+
+def _given(content: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in content.items() if value is not None}
+
+
+def _make(made: Any, fields: Mapping[str, Any], what: str) -> Any:
+    known = {attribute.name: attribute for attribute in attrs.fields(made)}
+    unknown = sorted(set(fields) - set(known))
+    if unknown:
+        raise ValueError(f"{what} has no {', '.join(unknown)}; it has {', '.join(known) or 'no fields'}")
+    missing = [name for name, attribute in known.items() if attribute.default is attrs.NOTHING and name not in fields]
+    if missing:
+        raise ValueError(f"{what} needs {', '.join(missing)}")
+    try:
+        return made(**fields)
+    except TypeError as error:
+        raise ValueError(f"{what}: {error}") from error

@@ -1,0 +1,186 @@
+"""HTTP transport: one background thread with an event loop of its own per server.
+
+Requests are executed inline in the loop: the engine's lock would serialize them anyway, and handing each one to a pool
+would cost more than most of them take. Only injected faults wait, and they wait without holding anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+from collections.abc import Mapping
+
+from aiohttp import web
+
+from streamclient.server.admin import ADMIN_PREFIX, Admin
+from streamclient.server.envelope import MAX_BODY_BYTES, body_too_large
+from streamclient.server.errors import ServiceError
+from streamclient.server.faults import Cut, LateAnswer, LoseAnswer
+from streamclient.server.service import Admitted, Answer, Service
+
+_log = logging.getLogger(__name__)
+
+KEEP_ALIVE_SECONDS = 300.0
+"""Idle connections are kept longer than any SDK's pool keeps them, so that the client always closes first."""
+
+BODY_TIMEOUT_SECONDS = 30.0
+"""A client that has sent its headers gets this long for the body."""
+
+STOP_TIMEOUT_SECONDS = 5.0
+"""How long a stop waits for running requests: those only ever wait for an injected fault, and a stop wakes them."""
+
+JOIN_TIMEOUT_SECONDS = 30.0
+"""How long a stop waits for the thread before it reports that the thread hangs."""
+
+BACKLOG = 1024
+"""Connections that may queue before they are accepted: an SDK opens up to 500 at once."""
+
+
+class HttpServer:
+    """Listens on one port for one service. ``start`` once, ``stop`` once; both from any thread but the server's own."""
+
+    def __init__(self, service: Service, admin: Admin, *, host: str, port: int) -> None:
+        self._service = service
+        self._admin = admin
+        self._host = host
+        self._wanted_port = port
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._thread: threading.Thread | None = None
+        self.port = 0
+        """The port listened on, once started."""
+
+    def start(self) -> None:
+        """Bind, and return once requests are answered.
+
+        Raises:
+            OSError: the address cannot be bound; the message names it.
+        """
+        listener = _bind(self._host, self._wanted_port)
+        self.port = listener.getsockname()[1]
+        ready = threading.Event()
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._serve(listener, ready)),
+            name=f"local-tablestore-{self.port}",
+            daemon=True,
+        )
+        self._thread.start()
+        if not ready.wait(JOIN_TIMEOUT_SECONDS):
+            raise RuntimeError(f"the server thread on port {self.port} did not start in {JOIN_TIMEOUT_SECONDS:g} s")
+
+    def stop(self) -> None:
+        """Stop listening, close every connection, and wait for the thread to end. Does nothing when not running."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        if self._loop is not None and self._stopping is not None:
+            self._loop.call_soon_threadsafe(self._stopping.set)
+        thread.join(JOIN_TIMEOUT_SECONDS)
+        if thread.is_alive():
+            raise RuntimeError(f"the server thread on port {self.port} did not end in {JOIN_TIMEOUT_SECONDS:g} s")
+
+    async def _serve(self, listener: socket.socket, ready: threading.Event) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        server = web.Server(self._handle, keepalive_timeout=KEEP_ALIVE_SECONDS, access_log=None)
+        acceptor = await self._loop.create_server(server, sock=listener, backlog=BACKLOG)
+        ready.set()
+        await self._stopping.wait()
+        acceptor.close()
+        for connection in server.connections:
+            connection.close()  # idle ones end at once, others after their present request
+        await server.shutdown(STOP_TIMEOUT_SECONDS)
+        await acceptor.wait_closed()
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        path = request.raw_path.partition("?")[0]
+        try:
+            body = await self._read_body(request)
+            if path.startswith(ADMIN_PREFIX):
+                return self._administer(request, path, body)
+            if request.method != "POST":
+                raise ServiceError(405, "OTSMethodNotAllowed", f"Only POST is allowed, not {request.method}.")
+            admitted = self._service.admit(path, _lower_case(request), body)
+        except ServiceError as error:
+            return _response(self._service.refuse(path, error))
+        except (ConnectionError, web.RequestPayloadError):
+            return _cut(request)
+        return await self._execute(request, admitted)
+
+    async def _execute(self, request: web.BaseRequest, admitted: Admitted) -> web.StreamResponse:
+        action = admitted.harm.action
+        if not await self._pause(admitted.harm.delay_seconds):
+            return _cut(request)
+        if isinstance(action, Cut):
+            self._service.drop(admitted)
+            return _cut(request)
+        answer = self._service.execute(admitted)
+        if isinstance(action, (LoseAnswer, LateAnswer)) and not await self._pause(action.seconds):
+            return _cut(request)
+        return _cut(request) if isinstance(action, LoseAnswer) else _response(answer)
+
+    async def _pause(self, seconds: float) -> bool:
+        """Wait; whether the server is still running afterwards."""
+        if seconds <= 0:
+            return True
+        assert self._stopping is not None
+        try:
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+        except asyncio.TimeoutError:
+            return True
+        return False
+
+    async def _read_body(self, request: web.BaseRequest) -> bytes:
+        """The body, bounded in size and time."""
+        if (request.content_length or 0) > MAX_BODY_BYTES:
+            raise body_too_large()
+        if not request.body_exists:
+            return b""
+        assert self._loop is not None
+        content = request.content
+        timer = self._loop.call_later(BODY_TIMEOUT_SECONDS, content.set_exception, asyncio.TimeoutError())
+        chunks: list[bytes] = []
+        size = 0
+        try:
+            while chunk := await content.readany():
+                chunks.append(chunk)
+                size += len(chunk)
+                if size > MAX_BODY_BYTES:
+                    raise body_too_large()
+        except asyncio.TimeoutError:
+            raise ServiceError(408, "OTSRequestTimeout", "Request timeout.") from None
+        finally:
+            timer.cancel()
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def _administer(self, request: web.BaseRequest, path: str, body: bytes) -> web.StreamResponse:
+        reply = self._admin.handle(request.method, path, dict(request.query), _lower_case(request), body)
+        return web.Response(status=reply.status, body=reply.body, content_type="application/json")
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except (OSError, OverflowError) as error:
+        code = error.errno if isinstance(error, OSError) else None
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise OSError(code, f"cannot listen on {host}:{port}: {reason}; choose another port, or 0 for any") from error
+
+
+def _lower_case(request: web.BaseRequest) -> Mapping[str, str]:
+    """Go sends canonical case: names are compared in lower case everywhere behind this line."""
+    return {name.lower(): value for name, value in request.headers.items()}
+
+
+def _response(answer: Answer) -> web.Response:
+    return web.Response(status=answer.status, headers=answer.headers, body=answer.body)
+
+
+def _cut(request: web.BaseRequest) -> web.Response:
+    """Break the connection; the response returned here meets a closed transport and is dropped by aiohttp."""
+    if request.transport is not None:
+        request.transport.abort()
+    return web.Response()

@@ -1,0 +1,82 @@
+"""Shard iterators: a position in a stream as opaque text that needs no memory on the server.
+
+The form is the one observed at the service: base64 of three byte strings, each behind one length byte, and a CRC-8
+over all of it. The third one, the position, is ours: generation and record position, eight bytes each. As with the
+service, a stream id that does not fit behind one length byte (table names over 238 characters) yields an iterator
+that reading refuses.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import struct
+
+from attrs import frozen
+
+from streamclient.server.errors import ServiceError, invalid
+from streamclient.wire.crc8 import crc8
+
+_POSITION = struct.Struct("<QQ")
+_LENGTH_MAX = 255
+
+
+@frozen
+class ShardIterator:
+    """The place of the next record to read."""
+
+    stream_id: str
+    shard_id: str
+    generation: int
+    """Of the stream when the iterator was made; a later generation refuses it as trimmed."""
+    position: int
+
+
+def encode_iterator(iterator: ShardIterator) -> str:
+    """The text that a client keeps. The same place always gives the same text."""
+    parts = (
+        iterator.stream_id.encode(),
+        iterator.shard_id.encode(),
+        _POSITION.pack(iterator.generation, iterator.position),
+    )
+    data = b"".join(bytes((len(part) & _LENGTH_MAX,)) + part for part in parts)
+    return base64.b64encode(data + bytes((crc8(data),))).decode()
+
+
+def _malformed(reason: str) -> ServiceError:
+    return invalid(f"Invalid shard iterator: {reason}.")
+
+
+def _split(data: bytes) -> tuple[bytes, bytes, bytes]:
+    parts = []
+    offset = 0
+    for _ in range(3):
+        if offset >= len(data):
+            raise _malformed("it is too short")
+        end = offset + 1 + data[offset]
+        parts.append(data[offset + 1 : end])
+        offset = end
+    if offset != len(data):
+        raise invalid("Invalid stream id: it is too long or its length is wrong.")
+    return parts[0], parts[1], parts[2]
+
+
+def decode_iterator(text: str) -> ShardIterator:
+    """The place that an iterator names.
+
+    Raises:
+        ServiceError: ``OTSParameterInvalid``, as the text is not an iterator of any stream.
+    """
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise _malformed("it is not base64 text") from error
+    if len(data) < 2 or crc8(data[:-1]) != data[-1]:
+        raise _malformed("its checksum does not match")
+    stream_id, shard_id, position = _split(data[:-1])
+    if len(position) != _POSITION.size:
+        raise invalid("Invalid stream id: it is too long or its length is wrong.")
+    try:
+        return ShardIterator(stream_id.decode(), shard_id.decode(), *_POSITION.unpack(position))
+    except UnicodeDecodeError as error:
+        raise _malformed("its ids are not UTF-8 text") from error

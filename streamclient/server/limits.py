@@ -1,0 +1,52 @@
+"""The service's limits, in one value, so that a test can lower one and meet it quickly."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+MEGABYTE = 1024 * 1024
+INT64_MAX = 2**63 - 1
+
+
+@frozen
+class Limits:
+    """Limits that the server enforces. The defaults are those of the product documentation and the SDKs' tests."""
+
+    tables: int = 64
+    name_bytes: int = 255
+    key_columns: int = 4
+    key_value_bytes: int = 1024
+    attribute_value_bytes: int = 2 * MEGABYTE
+    attribute_columns: int = 1024
+    requested_columns: int = 1024
+    row_bytes: int = 4 * MEGABYTE
+    batch_write_rows: int = 200
+    batch_write_bytes: int = 4 * MEGABYTE
+    batch_get_rows: int = 100
+    range_rows: int = 5000
+    range_bytes: int = 4 * MEGABYTE
+    filters: int = 10
+    capacity_units: int = 100_000
+    stream_expiration_hours: int = 168
+    """Seven days, as the SDKs' tests use it; pages of 2017 say 24."""
+    stream_expiration_default_hours: int = 24
+    stream_page_records: int = 1000
+    """Records in one answer when the request gives no limit."""
+    stream_page_bytes: int = 4 * MEGABYTE
+    """At least one record is returned, however large."""
+    stream_page_shards: int = 100
+    """Shards in one answer when the request gives no limit."""
+    splits_per_request: int = 10_000
+    """Split points in one answer, so that a tiny split size cannot make an answer of any size."""
+
+
+DEFAULT_LIMITS = Limits()
+
+CELL_TIMESTAMP_MAX_MILLIS = INT64_MAX // 1000
+"""Cell timestamps are below this: the service keeps them in microseconds, in 64 bits."""
+
+TIME_TO_LIVE_MIN_SECONDS = 86_400
+"""The shortest time to live other than "for ever": one day."""
+
+DEVIATION_MAX_SECONDS = INT64_MAX // 1_000_000
+"""The largest deviation between a cell's timestamp and the clock; kept in microseconds, in 64 bits."""

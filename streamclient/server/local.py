@@ -1,0 +1,226 @@
+"""``LocalTablestore``: a Tablestore of one's own, in this process, for as long as a ``with`` block."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from streamclient.server.admin import Admin
+from streamclient.server.auth import (
+    DEFAULT_ACCESS_KEY_ID,
+    DEFAULT_ACCESS_KEY_SECRET,
+    DEFAULT_INSTANCE,
+    Credentials,
+)
+from streamclient.server.clock import Clock
+from streamclient.server.control import Control, KeyPart
+from streamclient.server.counters import RequestCount
+from streamclient.server.engine import Engine, ShardView
+from streamclient.server.faults import FaultRule, FaultStatus
+from streamclient.server.http import HttpServer
+from streamclient.server.service import Service
+from streamclient.server.storage import open_storage
+
+if TYPE_CHECKING:
+    import tablestore
+
+SDK_LOGGER_NAME = "streamclient.server.client"
+"""Logger of clients made by ``client()``. Its level is WARNING: at the level that the SDK's own logger starts with, the
+SDK renders every request as text, whether or not anything listens."""
+
+
+class LocalTablestore:
+    """A local Tablestore: real HTTP, the real protocol, one instance, one key pair.
+
+    A context manager; or call ``start`` and ``stop``. Several may live in one process. Data is kept in memory, or
+    with ``data_dir`` in that directory, where it survives even ``kill -9``. All methods are thread-safe; control
+    methods need the server running.
+    """
+
+    def __init__(
+        self,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        instance: str = DEFAULT_INSTANCE,
+        access_key_id: str = DEFAULT_ACCESS_KEY_ID,
+        access_key_secret: str = DEFAULT_ACCESS_KEY_SECRET,
+        data_dir: str | os.PathLike[str] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """Nothing happens before ``start``. Port 0 means any free port; ``clock`` is for tests of time itself."""
+        self._host = host
+        self._port = port
+        self._credentials = Credentials(instance, access_key_id, access_key_secret)
+        self._data_dir = data_dir
+        self._clock = Clock() if clock is None else clock
+        self._lock = threading.Lock()
+        self._engine: Engine | None = None
+        self._server: HttpServer | None = None
+        self._control: Control | None = None
+        self._clients: weakref.WeakSet[tablestore.OTSClient] = weakref.WeakSet()
+
+    def __repr__(self) -> str:
+        state = "stopped" if self._server is None else f"at {self.endpoint}"
+        return f"<LocalTablestore {self.instance!r} {state}>"
+
+    @property
+    def endpoint(self) -> str:
+        """``http://HOST:PORT``, as SDKs take it. Needs the server running."""
+        if self._server is None:
+            raise RuntimeError("the local Tablestore is not running; use it in a with block or call start()")
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"http://{host}:{self._server.port}"
+
+    @property
+    def instance(self) -> str:
+        """The instance name that clients must give."""
+        return self._credentials.instance
+
+    @property
+    def access_key_id(self) -> str:
+        """The key id that clients must give."""
+        return self._credentials.access_key_id
+
+    @property
+    def access_key_secret(self) -> str:
+        """The secret that clients must sign with; also the bearer token of the admin surface."""
+        return self._credentials.access_key_secret
+
+    def start(self) -> LocalTablestore:
+        """Open the data, bind the port, and return once requests are answered.
+
+        Raises:
+            OSError: the address cannot be bound.
+            DataDirectoryError: the data directory is in use by another server, or not usable.
+            RuntimeError: already running.
+        """
+        with self._lock:
+            if self._server is not None:
+                raise RuntimeError(f"{self!r} is already running")
+            engine = self._open_engine()
+            try:
+                service = Service(engine, self._credentials)
+                control = Control(engine, self._clock, service)
+                server = HttpServer(service, Admin(control, self.access_key_secret), host=self._host, port=self._port)
+                server.start()
+            except BaseException:
+                engine.close()
+                raise
+            self._engine, self._control, self._server = engine, control, server
+        return self
+
+    def _open_engine(self) -> Engine:
+        storage = open_storage(None if self._data_dir is None else os.fspath(self._data_dir))
+        try:
+            return Engine(clock=self._clock, storage=storage)
+        except BaseException:
+            storage.close()
+            raise
+
+    def stop(self) -> None:
+        """Close connections, clients made by ``client()``, the port and the data. Does nothing when not running."""
+        with self._lock:
+            server, engine = self._server, self._engine
+            self._server = self._engine = self._control = None
+            for client in list(self._clients):
+                client.connection.pool.clear()
+            self._clients.clear()
+        try:
+            if server is not None:
+                server.stop()
+        finally:
+            if engine is not None:
+                engine.close()
+
+    def __enter__(self) -> LocalTablestore:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def client(self, **options: Any) -> tablestore.OTSClient:
+        """A client of the official Python SDK for this server; ``options`` go to ``OTSClient`` as they are.
+
+        Its connections are closed when the server stops.
+        """
+        import tablestore  # noqa: PLC0415 -- the SDK takes longer to import than the server to start
+
+        logging.getLogger(SDK_LOGGER_NAME).setLevel(logging.WARNING)
+        options.setdefault("logger_name", SDK_LOGGER_NAME)
+        client = tablestore.OTSClient(
+            self.endpoint, self.access_key_id, self.access_key_secret, self.instance, **options
+        )
+        self._clients.add(client)
+        return client
+
+    @property
+    def control(self) -> Control:
+        """Everything that can be done to the server beyond the protocol. Needs the server running."""
+        if self._control is None:
+            raise RuntimeError("the local Tablestore is not running; use it in a with block or call start()")
+        return self._control
+
+    def shards(self, table: str) -> Sequence[ShardView]:
+        """See ``Control.shards``."""
+        return self.control.shards(table)
+
+    def split(
+        self, table: str, shard_id: str | None = None, at: KeyPart | Sequence[KeyPart] | None = None
+    ) -> tuple[str, str]:
+        """See ``Control.split``."""
+        return self.control.split(table, shard_id, at)
+
+    def merge(self, table: str, shard_a: str, shard_b: str) -> str:
+        """See ``Control.merge``."""
+        return self.control.merge(table, shard_a, shard_b)
+
+    def trim(
+        self,
+        table: str,
+        *,
+        shard_id: str | None = None,
+        before_micros: int | None = None,
+        keep_last: int | None = None,
+    ) -> int:
+        """See ``Control.trim``."""
+        return self.control.trim(table, shard_id=shard_id, before_micros=before_micros, keep_last=keep_last)
+
+    def expire_iterators(self, table: str) -> None:
+        """See ``Control.expire_iterators``."""
+        self.control.expire_iterators(table)
+
+    def advance_clock(self, seconds: float) -> None:
+        """See ``Control.advance_clock``."""
+        self.control.advance_clock(seconds)
+
+    def add_fault(self, rule: FaultRule) -> int:
+        """See ``Control.add_fault``."""
+        return self.control.add_fault(rule)
+
+    def remove_fault(self, fault_id: int) -> bool:
+        """See ``Control.remove_fault``."""
+        return self.control.remove_fault(fault_id)
+
+    def clear_faults(self) -> int:
+        """See ``Control.clear_faults``."""
+        return self.control.clear_faults()
+
+    def faults(self) -> Sequence[FaultStatus]:
+        """See ``Control.faults``."""
+        return self.control.faults()
+
+    def requests(self) -> Sequence[RequestCount]:
+        """See ``Control.requests``."""
+        return self.control.requests()
+
+    def reset_requests(self) -> None:
+        """See ``Control.reset_requests``."""
+        self.control.reset_requests()

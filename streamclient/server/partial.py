@@ -1,0 +1,82 @@
+"""Partial failure of a batch: take the failing rows out of the request, and put their errors into the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+from attrs import frozen
+
+from streamclient.server.faults import FailRows
+from streamclient.wire import schema
+
+_ROW_FIELDS = {"BatchWriteRow": ("rows",), "BatchGetRow": ("primary_key", "token")}
+"""Per operation, the repeated fields of a table that hold one element for each row; optional ones may be shorter."""
+
+
+@frozen
+class _Table:
+    """One table of a batch request, and for each of its rows whether it fails."""
+
+    message: Any
+    fails: tuple[bool, ...]
+
+
+def execute_partially(
+    operation: str, body: bytes, harm: FailRows, message: str, execute: Callable[[str, bytes], bytes]
+) -> bytes:
+    """Execute a batch without the rows that are to fail, and answer with errors in their places.
+
+    ``message`` is the text of the row errors. If all rows fail, nothing is executed. A body that is no batch goes to
+    ``execute`` as it is, which then refuses it; errors of ``execute`` pass through.
+    """
+    messages = schema.OPERATIONS[operation]
+    try:
+        request = schema.parse(messages.request, body)
+    except ValueError:  # CodecError: let the engine refuse it in its own words
+        return execute(operation, body)
+    tables = list(_marked(operation, request, harm))
+    kept = _without_failing(operation, request, tables)
+    answer = messages.response()
+    if kept.tables:
+        answer = schema.parse(messages.response, execute(operation, kept.SerializeToString()))
+    merged: bytes = _merged(messages.response(), tables, iter(answer.tables), harm.code, message).SerializeToString()
+    return merged
+
+
+def _marked(operation: str, request: Any, harm: FailRows) -> Iterator[_Table]:
+    position = count()
+    for table in request.tables:
+        rows = getattr(table, _ROW_FIELDS[operation][0])
+        yield _Table(table, tuple(harm.harms(next(position)) for _ in rows))
+
+
+def _without_failing(operation: str, request: Any, tables: list[_Table]) -> Any:
+    kept = type(request)()
+    kept.CopyFrom(request)
+    del kept.tables[:]
+    for table in tables:
+        if all(table.fails) and table.fails:
+            continue
+        copy = kept.tables.add()
+        copy.CopyFrom(table.message)
+        for name in _ROW_FIELDS[operation]:
+            elements = list(getattr(table.message, name))
+            copy.ClearField(name)
+            getattr(copy, name).extend(row for row, fails in zip(elements, table.fails, strict=False) if not fails)
+    return kept
+
+
+def _merged(answer: Any, tables: list[_Table], executed: Iterator[Any], code: str, message: str) -> Any:
+    for table in tables:
+        rows = iter(()) if all(table.fails) and table.fails else iter(next(executed).rows)
+        merged = answer.tables.add(table_name=table.message.table_name)
+        for fails in table.fails:
+            row = merged.rows.add()
+            if fails:
+                row.is_ok = False
+                row.error.code, row.error.message = code, message
+            else:
+                row.CopyFrom(next(rows))
+    return answer

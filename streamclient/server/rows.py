@@ -1,0 +1,178 @@
+"""Rows with versions, and a table's rows in key order.
+
+A stored row never changes: a write makes a new one and replaces it. What a row *is* at a moment depends on the
+table's time to live, so readers always go through ``alive``.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator, Mapping
+from typing import cast
+
+from streamclient.records import ColumnValue, KeyValue
+from streamclient.wire.plainbuffer import HEADER, Cell, Row, decode_row, encode_row
+
+Version = tuple[int, ColumnValue]
+"""One version of a column: timestamp in milliseconds, and value."""
+
+Columns = Mapping[str, tuple[Version, ...]]
+"""Versions by column name, newest first; no column has an empty tuple."""
+
+KeyNames = tuple[str, ...]
+
+_NUMBER_BYTES = 8
+_VERSION_BYTES = 8
+"""What a version's timestamp adds to a row's size."""
+
+
+def value_size(value: ColumnValue) -> int:
+    """Bytes of a value by the service's rule for capacity and limits."""
+    if isinstance(value, bool):
+        return 1
+    if isinstance(value, (int, float)):
+        return _NUMBER_BYTES
+    return len(value.encode()) if isinstance(value, str) else len(value)
+
+
+def key_size(names: Iterable[str], key: Iterable[KeyValue]) -> int:
+    """Bytes of a key, names included."""
+    return sum(len(name) for name in names) + sum(value_size(value) for value in key)
+
+
+class StoredRow:
+    """One row with all stored versions. Treat as frozen; the encoded form is computed once, when first needed."""
+
+    __slots__ = ("_body", "columns", "key", "size_bytes", "written_millis")
+
+    def __init__(self, key: tuple[KeyValue, ...], columns: Columns, written_millis: int, size_bytes: int) -> None:
+        self.key = key
+        self.columns = columns
+        self.written_millis = written_millis
+        self.size_bytes = size_bytes
+        self._body: bytes | None = None
+
+    def body(self, names: KeyNames) -> bytes:
+        """All versions as a PlainBuffer row without header."""
+        if self._body is None:
+            self._body = encode_body(names, self.key, all_cells(self.columns))
+        return self._body
+
+
+def make_row(names: KeyNames, key: tuple[KeyValue, ...], columns: Columns, written_millis: int) -> StoredRow:
+    """A row from its parts, with its size by the service's rule."""
+    size = key_size(names, key)
+    for name, versions in columns.items():
+        for _, value in versions:
+            size += len(name) + value_size(value) + _VERSION_BYTES
+    return StoredRow(key, columns, written_millis, size)
+
+
+def all_cells(columns: Columns) -> tuple[Cell, ...]:
+    """Cells in the order of answers: columns by name, versions newest first."""
+    return tuple(
+        Cell(name, value, timestamp_millis=timestamp)
+        for name in sorted(columns)
+        for timestamp, value in columns[name]
+    )
+
+
+def encode_body(names: KeyNames, key: Iterable[KeyValue], cells: tuple[Cell, ...]) -> bytes:
+    """A row without the PlainBuffer header, to be joined with others behind one header."""
+    return encode_row(Row(tuple(zip(names, key, strict=True)), cells))[len(HEADER) :]
+
+
+def decode_body(body: bytes, written_millis: int) -> StoredRow:
+    """The row whose ``body`` was stored."""
+    row = decode_row(HEADER + body)
+    columns: dict[str, tuple[Version, ...]] = {}
+    for cell in row.cells:
+        version = (cast(int, cell.timestamp_millis), cast(ColumnValue, cell.value))
+        columns[cell.name] = (*columns.get(cell.name, ()), version)
+    names = tuple(name for name, _ in row.primary_key)
+    return make_row(names, cast("tuple[KeyValue, ...]", tuple(value for _, value in row.primary_key)), columns, written_millis)
+
+
+def with_version(versions: tuple[Version, ...], version: Version) -> tuple[Version, ...]:
+    """Versions with one more; of two with one timestamp the later write stays."""
+    if not versions or version[0] > versions[0][0]:
+        return (version, *versions)
+    kept = [other for other in versions if other[0] != version[0]]
+    kept.append(version)
+    kept.sort(key=lambda other: -other[0])
+    return tuple(kept)
+
+
+def without_version(versions: tuple[Version, ...], timestamp_millis: int) -> tuple[Version, ...]:
+    """Versions without the one of that timestamp, if there is one."""
+    return tuple(version for version in versions if version[0] != timestamp_millis)
+
+
+def alive(row: StoredRow | None, names: KeyNames, expired_before_millis: int | None) -> StoredRow | None:
+    """The row as readers see it, without expired versions; ``None`` if there is none or nothing of it is left.
+
+    ``expired_before_millis`` is the clock less the time to live, or ``None`` if the table keeps data for ever. A row
+    without any column lives until its last write expires.
+    """
+    if row is None or expired_before_millis is None:
+        return row
+    if not row.columns:
+        return row if row.written_millis >= expired_before_millis else None
+    if all(versions[-1][0] >= expired_before_millis for versions in row.columns.values()):
+        return row
+    columns = {}
+    for name, versions in row.columns.items():
+        kept = tuple(version for version in versions if version[0] >= expired_before_millis)
+        if kept:
+            columns[name] = kept
+    return make_row(names, row.key, columns, row.written_millis) if columns else None
+
+
+class RowStore:
+    """The rows of one table by encoded key, in key order."""
+
+    def __init__(self) -> None:
+        self._keys: list[bytes] = []
+        self._rows: dict[bytes, StoredRow] = {}
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def get(self, key: bytes) -> StoredRow | None:
+        """The stored row, expired or not."""
+        return self._rows.get(key)
+
+    def put(self, key: bytes, row: StoredRow) -> None:
+        """Store or replace a row."""
+        if key not in self._rows:
+            if not self._keys or key > self._keys[-1]:
+                self._keys.append(key)
+            else:
+                insort(self._keys, key)
+        self._rows[key] = row
+
+    def delete(self, key: bytes) -> None:
+        """Forget a row that is stored."""
+        del self._rows[key]
+        del self._keys[bisect_left(self._keys, key)]
+
+    def ascending(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, StoredRow]]:
+        """Rows with start <= key < end. Do not write while iterating."""
+        for index in range(bisect_left(self._keys, start), bisect_left(self._keys, end)):
+            key = self._keys[index]
+            yield key, self._rows[key]
+
+    def descending(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, StoredRow]]:
+        """Rows with start >= key > end, from the greatest down. Do not write while iterating."""
+        for index in range(bisect_right(self._keys, start) - 1, bisect_right(self._keys, end) - 1, -1):
+            key = self._keys[index]
+            yield key, self._rows[key]
+
+    def count(self, start: bytes, end: bytes | None) -> int:
+        """How many rows have start <= key < end; no end means up to the last."""
+        stop = len(self._keys) if end is None else bisect_left(self._keys, end)
+        return stop - bisect_left(self._keys, start)
+
+    def key_at(self, start: bytes, offset: int) -> bytes:
+        """The key of the row that stands ``offset`` rows after the first row at or after ``start``."""
+        return self._keys[bisect_left(self._keys, start) + offset]

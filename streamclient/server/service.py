@@ -1,0 +1,151 @@
+"""From an authentic request to an answer: counters, faults, and the engine. No network here, and no waiting."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Protocol
+
+from attrs import frozen
+
+from streamclient.server import inspection
+from streamclient.server.auth import Credentials, Signer
+from streamclient.server.counters import RequestCounters
+from streamclient.server.envelope import OpenedRequest, error_body, open_request, seal
+from streamclient.server.errors import ServiceError
+from streamclient.server.faults import Fail, FailRows, FaultBook, Harm
+from streamclient.server.partial import execute_partially
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_ERRORS: Mapping[str, tuple[int, str]] = {
+    "OTSAuthFailed": (403, "Signature mismatch."),
+    "OTSCapacityUnitExhausted": (403, "Capacity unit is not enough."),
+    "OTSConditionCheckFail": (403, "Condition check failed."),
+    "OTSInternalServerError": (500, "Internal server error."),
+    "OTSMethodNotAllowed": (405, "Method not allowed."),
+    "OTSNoPermissionAccess": (403, "You have no permission to access the requested resource."),
+    "OTSNotEnoughCapacityUnit": (403, "Remaining capacity unit is not enough."),
+    "OTSObjectAlreadyExist": (409, "Requested table already exists."),
+    "OTSObjectNotExist": (404, "Requested table does not exist."),
+    "OTSOperationThrottled": (403, "The operation is throttled."),
+    "OTSPartitionUnavailable": (503, "The partition is not available."),
+    "OTSQuotaExhausted": (403, "Too frequent table operations."),
+    "OTSRequestBodyTooLarge": (413, "The size of POST data is too large."),
+    "OTSRequestTimeout": (408, "Request timeout."),
+    "OTSRowOperationConflict": (409, "Data is being modified by the other request."),
+    "OTSServerBusy": (503, "Server is busy."),
+    "OTSServerUnavailable": (503, "Server is not available."),
+    "OTSTableNotReady": (404, "The table is not ready."),
+    "OTSTimeout": (503, "Operation timeout."),
+    "OTSTooFrequentReservedThroughputAdjustment": (403, "Capacity unit adjustment is too frequent."),
+    "OTSTrimmedDataAccess": (404, "Requested stream data is already trimmed or does not exist."),
+}
+"""Status and text of codes, as the product documentation lists them, for injected errors that give only a code."""
+
+_OTHER_ERROR = (400, "Injected error.")
+"""For injected codes that are not in the list."""
+
+
+class Executor(Protocol):
+    """What the service needs of the engine."""
+
+    def execute(self, operation: str, body: bytes) -> bytes:
+        """Answer of one operation; raises ``ServiceError``."""
+
+
+@frozen
+class Answer:
+    """An answer ready to be sent."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@frozen
+class Admitted:
+    """A request that passed the envelope, with what happens to it."""
+
+    path: str
+    opened: OpenedRequest
+    tables: tuple[str, ...]
+    harm: Harm
+
+
+def real_time() -> datetime:
+    """The time that envelopes carry: never the server's own clock, which can be advanced away from the clients'."""
+    return datetime.now(timezone.utc)
+
+
+class Service:
+    """One instance of the service: credentials, faults, counters, engine. Thread-safe as far as its engine is."""
+
+    def __init__(self, engine: Executor, credentials: Credentials) -> None:
+        self.credentials = credentials
+        self.faults = FaultBook()
+        self.counters = RequestCounters()
+        self._engine = engine
+
+    def admit(self, path: str, headers: Mapping[str, str], body: bytes) -> Admitted:
+        """Check the envelope and draw the faults.
+
+        Raises:
+            ServiceError: the envelope is wrong; answer with ``refuse``.
+        """
+        opened = open_request(path, headers, body, self.credentials, real_time())
+        tables = inspection.tables_of(opened.operation, opened.body)
+        return Admitted(path, opened, tables, self.faults.harm(opened.operation, tables))
+
+    def execute(self, admitted: Admitted) -> Answer:
+        """Execute as far as the faults let it, count, and sign the answer. Never raises."""
+        operation, body = admitted.opened.operation, admitted.opened.body
+        try:
+            answer = self._answer(operation, body, admitted.harm)
+        except ServiceError as error:
+            self.counters.add(operation, admitted.tables, failed=True)
+            return _error_answer(admitted.path, error, admitted.opened.signer)
+        self.counters.add(
+            operation,
+            admitted.tables,
+            rows_read=inspection.rows_read(operation, answer),
+            rows_written=inspection.rows_written(operation, body),
+        )
+        return Answer(200, seal(admitted.path, answer, real_time(), admitted.opened.signer), answer)
+
+    def drop(self, admitted: Admitted) -> None:
+        """Count a request that is cut off before it is executed."""
+        self.counters.add(admitted.opened.operation, admitted.tables, failed=True)
+
+    def refuse(self, path: str, error: ServiceError) -> Answer:
+        """The unsigned answer to a request whose caller is not proven."""
+        return _error_answer(path, error, None)
+
+    def _answer(self, operation: str, body: bytes, harm: Harm) -> bytes:
+        action = harm.action
+        if isinstance(action, Fail):
+            raise _injected(action)
+        if isinstance(action, FailRows):
+            _, text = DEFAULT_ERRORS.get(action.code, _OTHER_ERROR)
+            return execute_partially(operation, body, action, action.message or text, self._run)
+        return self._run(operation, body)
+
+    def _run(self, operation: str, body: bytes) -> bytes:
+        try:
+            return self._engine.execute(operation, body)
+        except ServiceError:
+            raise
+        except Exception as error:
+            _log.exception("%s failed inside the server", operation)
+            raise ServiceError(500, "OTSInternalServerError", "Internal server error.") from error
+
+
+def _injected(action: Fail) -> ServiceError:
+    status, message = DEFAULT_ERRORS.get(action.code, _OTHER_ERROR)
+    return ServiceError(action.http_status or status, action.code, action.message or message)
+
+
+def _error_answer(path: str, error: ServiceError, signer: Signer | None) -> Answer:
+    body = error_body(error)
+    return Answer(error.http_status, seal(path, body, real_time(), signer), body)

@@ -1,0 +1,251 @@
+"""The whole state of one server: tables, streams, and the changes not yet committed.
+
+Everything that changes a table, row, stream or shard passes through here, and each method notes what the storage
+must write down. The engine calls ``commit`` before it answers. One thread at a time.
+"""
+
+from __future__ import annotations
+
+from attrs import evolve
+
+from streamclient.server.clock import Clock
+from streamclient.server.errors import stream_missing, table_missing
+from streamclient.server.limits import DEFAULT_LIMITS, Limits
+from streamclient.server.rows import StoredRow
+from streamclient.server.storage import (
+    AppendRecord,
+    Change,
+    DeleteRow,
+    DropStream,
+    DropTable,
+    PutRow,
+    PutSetting,
+    PutShard,
+    PutStream,
+    PutTable,
+    Storage,
+    TrimRecords,
+)
+from streamclient.server.streams import Shard, ShardDefinition, StoredRecord, Stream, StreamDefinition
+from streamclient.server.tables import Table, TableDefinition
+
+CLOCK_OFFSET = "clock_offset_micros"
+"""Name of the setting that keeps the clock's offset, so that time does not fall back when the server restarts."""
+
+
+class ServerState:
+    """Tables by name, streams by id, and the journal of changes."""
+
+    def __init__(self, *, clock: Clock, storage: Storage, limits: Limits = DEFAULT_LIMITS) -> None:
+        self.clock = clock
+        self.limits = limits
+        self.tables: dict[str, Table] = {}
+        self.streams: dict[str, Stream] = {}
+        self.last_number = 0
+        """The highest number that a table, stream or shard has; numbers are not shared between them."""
+        self.last_creation_micros = 0
+        self.stored_offset_micros = 0
+        self._streams_by_table: dict[int, Stream] = {}
+        self._storage = storage
+        self._keeps = storage.keeps
+        self._changes: list[Change] = []
+
+    def table(self, name: str) -> Table:
+        """The table of that name.
+
+        Raises:
+            ServiceError: there is none.
+        """
+        table = self.tables.get(name)
+        if table is None:
+            raise table_missing()
+        return table
+
+    def stream(self, stream_id: str) -> Stream:
+        """The stream of that id, without records past retention.
+
+        Raises:
+            ServiceError: there is none, or it was switched off or deleted with its table.
+        """
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            raise stream_missing()
+        self.forget_expired(stream)
+        return stream
+
+    def stream_of(self, table: Table) -> Stream | None:
+        """The table's stream, if it is switched on."""
+        return self._streams_by_table.get(table.definition.number)
+
+    def commit(self) -> None:
+        """Hand the changes so far to the storage."""
+        if self.clock.offset_micros != self.stored_offset_micros:
+            self.stored_offset_micros = self.clock.offset_micros
+            self._note(PutSetting(CLOCK_OFFSET, str(self.stored_offset_micros)))
+        if self._changes:
+            changes, self._changes = self._changes, []
+            self._storage.commit(changes)
+
+    def _note(self, change: Change) -> None:
+        if self._keeps:
+            self._changes.append(change)
+
+    def next_number(self) -> int:
+        """A number for a new table, stream or shard."""
+        self.last_number += 1
+        return self.last_number
+
+    def creation_micros(self) -> int:
+        """The present time, but different for each call: ids are made of it."""
+        self.last_creation_micros = max(self.clock.now_micros(), self.last_creation_micros + 1)
+        return self.last_creation_micros
+
+    # Tables and rows
+
+    def add_table(self, definition: TableDefinition) -> Table:
+        """Create an empty table."""
+        table = Table(definition)
+        self.tables[definition.name] = table
+        self._note(PutTable(definition.number, definition.to_json()))
+        return table
+
+    def define(self, table: Table, definition: TableDefinition) -> None:
+        """Replace a table's definition."""
+        table.definition = definition
+        self._note(PutTable(definition.number, definition.to_json()))
+
+    def drop_table(self, table: Table) -> None:
+        """Delete a table with its rows and its stream."""
+        self.switch_off(table)
+        del self.tables[table.definition.name]
+        self._note(DropTable(table.definition.number))
+
+    def put_row(self, table: Table, key: bytes, row: StoredRow) -> None:
+        """Store or replace a row."""
+        table.rows.put(key, row)
+        if self._keeps:
+            self._note(PutRow(table.definition.number, key, row.written_millis, row.body(table.key_names)))
+
+    def delete_row(self, table: Table, key: bytes) -> None:
+        """Delete a row, if it is stored."""
+        if table.rows.get(key) is not None:
+            table.rows.delete(key)
+            self._note(DeleteRow(table.definition.number, key))
+
+    # Streams
+
+    def switch_on(self, table: Table, *, expiration_hours: int, origin_columns: tuple[str, ...] = ()) -> Stream:
+        """Give a table without stream a new one, with one open shard for each of its partitions."""
+        created = self.creation_micros()
+        definition = table.definition
+        stream = Stream(
+            StreamDefinition(
+                stream_id=f"{definition.name}_{created}",
+                number=self.next_number(),
+                table_number=definition.number,
+                table_name=definition.name,
+                created_micros=created,
+                expiration_hours=expiration_hours,
+                origin_columns=origin_columns,
+            )
+        )
+        self.adopt(stream)
+        self._note(PutStream(stream.definition.number, stream.definition.to_json()))
+        for partition in range(len(definition.boundaries) + 1):
+            begin, end = table.partition_range(partition)
+            self._open_shard(stream, ShardDefinition(stream.new_shard_id(), self.next_number(), 0, begin, end))
+        return stream
+
+    def adopt(self, stream: Stream) -> None:
+        """Make a stream known that was created or restored."""
+        self.streams[stream.stream_id] = stream
+        self._streams_by_table[stream.definition.table_number] = stream
+
+    def switch_off(self, table: Table) -> None:
+        """Drop the table's stream with all its records, if there is one."""
+        stream = self._streams_by_table.pop(table.definition.number, None)
+        if stream is not None:
+            del self.streams[stream.stream_id]
+            self._note(DropStream(stream.definition.number))
+
+    def append(self, stream: Stream, partition: int, record: StoredRecord) -> None:
+        """Add a record to the open shard of a partition."""
+        shard = stream.open_shards[partition]
+        self._forget(stream, shard, shard.position_at(stream.cutoff_micros(record.timestamp_micros)))
+        position = stream.append(shard, record)
+        self._note(
+            AppendRecord(
+                shard.definition.number, position, record.timestamp_micros, record.size_bytes, record.element
+            )
+        )
+
+    def forget_expired(self, stream: Stream) -> None:
+        """Drop the records past retention."""
+        cutoff = stream.cutoff_micros(self.clock.now_micros())
+        for shard in stream.shards.values():
+            self._forget(stream, shard, shard.position_at(cutoff))
+
+    def _forget(self, stream: Stream, shard: Shard, before_position: int) -> int:
+        count = shard.forget_before(before_position)
+        if count:
+            self._write_down(stream, shard)
+            self._note(TrimRecords(shard.definition.number, shard.first_position))
+        return count
+
+    def trim(self, stream: Stream, shard: Shard, before_position: int) -> int:
+        """Drop the records of a shard before a position; how many were dropped."""
+        return self._forget(stream, shard, before_position)
+
+    def expire_iterators(self, stream: Stream) -> None:
+        """Make every iterator handed out so far unusable."""
+        stream.definition = evolve(stream.definition, generation=stream.definition.generation + 1)
+        self._note(PutStream(stream.definition.number, stream.definition.to_json()))
+
+    def _open_shard(self, stream: Stream, definition: ShardDefinition) -> Shard:
+        shard = Shard(definition)
+        stream.add(shard)
+        self._write_down(stream, shard)
+        return shard
+
+    def _write_down(self, stream: Stream, shard: Shard) -> None:
+        if self._keeps:
+            self._note(PutShard(shard.definition.number, stream.definition.number, shard.to_json()))
+
+    def _close(self, stream: Stream, shard: Shard) -> None:
+        shard.closed_micros = stream.next_timestamp(self.clock.now_micros())
+        self._write_down(stream, shard)
+
+    def split(self, table: Table, stream: Stream, parent: Shard, boundary: bytes) -> tuple[Shard, Shard]:
+        """Close an open shard and open two for its range, cut at an encoded key strictly inside."""
+        old = parent.definition
+        self._close(stream, parent)
+        boundaries = tuple(sorted((*table.definition.boundaries, boundary)))
+        self.define(table, evolve(table.definition, boundaries=boundaries))
+        lower, upper = (
+            self._open_shard(
+                stream,
+                ShardDefinition(
+                    stream.new_shard_id(), self.next_number(), old.epoch + 1, begin, end, parent_id=old.shard_id
+                ),
+            )
+            for begin, end in ((old.begin, boundary), (boundary, old.end))
+        )
+        return lower, upper
+
+    def merge(self, table: Table, stream: Stream, lower: Shard, upper: Shard) -> Shard:
+        """Close two open shards with adjoining ranges and open one for both."""
+        boundary = upper.definition.begin
+        self._close(stream, lower)
+        self._close(stream, upper)
+        boundaries = tuple(other for other in table.definition.boundaries if other != boundary)
+        self.define(table, evolve(table.definition, boundaries=boundaries))
+        definition = ShardDefinition(
+            stream.new_shard_id(),
+            self.next_number(),
+            max(lower.definition.epoch, upper.definition.epoch) + 1,
+            lower.definition.begin,
+            upper.definition.end,
+            parent_id=lower.shard_id,
+            parent_sibling_id=upper.shard_id,
+        )
+        return self._open_shard(stream, definition)

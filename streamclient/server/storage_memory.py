@@ -1,0 +1,23 @@
+"""No storage: the server's state ends with its process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from streamclient.server.storage import Change, StoredState
+
+
+class MemoryStorage:
+    """Forgets every change; the state in memory is all there is."""
+
+    keeps = False
+
+    def load(self) -> StoredState:
+        """Nothing."""
+        return StoredState()
+
+    def commit(self, changes: Sequence[Change]) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""

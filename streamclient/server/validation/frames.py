@@ -1,0 +1,100 @@
+"""Rows inside requests: decoding with the service's refusals, and rules for their values."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from streamclient.errors import CodecError
+from streamclient.records import KeyValue
+from streamclient.server.errors import invalid
+from streamclient.server.limits import CELL_TIMESTAMP_MAX_MILLIS, Limits
+from streamclient.server.rows import value_size
+from streamclient.server.tables import check_key_values
+from streamclient.server.validation.names import check_column_name
+from streamclient.wire.plainbuffer import Cell, KeyBound, Row, decode_row
+
+Key = tuple[tuple[str, KeyValue | KeyBound], ...]
+
+
+def read_frame(data: bytes) -> Row:
+    """The one row that a request carries."""
+    try:
+        return decode_row(data)
+    except CodecError as error:
+        raise invalid(f"Cell data broken, {error}.") from error
+
+
+def check_write_key(key: Key, limits: Limits) -> Key:
+    """A key of one row: no range bounds, no name twice, values short enough."""
+    seen = set()
+    for name, value in key:
+        if value is KeyBound.INF_MIN or value is KeyBound.INF_MAX:
+            raise invalid(f"VT_{value.name} is an invalid type for the primary key.")
+        if name in seen:
+            raise invalid(f"Duplicated primary key name: '{name}'.")
+        seen.add(name)
+    check_key_values(key, limits)
+    return key
+
+
+def read_key(data: bytes, limits: Limits) -> Key:
+    """The key of a row to be read."""
+    row = read_frame(data)
+    if row.cells or row.delete_marker:
+        raise invalid("Attribute column cannot be given while reading data.")
+    _refuse_placeholder(row.primary_key)
+    return check_write_key(row.primary_key, limits)
+
+
+def read_bound(data: bytes, limits: Limits) -> Key:
+    """One end of a range; its columns may be INF_MIN or INF_MAX."""
+    row = read_frame(data)
+    if row.cells or row.delete_marker:
+        raise invalid("Attribute column cannot be given while reading data.")
+    _refuse_placeholder(row.primary_key)
+    check_key_values(row.primary_key, limits)
+    return row.primary_key
+
+
+def _refuse_placeholder(key: Key) -> None:
+    if any(value is KeyBound.AUTO_INCREMENT for _, value in key):
+        raise invalid("PKAutoIncr can't be used for read operations.")
+
+
+def check_cells(cells: tuple[Cell, ...], key: Key, limits: Limits) -> None:
+    """Rules for the names, number, values and timestamps of a write's cells."""
+    key_names = {name for name, _ in key}
+    names = set()
+    for cell in cells:
+        if cell.name not in names:
+            check_column_name(cell.name, limits)
+            names.add(cell.name)
+        if cell.name in key_names:
+            raise invalid(f"Duplicated attribute column name with primary key column: '{cell.name}'.")
+        if cell.value is not None:
+            _check_value(cell.name, cell.value, limits)
+        if cell.timestamp_millis is not None and not 0 <= cell.timestamp_millis < CELL_TIMESTAMP_MAX_MILLIS:
+            raise invalid("Timestamp must be in range [0, INT64_MAX/1000).")
+    if len(names) > limits.attribute_columns:
+        raise invalid(
+            f"The number of attribute columns exceeds the limit, limit count: {limits.attribute_columns}, "
+            f"column count: {len(names)}."
+        )
+
+
+def _check_value(name: str, value: Any, limits: Limits) -> None:
+    if isinstance(value, KeyBound):
+        raise invalid(f"VT_{value.name} is an invalid type for the attribute column: '{name}'.")
+    if isinstance(value, float):
+        if math.isnan(value):
+            raise invalid("NaN can't be set to double value.")
+        if math.isinf(value):
+            raise invalid("Infinity can't be set to double value.")
+    elif isinstance(value, (str, bytes)):
+        size = value_size(value)
+        if size > limits.attribute_value_bytes:
+            raise invalid(
+                f"The length of attribute column: '{name}' exceeds the MaxLength:{limits.attribute_value_bytes} "
+                f"with CurrentLength:{size}."
+            )

@@ -1,0 +1,14 @@
+"""Rules of PutRow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamclient.server.limits import Limits
+from streamclient.server.validation.row_writes import SingleWrite, validate_single
+from streamclient.wire.schema import OperationType
+
+
+def validate(request: Any, limits: Limits) -> SingleWrite:
+    """The row to put, with its condition."""
+    return validate_single(OperationType.PUT, request, request.row, limits)

@@ -1,0 +1,138 @@
+"""Rules that PutRow, UpdateRow, DeleteRow and the rows of BatchWriteRow share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from attrs import frozen
+
+from streamclient.server.conditions import Condition
+from streamclient.server.errors import invalid, unsupported
+from streamclient.server.filters import parse_condition
+from streamclient.server.limits import Limits
+from streamclient.server.validation.frames import check_cells, check_write_key, read_frame
+from streamclient.server.validation.names import check_table_name
+from streamclient.server.writes import RowWrite
+from streamclient.wire.plainbuffer import Cell, CellOperation, Row
+from streamclient.wire.schema import OperationType, ReturnType, RowExistenceExpectation
+
+
+@frozen
+class SingleWrite:
+    """A validated PutRow, UpdateRow or DeleteRow."""
+
+    table_name: str
+    write: RowWrite
+
+
+def validate_single(kind: OperationType, request: Any, data: bytes, limits: Limits) -> SingleWrite:
+    """The write of a request for one row; ``data`` is the row in it."""
+    if request.HasField("transaction_id"):
+        raise unsupported("local transactions (transaction_id)")
+    table_name = check_table_name(request.table_name, limits)
+    return SingleWrite(table_name, parse_write(kind, request, data, limits))
+
+
+def parse_write(kind: OperationType, message: Any, data: bytes, limits: Limits) -> RowWrite:
+    """One row change with its condition and what to return; ``message`` has the fields ``condition`` and so on."""
+    row = read_frame(data)
+    _CHECKS[kind](row)
+    check_write_key(row.primary_key, limits)
+    check_cells(row.cells, row.primary_key, limits)
+    return_type, return_columns = _return_content(message.return_content, row)
+    write = RowWrite(
+        kind=kind,
+        key=row.primary_key,
+        cells=row.cells,
+        condition=read_condition(message.condition, limits),
+        return_type=return_type,
+        return_columns=return_columns,
+    )
+    if write.size_bytes > limits.row_bytes:
+        raise invalid(
+            f"The total data size of {kind.name.capitalize()}Row request exceeds the limit, "
+            f"limit size: {limits.row_bytes}, data size: {write.size_bytes}."
+        )
+    return write
+
+
+def read_condition(message: Any, limits: Limits) -> Condition:
+    """The condition of a write."""
+    try:
+        expectation = RowExistenceExpectation(message.row_existence)
+    except ValueError as error:
+        raise invalid(f"Invalid row existence expectation: {message.row_existence}.") from error
+    column_filter = parse_condition(message.column_condition, limits) if message.column_condition else None
+    return Condition(expectation, column_filter)
+
+
+def _check_put(row: Row) -> None:
+    if row.delete_marker:
+        raise invalid("Invalid request of put row: unexpected RowDeleteMarker in request.")
+    for cell in row.cells:
+        if cell.operation is not CellOperation.PUT:
+            raise invalid(f"OpType cannot be given for column name: {cell.name} in PutRow.")
+        _check_cell(cell)
+
+
+def _check_update(row: Row) -> None:
+    if row.delete_marker:
+        raise invalid("Invalid request of update row: unexpected RowDeleteMarker in request.")
+    if not row.cells:
+        raise invalid("Invalid update row request: missing cells in request")
+    for cell in row.cells:
+        _check_cell(cell)
+
+
+def _check_delete(row: Row) -> None:
+    if not row.delete_marker:
+        raise invalid("Invalid request of delete row: missing RowDeleteMarker in request")
+    if row.cells:
+        raise invalid("Invalid delete row request: unexpected cells in request")
+
+
+_CHECKS: Mapping[OperationType, Callable[[Row], None]] = MappingProxyType(
+    {OperationType.PUT: _check_put, OperationType.UPDATE: _check_update, OperationType.DELETE: _check_delete}
+)
+
+
+def _check_cell(cell: Cell) -> None:
+    """Which parts a cell of each operation must and must not have."""
+    operation = cell.operation
+    if operation is CellOperation.PUT:
+        if cell.value is None:
+            raise invalid(f"Column value must be given for column name: {cell.name}.")
+    elif operation is CellOperation.INCREMENT:
+        if isinstance(cell.value, bool) or not isinstance(cell.value, int):
+            raise invalid(f"Column value must be an INTEGER when type is INCREMENT, column name: {cell.name}.")
+        if cell.timestamp_millis is not None:
+            raise invalid("Timestamp cannot be given when type is INCREMENT.")
+    else:
+        _check_deletion(cell)
+
+
+def _check_deletion(cell: Cell) -> None:
+    if cell.value is not None:
+        raise invalid("Column value cannot be given when type is DELETE_ONE_VERSION, DELETE_ALL_VERSION.")
+    if cell.operation is CellOperation.DELETE_ONE_VERSION and cell.timestamp_millis is None:
+        raise invalid("Timestamp must be given when type is DELETE_ONE_VERSION.")
+    if cell.operation is CellOperation.DELETE_ALL_VERSIONS and cell.timestamp_millis is not None:
+        raise invalid("Timestamp cannot be given when type is DELETE_ALL_VERSION.")
+
+
+def _return_content(message: Any, row: Row) -> tuple[ReturnType, tuple[str, ...]]:
+    """What to return; only the columns that a request increments can be returned after the change."""
+    try:
+        return_type = ReturnType(message.return_type)
+    except ValueError as error:
+        raise invalid(f"Invalid return type: {message.return_type}.") from error
+    names = tuple(message.return_column_names)
+    if names and return_type is not ReturnType.AFTER_MODIFY:
+        raise invalid(f"Return column names cannot be given when return type is {return_type.name}.")
+    incremented = {cell.name for cell in row.cells if cell.operation is CellOperation.INCREMENT}
+    for name in names:
+        if name not in incremented:
+            raise invalid(f"Return column '{name}' must be an increment column of the request.")
+    return return_type, names

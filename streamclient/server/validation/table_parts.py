@@ -1,0 +1,79 @@
+"""Rules that CreateTable and UpdateTable share: options, throughput, stream specification."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import evolve, frozen
+
+from streamclient.server.errors import invalid
+from streamclient.server.limits import DEVIATION_MAX_SECONDS, TIME_TO_LIVE_MIN_SECONDS, Limits
+from streamclient.server.tables import TableOptions
+from streamclient.server.validation.names import check_column_name
+
+
+@frozen
+class StreamSwitch:
+    """What a request says about the table's stream."""
+
+    enable: bool
+    expiration_hours: int | None = None
+    """``None`` if not said."""
+    origin_columns: tuple[str, ...] = ()
+
+
+def read_options(message: Any, present: TableOptions) -> TableOptions:
+    """The options with what the message gives; what it leaves out stays."""
+    if message.HasField("update_full_row"):
+        raise invalid("Unsupported table option: updateFullRow.")
+    options = present
+    if message.HasField("time_to_live"):
+        options = evolve(options, time_to_live_seconds=_time_to_live(message.time_to_live))
+    if message.HasField("max_versions"):
+        if message.max_versions <= 0:
+            raise invalid("The maximum versions cannot be less than or equal to 0.")
+        options = evolve(options, max_versions=message.max_versions)
+    if message.HasField("deviation_cell_version_in_sec"):
+        deviation = message.deviation_cell_version_in_sec
+        if not 0 <= deviation <= DEVIATION_MAX_SECONDS:
+            raise invalid("The deviation of cell version must be in range [0, INT64_MAX/1000000].")
+        options = evolve(options, deviation_seconds=deviation)
+    if message.HasField("allow_update"):
+        options = evolve(options, allow_update=message.allow_update)
+    return options
+
+
+def _time_to_live(seconds: int) -> int:
+    if seconds == 0 or seconds < -1:
+        raise invalid("TimeToLive cannot be 0 or less than -1.")
+    if 0 < seconds < TIME_TO_LIVE_MIN_SECONDS:
+        raise invalid(f"TimeToLive must be -1 or at least {TIME_TO_LIVE_MIN_SECONDS} seconds.")
+    return int(seconds)
+
+
+def read_throughput(message: Any, limits: Limits) -> tuple[int | None, int | None]:
+    """Reserved read and write capacity units; ``None`` for what is not given."""
+    unit = message.capacity_unit
+    values = []
+    for name in ("read", "write"):
+        value = getattr(unit, name) if unit.HasField(name) else None
+        if value is not None and not 0 <= value <= limits.capacity_units:
+            raise invalid(f"The {name} capacity unit must be in range: [0, {limits.capacity_units}].")
+        values.append(value)
+    return values[0], values[1]
+
+
+def read_stream_specification(message: Any, limits: Limits) -> StreamSwitch:
+    """What to do with the stream.
+
+    When switching off, an expiration is ignored: the Go SDK always sends one.
+    """
+    if not message.enable_stream:
+        return StreamSwitch(enable=False)
+    hours = message.expiration_time if message.HasField("expiration_time") else None
+    if hours is not None and not 0 < hours <= limits.stream_expiration_hours:
+        raise invalid(f"The expiration time of stream must be in range: [1, {limits.stream_expiration_hours}] hours.")
+    columns = tuple(check_column_name(name, limits) for name in message.columns_to_get)
+    if len(set(columns)) != len(columns):
+        raise invalid("Duplicated column name in columns_to_get of stream specification.")
+    return StreamSwitch(enable=True, expiration_hours=hours, origin_columns=columns)

@@ -1,0 +1,186 @@
+"""Fitted columns turned into an Arrow table, and that into a DataFrame.
+
+Rows never become tuples on the way: columns through Arrow reach Parquet about four times as fast.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from streamclient.model import ColumnType
+from streamclient.records import ColumnOperation, ColumnValue, RecordColumn, SequenceInfo, StreamRecord
+from streamclient.spark.columns import SYSTEM_NAMES, GrowingSchema, RawColumns
+from streamclient.spark.context import FrameColumn
+from streamclient.spark.extra import pyarrow
+from streamclient.spark.types import MAX_EXACT_INTEGER, text_of, type_of_value
+
+if TYPE_CHECKING:
+    from pyarrow import Array, DataType, Schema, Table
+    from pyspark.sql import DataFrame, SparkSession
+
+_PARTITION_ROWS = 10_000
+"""Below this many rows a second partition costs more than it saves (about 15 % of a small write)."""
+
+
+def sequence_text(sequence: SequenceInfo) -> str:
+    """Sequence information as text of fixed width, so that text order is sequence order."""
+    return f"{sequence.epoch:010d}/{sequence.timestamp_micros:020d}/{sequence.row_index:010d}"
+
+
+def cell_text(value: ColumnValue) -> str:
+    """A cell's value as text whose type stands beside it: bytes as base64, others as in a STRING column."""
+    return base64.b64encode(value).decode("ascii") if isinstance(value, bytes) else text_of(value)
+
+
+def note_wide_integers(schema: GrowingSchema, raws: Sequence[RawColumns]) -> None:
+    """Tell the schema of integers that doubles do not hold; readers of the lake must know."""
+    for column in schema.frame_columns():
+        if column.type is ColumnType.INTEGER and not column.has_wide_integers:
+            found = [value for raw in raws for value in raw.values.get(column.name, ()) if value is not None]
+            if found and (max(found) > MAX_EXACT_INTEGER or min(found) < -MAX_EXACT_INTEGER):
+                schema.note_wide_integers(column.name)
+
+
+def build_table(raws: Sequence[RawColumns], columns: Sequence[FrameColumn], prefix: str) -> Table:
+    """One table of all shards' records, with the columns of the table and those that are added."""
+    pa = pyarrow()
+    schema = arrow_schema(columns, prefix)
+    parts = [_part(raw, columns, schema) for raw in raws if raw.records]
+    return pa.concat_tables(parts) if parts else schema.empty_table()
+
+
+def arrow_schema(columns: Sequence[FrameColumn], prefix: str) -> Schema:
+    """Layout of a frame: the table's columns, then the added ones."""
+    pa = pyarrow()
+    own = [(column.name, _arrow_type(column.type)) for column in columns]
+    added = [(prefix + name, kind) for name, kind in _added_types().items()]
+    return pa.schema(own + added)
+
+
+def _arrow_type(kind: ColumnType) -> DataType:
+    pa = pyarrow()
+    return {
+        ColumnType.INTEGER: pa.int64(),
+        ColumnType.DOUBLE: pa.float64(),
+        ColumnType.BOOLEAN: pa.bool_(),
+        ColumnType.STRING: pa.string(),
+        ColumnType.BINARY: pa.binary(),
+    }[kind]
+
+
+def _added_types() -> dict[str, DataType]:
+    pa = pyarrow()
+    cells = pa.list_(
+        pa.struct([("column", pa.string()), ("version", pa.int64()), ("type", pa.string()), ("value", pa.string())])
+    )
+    kinds = (
+        pa.string(),
+        pa.string(),
+        pa.int64(),
+        pa.timestamp("us", tz="UTC"),
+        pa.int64(),
+        pa.string(),
+        pa.map_(pa.string(), pa.int64()),
+        pa.list_(pa.string()),
+        pa.map_(pa.string(), pa.list_(pa.int64())),
+        cells,
+        cells,
+    )
+    return dict(zip(SYSTEM_NAMES, kinds, strict=True))
+
+
+def _part(raw: RawColumns, columns: Sequence[FrameColumn], schema: Schema) -> Table:
+    pa = pyarrow()
+    arrays = [_own_array(raw, column) for column in columns]
+    kinds = [one.type for one in schema][len(columns) :]
+    arrays += [pa.array(values, kind) for values, kind in zip(_added_values(raw), kinds, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _own_array(raw: RawColumns, column: FrameColumn) -> Array:
+    pa = pyarrow()
+    kind, count = _arrow_type(column.type), len(raw.records)
+    values = raw.values.get(column.name)
+    if values is None:
+        return pa.nulls(count, kind)
+    if column.type is ColumnType.STRING and raw.types[column.name] != {str}:
+        values = [None if value is None else text_of(value) for value in values]
+    elif column.type is ColumnType.DOUBLE and raw.types[column.name] != {float}:
+        values = [None if value is None else float(value) for value in values]
+    return pa.array([*values, *[None] * (count - len(values))], kind)
+
+
+def _added_values(raw: RawColumns) -> tuple[list[Any], ...]:
+    """Values of the added columns, in the order of ``SYSTEM_NAMES``."""
+    records = raw.records
+    sequences = [record.sequence_info for record in records]
+    return (
+        [record.record_type.value for record in records],
+        [sequence_text(sequence) for sequence in sequences],
+        [sequence.epoch for sequence in sequences],
+        [sequence.timestamp_micros for sequence in sequences],
+        [sequence.row_index for sequence in sequences],
+        [raw.shard_id] * len(records),
+        [[(name, cell.timestamp_millis) for name, cell in shown.items()] for shown in raw.cells],
+        [_names(record, ColumnOperation.DELETE_ALL_VERSION) for record in records],
+        [_deleted_versions(record) for record in records],
+        [_older(record, shown) for record, shown in zip(records, raw.cells, strict=True)],
+        [_originals(record) for record in records],
+    )
+
+
+def _names(record: StreamRecord, operation: ColumnOperation) -> list[str]:
+    return [cell.name for cell in record.columns if cell.operation is operation]
+
+
+def _deleted_versions(record: StreamRecord) -> list[tuple[str, list[int]]]:
+    versions: dict[str, list[int]] = {}
+    for cell in record.columns:
+        if cell.operation is ColumnOperation.DELETE_ONE_VERSION:
+            versions.setdefault(cell.name, []).append(cell.timestamp_millis or 0)
+    return list(versions.items())
+
+
+def _older(record: StreamRecord, shown: dict[str, RecordColumn]) -> list[dict[str, Any]]:
+    if len(shown) == len(record.columns):
+        return []
+    return [
+        _cell(cell) for cell in record.columns if cell.operation is ColumnOperation.PUT and shown[cell.name] is not cell
+    ]
+
+
+def _originals(record: StreamRecord) -> list[dict[str, Any]] | None:
+    return None if record.original_columns is None else [_cell(cell) for cell in record.original_columns]
+
+
+def _cell(cell: RecordColumn) -> dict[str, Any]:
+    value = cell.value
+    return {
+        "column": cell.name,
+        "version": cell.timestamp_millis,
+        "type": None if value is None else type_of_value(value).value,
+        "value": None if value is None else cell_text(value),
+    }
+
+
+def to_frame(session: SparkSession, table: Table) -> DataFrame:
+    """A DataFrame over an Arrow table, in as many partitions as the rows are worth.
+
+    Two settings decide the route, and are set for this one call: a threshold of one byte keeps the rows out of the
+    query plan, and the rows per Arrow batch give the number of partitions.
+    """
+    partitions = max(1, min(session.sparkContext.defaultParallelism, table.num_rows // _PARTITION_ROWS))
+    settings = {
+        "spark.sql.execution.arrow.localRelationThreshold": "1b",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(max(1, -(-table.num_rows // partitions))),
+    }
+    before = {name: session.conf.get(name) for name in settings}
+    try:
+        for name, value in settings.items():
+            session.conf.set(name, value)
+        return session.createDataFrame(table)
+    finally:
+        for name, value in before.items():
+            session.conf.set(name, value)

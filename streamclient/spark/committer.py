@@ -1,0 +1,208 @@
+"""The thread that commits the batches of all shards of a worker, and the room they share.
+
+One thread, because one job with many small shards is much cheaper than many jobs, and because it keeps the batches of
+each shard in order. It runs while there are processors, and ends by itself after the last one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from streamclient.errors import StreamClientException
+from streamclient.spark.batch import Outcome, Piece
+from streamclient.spark.buffer import Page
+from streamclient.spark.config import SparkConfig
+from streamclient.spark.tenancy import Tenancy
+
+_log = logging.getLogger(__name__)
+
+_COMPANION_AGE = 0.5
+"""Share of ``max_age_millis`` after which a shard joins a job that runs anyway: it would be due during or soon after
+that job, and a file of half the size is cheaper than another job."""
+
+_ALONE_MAX = 10_000
+"""Bound of the shards that are remembered as failed; a worker never holds as many."""
+
+
+class Committer:
+    """Collects pages of many shards and commits what is due. Thread-safe."""
+
+    def __init__(
+        self,
+        config: SparkConfig,
+        commit: Callable[[Sequence[Piece]], Outcome],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config = config
+        self._commit = commit
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._tenancies: list[Tenancy] = []
+        self._thread: threading.Thread | None = None
+        self._buffered_bytes = 0
+        self._waiting = 0
+        self._is_closed = False
+        self._alone: set[str] = set()
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Room taken by records that wait or are being written."""
+        with self._changed:
+            return self._buffered_bytes
+
+    def register(self, tenancy: Tenancy) -> None:
+        """Take part; starts the thread if it does not run."""
+        with self._changed:
+            self._refuse_if_closed()
+            self._tenancies.append(tenancy)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="streamclient-spark-committer", daemon=True)
+                self._thread.start()
+
+    def offer(self, tenancy: Tenancy, page: Page) -> None:
+        """Add a page, once there is room for it; raises the shard's failure as soon as there is one."""
+        with self._changed:
+            self._wait_for(lambda: tenancy.is_ended or self._is_closed or self._has_room(page), tenancy, "room")
+            tenancy.raise_error()
+            self._refuse_if_closed()
+            if tenancy.is_lost:
+                return
+            tenancy.buffer.add(page)
+            self._buffered_bytes += page.size_bytes
+            self._changed.notify_all()
+
+    def flush(self, tenancy: Tenancy) -> None:
+        """Commit all that the shard has waiting; returns, or raises its failure, once that is settled."""
+        with self._changed:
+            tenancy.is_flushing = True
+            self._changed.notify_all()
+            try:
+                self._wait_for(lambda: tenancy.is_settled or self._is_closed, tenancy, "its last batch")
+                if not tenancy.is_ended and not tenancy.is_settled:
+                    self._refuse_if_closed()
+            except StreamClientException:
+                self._abandon(tenancy)
+                raise
+
+    def abandon(self, tenancy: Tenancy) -> None:
+        """The lease is lost: drop what waits. A batch on its way is neither published, if its sink asks, nor stored."""
+        with self._changed:
+            self._abandon(tenancy)
+
+    def leave(self, tenancy: Tenancy) -> None:
+        """Take no further part."""
+        with self._changed:
+            if tenancy in self._tenancies:
+                self._tenancies.remove(tenancy)
+            self._buffered_bytes -= tenancy.buffer.clear()
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Drop what waits, let the batch on its way finish, and refuse everything from now on."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(self._config.max_wait_millis / 1000)
+
+    def _refuse_if_closed(self) -> None:
+        if self._is_closed:
+            raise StreamClientException("the SparkRecordProcessorFactory was closed; stop its workers first")
+
+    def _has_room(self, page: Page) -> bool:
+        # One page that is larger than all room goes alone; refusing it would stop the shard for good.
+        taken = self._buffered_bytes
+        return taken == 0 or taken + page.size_bytes <= self._config.max_buffered_bytes
+
+    def _wait_for(self, ready: Callable[[], bool], tenancy: Tenancy, what: str) -> None:
+        if ready():
+            return
+        self._waiting += 1
+        self._changed.notify_all()
+        try:
+            if not self._changed.wait_for(ready, self._config.max_wait_millis / 1000):
+                raise StreamClientException(
+                    f"shard {tenancy.shard_info.shard_id} waited {self._config.max_wait_millis} ms for {what} "
+                    "(SparkConfig.max_wait_millis): the sink does not keep up, or hangs"
+                )
+        finally:
+            self._waiting -= 1
+
+    def _abandon(self, tenancy: Tenancy) -> None:
+        tenancy.is_lost = True
+        self._buffered_bytes -= tenancy.buffer.clear()
+        self._changed.notify_all()
+
+    # The committing thread.
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                pieces = self._await_due()
+                if pieces is None:
+                    self._thread = None
+                    return
+            outcome = self._commit_safely(pieces)
+            with self._changed:
+                for piece in pieces:
+                    self._settle(piece, outcome)
+                self._changed.notify_all()
+
+    def _await_due(self) -> list[Piece] | None:
+        while self._tenancies and not self._is_closed:
+            now = self._clock()
+            pieces = self._take_due(now)
+            if pieces:
+                return pieces
+            dates = [at for at in map(self._due_at, self._tenancies) if at is not None]
+            self._changed.wait(max(0.0, min(dates) - now) if dates else None)
+        return None
+
+    def _due_at(self, tenancy: Tenancy) -> float | None:
+        if tenancy.is_ended or tenancy.in_flight is not None or not tenancy.buffer.pages:
+            return None
+        if tenancy.is_flushing or self._waiting:
+            return tenancy.buffer.pages[0].arrived_at
+        return tenancy.buffer.due_at(self._config)
+
+    def _take_due(self, now: float) -> list[Piece]:
+        dates = [(at, tenancy) for tenancy in self._tenancies if (at := self._due_at(tenancy)) is not None]
+        due = [tenancy for at, tenancy in dates if at <= now]
+        if not due:
+            return []
+        suspect = next((tenancy for tenancy in due if tenancy.shard_info.shard_id in self._alone), None)
+        if suspect is not None:
+            return [self._cut(suspect)]
+        soon = now + self._config.max_age_millis / 1000 * _COMPANION_AGE
+        return [self._cut(one) for at, one in dates if at <= soon and one.shard_info.shard_id not in self._alone]
+
+    def _cut(self, tenancy: Tenancy) -> Piece:
+        tenancy.in_flight = tenancy.buffer.cut(self._config)
+        return Piece(tenancy, tenancy.in_flight)
+
+    def _commit_safely(self, pieces: Sequence[Piece]) -> Outcome:
+        try:
+            return self._commit(pieces)
+        except Exception as error:
+            # Not expected: commit answers with its failures. Without this, the thread and all shards would hang.
+            _log.exception("committing a batch of %s shards failed", len(pieces))
+            return {piece.tenancy: StreamClientException(f"committing failed: {error!r}") for piece in pieces}
+
+    def _settle(self, piece: Piece, outcome: Outcome) -> None:
+        tenancy, shard_id = piece.tenancy, piece.tenancy.shard_info.shard_id
+        tenancy.in_flight = None
+        self._buffered_bytes -= piece.cut.size_bytes
+        error = outcome.get(tenancy)
+        if error is None:
+            self._alone.discard(shard_id)
+            return
+        tenancy.error = error
+        self._buffered_bytes -= tenancy.buffer.clear()
+        # Its next batches go alone, so that one shard's poison does not stop the others again and again.
+        if len(self._alone) < _ALONE_MAX:
+            self._alone.add(shard_id)

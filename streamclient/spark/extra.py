@@ -1,0 +1,34 @@
+"""The heavy libraries, imported on first use. ``import streamclient.spark`` works without them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from streamclient.errors import ConfigurationError
+
+
+def require_spark() -> None:
+    """Raise ``ConfigurationError``, saying what to install, unless pyspark and pyarrow can be imported."""
+    missing = [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]
+    if missing:
+        raise ConfigurationError(
+            f"{' and '.join(missing)} cannot be imported; Spark processors need them: "
+            'run  pip install "streamclient[spark]"'
+        )
+
+
+def pyarrow() -> Any:
+    """The module ``pyarrow``."""
+    return import_module("pyarrow")
+
+
+def spark_sql() -> Any:
+    """The module ``pyspark.sql``."""
+    return import_module("pyspark.sql")
+
+
+def spark_functions() -> Any:
+    """The module ``pyspark.sql.functions``."""
+    return import_module("pyspark.sql.functions")

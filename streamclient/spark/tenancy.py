@@ -1,0 +1,48 @@
+"""One processor's share of the committer: its buffer, and how its batches fare."""
+
+from __future__ import annotations
+
+from attrs import define
+
+from streamclient.errors import StreamClientError
+from streamclient.interfaces import IRecordProcessorCheckpointer
+from streamclient.model import ShardInfo
+from streamclient.spark.buffer import Cut, ShardBuffer
+
+
+@define(eq=False)
+class Tenancy:
+    """State of one shard while one processor has it. Guarded by the committer's lock, except where noted."""
+
+    shard_info: ShardInfo
+    buffer: ShardBuffer
+    checkpointer: IRecordProcessorCheckpointer
+    """Thread-safe by its contract; used by the committing thread."""
+    stored_position: str
+    """The last position that was checkpointed here, or the initial one."""
+    in_flight: Cut | None = None
+    """The batch that is being committed: at most one, so that a shard's batches stay in order."""
+    is_flushing: bool = False
+    """Whether everything that waits is due, because the processor shuts down."""
+    is_lost: bool = False
+    """Whether the lease is lost: nothing of it is published or checkpointed any more."""
+    error: StreamClientError | None = None
+    """Why no further batch is committed; the processor must end, and a new one starts from the last checkpoint."""
+    is_error_raised: bool = False
+    """Whether the processor has raised the error to the worker."""
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether no further batch may be committed."""
+        return self.is_lost or self.error is not None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is left to wait for."""
+        return self.in_flight is None and (self.is_ended or not self.buffer.pages)
+
+    def raise_error(self) -> None:
+        """Raise the error, if there is one, and remember that the worker knows."""
+        if self.error is not None:
+            self.is_error_raised = True
+            raise self.error

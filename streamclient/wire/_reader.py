@@ -1,0 +1,206 @@
+"""Reading PlainBuffer rows: bytes to values, every length and checksum verified.
+
+Reading past the end shows as ``IndexError`` or ``struct.error``, as a slice only comes out short if nothing follows it,
+and something always must. ``as_codec_error`` translates those, which keeps bounds checks out of the inner loop.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NoReturn, TypeVar
+
+from streamclient.errors import CodecError
+from streamclient.records import ColumnValue, KeyValue, SequenceInfo
+from streamclient.wire import _tags as tags
+from streamclient.wire.crc8 import AFTER_EIGHT_BYTES, TABLE, crc8
+from streamclient.wire.rows import CellOperation, KeyBound
+
+_T = TypeVar("_T")
+CellMaker = Callable[[str, "ColumnValue | KeyBound | None", int, "int | None"], _T]
+"""Makes a cell of name, value, operation number (0 is put) and timestamp; may raise ``CodecError``."""
+
+ParsedRow = tuple[tuple[tuple[str, "KeyValue | KeyBound"], ...], list[_T], bool, "SequenceInfo | None", int]
+"""Key, cells, delete marker, sequence information, and the offset after the row."""
+
+_u32 = struct.Struct("<I").unpack_from
+_i64 = struct.Struct("<q").unpack_from
+_f64 = struct.Struct("<d").unpack_from
+_extension = struct.Struct("<BIBIBIBqBI").unpack_from
+_sequence = struct.Struct("<BIBqBI").unpack_from
+
+_LOOP_BELOW_BYTES = 64
+"""Longer values amortise a call, and crc8 has a faster way for them."""
+
+_BOUNDS = {bound.value: bound for bound in KeyBound}
+_OPERATIONS = frozenset(int(operation) for operation in CellOperation if operation is not CellOperation.PUT)
+_KEY_TYPES = (int, str, bytes, KeyBound)
+
+
+def fail(offset: int, found: object, expected: str) -> NoReturn:
+    """Report what is wrong, and where."""
+    raise CodecError(f"at byte {offset}: found {found}, expected {expected}")
+
+
+READ_ERRORS = (IndexError, struct.error, UnicodeDecodeError)
+"""What the functions below raise besides ``CodecError``; every caller translates them."""
+
+
+def as_codec_error(error: Exception, data: bytes, what: str) -> CodecError:
+    """Translate one of ``READ_ERRORS``: reading past the end, or text that is not UTF-8."""
+    if isinstance(error, UnicodeDecodeError):
+        return CodecError(f"text inside {what} is not UTF-8: {error}")
+    return CodecError(f"the frame ends at byte {len(data)}, inside {what}: expected more bytes")
+
+
+def _decode_name(raw: bytes) -> tuple[str, int]:
+    return raw.decode("utf-8"), crc8(raw)
+
+
+_cached_name = lru_cache(maxsize=tags.CACHED_NAMES)(_decode_name)
+_cached_crc8 = lru_cache(maxsize=1024)(crc8)  # timestamps: all cells of a write usually share one
+
+
+def read_value(data: bytes, offset: int) -> tuple[ColumnValue | KeyBound, int]:
+    """One type byte with its payload; returns the value and the offset after it."""
+    kind = data[offset]
+    if kind in (tags.TYPE_STRING, tags.TYPE_BLOB):
+        begin = offset + 5
+        end = begin + _u32(data, offset + 1)[0]
+        if end > len(data):
+            fail(offset + 1, f"a length of {end - begin} bytes", f"at most the {len(data) - begin} that follow")
+        raw = data[begin:end]
+        return (raw if kind == tags.TYPE_BLOB else raw.decode("utf-8")), end
+    if kind == tags.TYPE_INTEGER:
+        return _i64(data, offset + 1)[0], offset + 9
+    if kind == tags.TYPE_DOUBLE:
+        return _f64(data, offset + 1)[0], offset + 9
+    if kind == tags.TYPE_BOOLEAN:
+        if data[offset + 1] > 1:
+            fail(offset + 1, f"boolean {data[offset + 1]}", "0 or 1")
+        return data[offset + 1] == 1, offset + 2
+    if kind in _BOUNDS:
+        return _BOUNDS[kind], offset + 1
+    fail(offset, f"value type {kind:#04x}", "00 to 03, 07, or 09 to 0b")
+
+
+def _read_cell(data: bytes, offset: int) -> tuple[str, ColumnValue | KeyBound | None, int, int | None, int, int]:
+    """One cell from its tag 03 on: name, value, operation, timestamp, checksum, offset after it.
+
+    On the wire the operation stands before the timestamp; the checksum takes it after the timestamp.
+    """
+    if data[offset + 1] != tags.TAG_CELL_NAME:
+        fail(offset + 1, f"tag {data[offset + 1]:#04x}", "04, the cell's name")
+    begin = offset + 6
+    offset = begin + _u32(data, offset + 2)[0]
+    raw = data[begin:offset]
+    tag = data[offset]
+    name, crc = _cached_name(raw) if len(raw) <= tags.CACHED_NAME_BYTES else _decode_name(raw)
+    value: ColumnValue | KeyBound | None = None
+    operation, timestamp = 0, None
+    if tag == tags.TAG_CELL_VALUE:
+        begin = offset + 5
+        value, end = read_value(data, begin)
+        if _u32(data, offset + 1)[0] != end - begin:
+            fail(offset + 1, f"value length {_u32(data, offset + 1)[0]}", f"{end - begin}, which its content has")
+        if end - begin < _LOOP_BELOW_BYTES:
+            for byte in data[begin:end]:  # the loop of crc8, without the call: half of all time is spent here
+                crc = TABLE[crc ^ byte]
+        else:
+            crc = crc8(data[begin:end], crc)
+        offset = end
+        tag = data[offset]
+    if tag == tags.TAG_CELL_OPERATION:
+        operation = data[offset + 1]
+        if operation not in _OPERATIONS:
+            fail(offset + 1, f"cell operation {operation:#04x}", "01, 03 or 04")
+        offset += 2
+        tag = data[offset]
+    if tag == tags.TAG_CELL_TIMESTAMP:
+        timestamp = _i64(data, offset + 1)[0]
+        crc = AFTER_EIGHT_BYTES[crc] ^ _cached_crc8(data[offset + 1 : offset + 9])
+        offset += 9
+        tag = data[offset]
+    if operation:
+        crc = TABLE[crc ^ operation]
+    if tag != tags.TAG_CELL_CHECKSUM or data[offset + 1] != crc or (value is None and not operation):
+        _refuse_cell(data, offset, name, crc)
+    return name, value, operation, timestamp, crc, offset + 2
+
+
+def _refuse_cell(data: bytes, offset: int, name: str, crc: int) -> NoReturn:
+    if data[offset] != tags.TAG_CELL_CHECKSUM:
+        fail(offset, f"tag {data[offset]:#04x} in cell {name!r}", "0a, its checksum, or an earlier part in its order")
+    if data[offset + 1] != crc:
+        fail(offset + 1, f"checksum {data[offset + 1]:#04x} of cell {name!r}", f"{crc:#04x}")
+    fail(offset, f"cell {name!r} with neither value nor operation", "one of them")
+
+
+def read_row(data: bytes, offset: int, make_cell: CellMaker[_T]) -> ParsedRow[_T]:
+    """One row from its tag 01 on. May raise ``READ_ERRORS``."""
+    if data[offset] != tags.TAG_ROW_KEY:
+        fail(offset, f"tag {data[offset]:#04x}", "01, the row's key")
+    offset += 1
+    row_crc = 0
+    key: list[tuple[str, Any]] = []
+    while data[offset] == tags.TAG_CELL:
+        begin = offset
+        name, value, operation, timestamp, crc, offset = _read_cell(data, begin)
+        if operation or timestamp is not None or not isinstance(value, _KEY_TYPES) or isinstance(value, bool):
+            fail(begin, f"key column {name!r} = {value!r}", "only a name and an INTEGER, STRING, BINARY or bound")
+        key.append((name, value))
+        row_crc = TABLE[row_crc ^ crc]
+    cells: list[_T] = []
+    if data[offset] == tags.TAG_ROW_DATA:
+        offset += 1
+        while data[offset] == tags.TAG_CELL:
+            name, value, operation, timestamp, crc, offset = _read_cell(data, offset)
+            cells.append(make_cell(name, value, operation, timestamp))
+            row_crc = TABLE[row_crc ^ crc]
+    deleted = data[offset] == tags.TAG_DELETE_MARKER
+    offset += deleted
+    sequence = None
+    if data[offset] == tags.TAG_EXTENSION:
+        sequence, offset = _read_extension(data, offset)
+    if data[offset] != tags.TAG_ROW_CHECKSUM:
+        fail(offset, f"tag {data[offset]:#04x}", "09, the row's checksum, or an earlier part in its order")
+    row_crc = TABLE[row_crc ^ deleted]
+    if data[offset + 1] != row_crc:
+        fail(offset + 1, f"row checksum {data[offset + 1]:#04x}", f"{row_crc:#04x}")
+    return tuple(key), cells, deleted, sequence, offset + 2
+
+
+def _read_extension(data: bytes, offset: int) -> tuple[SequenceInfo, int]:
+    """The extension, whose usual form is fixed; other entries are skipped by their length, as the Java SDK does."""
+    if _u32(data, offset + 1)[0] == tags.EXTENSION_BYTES and data[offset + 5] == tags.TAG_SEQUENCE:
+        return _read_sequence(data, offset + 5), offset + 5 + tags.EXTENSION_BYTES
+    end = offset + 5 + _u32(data, offset + 1)[0]
+    if end > len(data):
+        fail(offset + 1, f"an extension up to byte {end}", f"one that ends by byte {len(data)}")
+    found: SequenceInfo | None = None
+    entry = offset + 5
+    while entry < end:
+        if data[entry] == tags.TAG_SEQUENCE:
+            if found is not None:
+                fail(entry, "a second sequence information", "one")
+            found = _read_sequence(data, entry)
+        entry += 5 + _u32(data, entry + 1)[0]
+    if entry != end:
+        fail(entry, "an entry that outgrows its extension", f"it to end at byte {end}")
+    if found is None:
+        fail(offset, "an extension without sequence information", "tag 0c inside")
+    return found, end
+
+
+def _read_sequence(data: bytes, offset: int) -> SequenceInfo:
+    """Sequence information from its tag 0c on. No checksum covers it, so its form must be exactly the known one."""
+    (length,) = _u32(data, offset + 1)
+    epoch_tag, epoch, time_tag, timestamp, index_tag, row_index = _sequence(data, offset + 5)
+    form = (length, epoch_tag, time_tag, index_tag)
+    known = (tags.SEQUENCE_BYTES, tags.TAG_SEQUENCE_EPOCH, tags.TAG_SEQUENCE_TIMESTAMP, tags.TAG_SEQUENCE_ROW_INDEX)
+    if form != known:
+        fail(offset, f"sequence information of length and tags {form}", f"{known}")
+    if timestamp < 0:
+        fail(offset + 11, f"sequence timestamp {timestamp}", "microseconds since 1970, not negative")
+    return SequenceInfo(epoch, timestamp, row_index)

@@ -1,0 +1,102 @@
+"""PlainBuffer, the row format inside Tablestore messages.
+
+Grammar, tags and checksums: Tablestore Java SDK 5.17 (``PlainBufferCodedInputStream``), checked against the Go and
+Python SDKs. Decoding verifies structure, lengths and both checksums; what they cannot see is stated in
+``docs/decisions/plainbuffer-strictness.md``.
+
+Only the *form* is judged here. Rules that the service answers with a text of its own, such as "a deletion has no
+value", are left to whoever knows the operation. Everything raises ``CodecError`` and nothing else, for any bytes.
+
+The Python SDK writes the number of characters, not of bytes, as the length of a column name. A non-ASCII name that it
+wrote is therefore reported as corrupt; guessing what was meant could yield a wrong row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from streamclient.errors import CodecError
+from streamclient.records import ColumnValue
+from streamclient.wire._reader import READ_ERRORS, as_codec_error, fail, read_row, read_value
+from streamclient.wire._tags import HEADER
+from streamclient.wire._writer import value_bytes, write_row_value
+from streamclient.wire.rows import Cell, CellOperation, KeyBound, Row
+
+__all__ = [
+    "HEADER",
+    "Cell",
+    "CellOperation",
+    "KeyBound",
+    "Row",
+    "decode_row",
+    "decode_rows",
+    "decode_value",
+    "encode_row",
+    "encode_rows",
+    "encode_value",
+]
+
+_OPERATIONS = {int(operation): operation for operation in CellOperation}
+
+
+def encode_row(row: Row) -> bytes:
+    """One row with header, as in PutRow and in stream records."""
+    parts = [HEADER]
+    write_row_value(parts, row)
+    return b"".join(parts)
+
+
+def encode_rows(rows: Iterable[Row]) -> bytes:
+    """Rows back to back after one header, as in GetRange; no bytes at all for no rows, which every SDK accepts."""
+    parts = [HEADER]
+    for row in rows:
+        write_row_value(parts, row)
+    return b"".join(parts) if len(parts) > 1 else b""
+
+
+def encode_value(value: ColumnValue | KeyBound | bytearray) -> bytes:
+    """A value without tag and outer length, as in filters and partition ranges."""
+    return value_bytes(value)
+
+
+def decode_row(data: bytes) -> Row:
+    """Exactly one row with header."""
+    rows = decode_rows(data)
+    if len(rows) != 1:
+        raise CodecError(f"a frame of {len(data)} bytes holds {len(rows)} rows, expected exactly 1")
+    return rows[0]
+
+
+def decode_rows(data: bytes) -> list[Row]:
+    """All rows of a frame; none for an empty frame and for a bare header."""
+    data = bytes(data)
+    if not data:
+        return []
+    if data[:4] != HEADER:
+        fail(0, f"header {data[:4].hex(' ')}", HEADER.hex(" "))
+    rows: list[Row] = []
+    offset = len(HEADER)
+    while offset < len(data):
+        begin = offset
+        try:
+            key, cells, deleted, sequence, offset = read_row(data, begin, _make_cell)
+        except READ_ERRORS as error:
+            raise as_codec_error(error, data, f"row {len(rows)}, which begins at byte {begin}") from error
+        rows.append(Row(key, tuple(cells), deleted, sequence))
+    return rows
+
+
+def decode_value(data: bytes) -> ColumnValue | KeyBound:
+    """A value without tag and outer length, and nothing after it."""
+    data = bytes(data)
+    try:
+        value, end = read_value(data, 0)
+    except READ_ERRORS as error:
+        raise as_codec_error(error, data, "a value") from error
+    if end != len(data):
+        fail(end, f"{len(data) - end} more bytes", "the end of the value")
+    return value
+
+
+def _make_cell(name: str, value: ColumnValue | KeyBound | None, operation: int, timestamp: int | None) -> Cell:
+    return Cell(name, value, _OPERATIONS[operation], timestamp)

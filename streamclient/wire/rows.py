@@ -1,0 +1,49 @@
+"""Rows and cells as the wire carries them: requests, responses and stream records alike."""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+
+from attrs import frozen
+
+from streamclient.records import ColumnValue, KeyValue, SequenceInfo
+
+
+class KeyBound(Enum):
+    """What stands in place of a key value: ends of a range, or a value that the service generates."""
+
+    INF_MIN = 0x09
+    INF_MAX = 0x0A
+    AUTO_INCREMENT = 0x0B
+
+
+class CellOperation(IntEnum):
+    """What a cell does to its column; the numbers are those of tag 06, which is absent for ``PUT``."""
+
+    PUT = 0
+    DELETE_ALL_VERSIONS = 1
+    DELETE_ONE_VERSION = 3
+    INCREMENT = 4
+
+
+@frozen
+class Cell:
+    """One attribute cell."""
+
+    name: str
+    value: ColumnValue | KeyBound | None
+    """``None`` if the cell carries no value, as deletions do."""
+    operation: CellOperation = CellOperation.PUT
+    timestamp_millis: int | None = None
+
+
+@frozen
+class Row:
+    """One row of a frame."""
+
+    primary_key: tuple[tuple[str, KeyValue | KeyBound], ...]
+    cells: tuple[Cell, ...] = ()
+    delete_marker: bool = False
+    """Whether the row says "delete this row" (requests and stream records)."""
+    sequence: SequenceInfo | None = None
+    """Only rows of stream records have one."""

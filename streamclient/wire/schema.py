@@ -1,0 +1,302 @@
+"""Message classes and enumerations of the protocol, and which messages each operation exchanges.
+
+``schema.PutRowRequest`` and so on are ordinary protobuf classes, built at import in a pool of their own: the SDK's
+generated module owns these messages in the process-wide pool, in an older version.
+
+Always read with ``parse``: it reports malformed input, missing required fields and text that is not UTF-8 as
+``CodecError``, where ``ParseFromString`` lets the last two pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Any
+
+from attrs import frozen
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
+
+from streamclient.errors import CodecError
+from streamclient.wire._messages import MESSAGES
+
+_PACKAGE = "streamclient.wire"
+
+
+class PrimaryKeyType(IntEnum):
+    """Type of a key column."""
+
+    INTEGER = 1
+    STRING = 2
+    BINARY = 3
+
+
+class PrimaryKeyOption(IntEnum):
+    """Option of a key column."""
+
+    AUTO_INCREMENT = 1
+
+
+class DefinedColumnType(IntEnum):
+    """Type of a declared attribute column."""
+
+    INTEGER = 1
+    DOUBLE = 2
+    BOOLEAN = 3
+    STRING = 4
+    BLOB = 7
+
+
+class RowExistenceExpectation(IntEnum):
+    """Condition on the row as a whole."""
+
+    IGNORE = 0
+    EXPECT_EXIST = 1
+    EXPECT_NOT_EXIST = 2
+
+
+class OperationType(IntEnum):
+    """Kind of one row change in BatchWriteRow."""
+
+    PUT = 1
+    UPDATE = 2
+    DELETE = 3
+
+
+class ReturnType(IntEnum):
+    """What a write returns of the row."""
+
+    NONE = 0
+    PK = 1
+    AFTER_MODIFY = 2
+
+
+class Direction(IntEnum):
+    """Direction of GetRange."""
+
+    FORWARD = 0
+    BACKWARD = 1
+
+
+class TableStatus(IntEnum):
+    """State of a table; the Go and Node SDKs require it in DescribeTable."""
+
+    ACTIVE = 1
+    INACTIVE = 2
+    LOADING = 3
+    UNLOADING = 4
+    UPDATING = 5
+
+
+class StreamStatus(IntEnum):
+    """State of a stream."""
+
+    ENABLING = 1
+    ACTIVE = 2
+
+
+class ActionType(IntEnum):
+    """Kind of a stream record."""
+
+    PUT_ROW = 1
+    UPDATE_ROW = 2
+    DELETE_ROW = 3
+
+
+class FilterType(IntEnum):
+    """Which message ``Filter.filter`` holds."""
+
+    SINGLE_COLUMN_VALUE = 1
+    COMPOSITE_COLUMN_VALUE = 2
+    COLUMN_PAGINATION = 3
+
+
+class ComparatorType(IntEnum):
+    """Comparison of a single-column filter."""
+
+    EQUAL = 1
+    NOT_EQUAL = 2
+    GREATER_THAN = 3
+    GREATER_EQUAL = 4
+    LESS_THAN = 5
+    LESS_EQUAL = 6
+    EXIST = 7
+    NOT_EXIST = 8
+
+
+class LogicalOperator(IntEnum):
+    """Combinator of a composite filter."""
+
+    NOT = 1
+    AND = 2
+    OR = 3
+
+
+class VariantType(IntEnum):
+    """Target type of a regular-expression cast rule."""
+
+    INTEGER = 0
+    DOUBLE = 1
+    STRING = 3
+    NULL = 6
+    BLOB = 7
+
+
+class IndexUpdateMode(IntEnum):
+    """When an index follows its table."""
+
+    ASYNC = 0
+    SYNC = 1
+
+
+class IndexType(IntEnum):
+    """Scope of an index."""
+
+    GLOBAL = 0
+    LOCAL = 1
+
+
+class IndexSyncPhase(IntEnum):
+    """How far an index was built."""
+
+    INVALID = 0
+    FULL = 1
+    INCR = 2
+
+
+class SSEKeyType(IntEnum):
+    """Key of server-side encryption."""
+
+    KMS_SERVICE = 1
+    BYOK = 2
+
+
+@frozen
+class Operation:
+    """One operation: its name is the request path, without the slash."""
+
+    name: str
+    request: Any
+    response: Any
+
+
+_OPERATION_NAMES = (
+    "CreateTable",
+    "ListTable",
+    "DescribeTable",
+    "UpdateTable",
+    "DeleteTable",
+    "ComputeSplitPointsBySize",
+    "GetRow",
+    "PutRow",
+    "UpdateRow",
+    "DeleteRow",
+    "BatchGetRow",
+    "BatchWriteRow",
+    "GetRange",
+    "StartLocalTransaction",
+    "CommitTransaction",
+    "AbortTransaction",
+    "ListStream",
+    "DescribeStream",
+    "GetShardIterator",
+    "GetStreamRecord",
+)
+
+_Field = descriptor_pb2.FieldDescriptorProto
+_LABELS = {"!": _Field.LABEL_REQUIRED, "*": _Field.LABEL_REPEATED, "": _Field.LABEL_OPTIONAL}
+_SCALARS = {
+    "string": _Field.TYPE_STRING,
+    "bytes": _Field.TYPE_BYTES,
+    "bool": _Field.TYPE_BOOL,
+    "int32": _Field.TYPE_INT32,
+    "int64": _Field.TYPE_INT64,
+    "sint64": _Field.TYPE_SINT64,
+}
+
+
+def _add_field(message: descriptor_pb2.DescriptorProto, text: str) -> None:
+    name, _, rest = text.partition("=")
+    numbered, _, type_name = rest.partition(" ")
+    number = numbered.rstrip("!*")
+    field = message.field.add(name=name, number=int(number), label=_LABELS[numbered[len(number) :]])
+    if type_name in _SCALARS:
+        field.type = _SCALARS[type_name]
+    else:
+        field.type, field.type_name = _Field.TYPE_MESSAGE, f".{_PACKAGE}.{type_name}"
+
+
+def _build(text: str) -> dict[str, Any]:
+    file = descriptor_pb2.FileDescriptorProto(name="streamclient/wire.proto", package=_PACKAGE, syntax="proto2")
+    for line in filter(None, text.splitlines()):
+        name, _, fields = line.partition(":")
+        message = file.message_type.add(name=name)
+        for field in filter(None, fields.strip().split(", ")):
+            _add_field(message, field)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {
+        message.name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{message.name}"))
+        for message in file.message_type
+    }
+
+
+_CLASSES = _build(MESSAGES)
+globals().update(_CLASSES)
+
+OPERATIONS: Mapping[str, Operation] = MappingProxyType(
+    {name: Operation(name, _CLASSES[f"{name}Request"], _CLASSES[f"{name}Response"]) for name in _OPERATION_NAMES}
+)
+"""Every operation whose messages are known here, by name. A server may serve fewer."""
+
+
+def __getattr__(name: str) -> Any:
+    """Tell type checkers that messages are attributes; a real attribute never gets here."""
+    raise AttributeError(f"module {__name__!r} has no message or enumeration {name!r}; messages: {sorted(_CLASSES)}")
+
+
+def parse(message_class: Any, data: bytes) -> Any:
+    """Read one message.
+
+    Raises:
+        CodecError: the bytes are malformed, a required field is missing, or a text field is not UTF-8.
+    """
+    message = message_class()
+    name = message_class.DESCRIPTOR.name
+    try:
+        message.ParseFromString(data)
+    except (DecodeError, UnicodeDecodeError) as error:  # the second from the pure Python implementation of protobuf
+        raise CodecError(f"expected a {name} message, got {len(data)} bytes that are none: {error}") from error
+    if not message.IsInitialized():
+        missing = ", ".join(message.FindInitializationErrors())
+        raise CodecError(f"a {name} message lacks required fields: {missing}")
+    _require_text(message)
+    return message
+
+
+def _holds_text(descriptor: Any, seen: frozenset[str] = frozenset()) -> bool:
+    """Whether a message of this type, or one inside it, has a text field."""
+    if descriptor.full_name in seen:
+        return False
+    inside = seen | {descriptor.full_name}
+    return any(
+        field.type == _Field.TYPE_STRING or (field.message_type is not None and _holds_text(field.message_type, inside))
+        for field in descriptor.fields
+    )
+
+
+_WITHOUT_TEXT = frozenset(name for name, kind in _CLASSES.items() if not _holds_text(kind.DESCRIPTOR))
+
+
+def _require_text(message: Any) -> None:
+    """Check every text field: most proto2 parsers accept any bytes, and hand out as ``bytes`` what is not UTF-8."""
+    for descriptor, value in message.ListFields():
+        values = value if descriptor.label == _Field.LABEL_REPEATED else (value,)
+        if descriptor.message_type is not None:
+            if descriptor.message_type.name in _WITHOUT_TEXT:  # a page of records costs nothing here
+                continue
+            for child in values:
+                _require_text(child)
+        elif descriptor.type == _Field.TYPE_STRING and not all(isinstance(text, str) for text in values):
+            raise CodecError(f"field {descriptor.name} of {descriptor.containing_type.name} must be UTF-8 text")

@@ -1,0 +1,154 @@
+"""The owner thread's inbox and timers: everything that changes a worker's state happens here, one step at a time.
+
+Other threads hand over functions with ``post``; the owner runs them. Nothing else is shared, so nothing else is locked.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from streamclient.errors import StreamClientException
+
+INBOX_SIZE = 100_000
+"""Most messages that wait for the owner. Each lease has at most a read, a user call, a write and a checkpoint under
+way, so this is reached only far beyond ten thousand leases; then posting threads wait, which slows them down."""
+
+MESSAGES_PER_TURN = 256
+"""Most messages of one turn: enough that one request carries the writes of a burst, while timers stay sharp."""
+
+LONGEST_WAIT_SECONDS = 1.0
+"""The owner looks around at least this often, so that a wait can never outlast a condition nobody announced."""
+
+
+class Timer:
+    """One function to run later, unless cancelled."""
+
+    def __init__(self, deadline: float, function: Callable[[], None]) -> None:
+        self.deadline = deadline
+        self.function: Callable[[], None] | None = function
+
+    def cancel(self) -> None:
+        """Forget it. Owner thread only."""
+        self.function = None
+
+
+class OwnerLoop:
+    """A bounded inbox and a heap of timers, emptied by exactly one thread."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self.now = monotonic
+        self._changed = threading.Condition()
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._closed = False
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._numbers = itertools.count()
+        self._inside: int | None = None
+        self._owner: int | None = None
+
+    def post(self, message: Callable[[], None], timeout_seconds: float | None = None) -> bool:
+        """Have the owner run a function. Any thread.
+
+        Waits while the inbox is full. Returns ``False`` if the loop is closed or the time ran out: it will not run.
+        """
+        with self._changed:
+            if self.is_inside and len(self._inbox) >= INBOX_SIZE:
+                raise StreamClientException(f"the owner would wait for itself: {len(self._inbox)} messages wait")
+            self._changed.wait_for(lambda: self._closed or len(self._inbox) < INBOX_SIZE, timeout_seconds)
+            if self._closed or len(self._inbox) >= INBOX_SIZE:
+                return False
+            self._inbox.append(message)
+            if len(self._inbox) == 1:
+                self._changed.notify_all()
+            return True
+
+    def call_later(self, seconds: float, function: Callable[[], None]) -> Timer:
+        """Run a function after a time. Owner thread only."""
+        timer = Timer(self.now() + max(0.0, seconds), function)
+        heapq.heappush(self._timers, (timer.deadline, next(self._numbers), timer))
+        return timer
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether the calling thread is the one that runs this loop."""
+        return self._owner == threading.get_ident()
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the calling thread is in a turn right now."""
+        return self._inside == threading.get_ident()
+
+    @property
+    def next_timer(self) -> float | None:
+        """When the earliest timer is due, if there is one."""
+        while self._timers and self._timers[0][2].function is None:
+            heapq.heappop(self._timers)
+        return self._timers[0][0] if self._timers else None
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether a turn would find something to run at once."""
+        return bool(self._inbox)
+
+    def turn(self, longest_wait_seconds: float) -> None:
+        """Wait for a message or a timer, at most so long, and run what is there. Owner thread only."""
+        with self._one_thread():
+            self._await_message(self._wait_seconds(longest_wait_seconds))
+            for _ in range(MESSAGES_PER_TURN):
+                message = self._next_message()
+                if message is None:
+                    break
+                message()
+            self._run_timers()
+
+    def close(self) -> None:
+        """Run nothing any more; later posts return ``False``."""
+        with self._changed:
+            self._closed = True
+            self._inbox.clear()
+            self._changed.notify_all()
+
+    def _wait_seconds(self, longest: float) -> float:
+        due = self.next_timer
+        until_timer = LONGEST_WAIT_SECONDS if due is None else due - self.now()
+        return max(0.0, min(longest, until_timer, LONGEST_WAIT_SECONDS))
+
+    def _await_message(self, wait_seconds: float) -> None:
+        with self._changed:
+            if not self._inbox and wait_seconds > 0:
+                self._changed.wait(wait_seconds)
+
+    def _next_message(self) -> Callable[[], None] | None:
+        """One at a time: if a message raises, those behind it stay in the inbox."""
+        with self._changed:
+            if not self._inbox:
+                return None
+            if len(self._inbox) >= INBOX_SIZE:
+                self._changed.notify_all()
+            return self._inbox.popleft()
+
+    def _run_timers(self) -> None:
+        now = self.now()
+        for _ in range(len(self._timers)):
+            due = self.next_timer
+            if due is None or due > now:
+                return
+            function = heapq.heappop(self._timers)[2].function
+            if function is not None:
+                function()
+
+    @contextmanager
+    def _one_thread(self) -> Iterator[None]:
+        """Raise instead of corrupting state if a second thread, or a nested call, gets in."""
+        me = threading.get_ident()
+        if self._inside is not None:
+            raise StreamClientException(f"thread {me} entered the owner loop while thread {self._inside} is inside")
+        self._inside = self._owner = me
+        try:
+            yield
+        finally:
+            self._inside = None

@@ -1,0 +1,81 @@
+"""The three recurring jobs of a worker, on APScheduler. The only module that knows it.
+
+The jobs only post a message to the owner thread. Everything that must be right in spite of a late or missed tick (a
+step of the wall clock, which APScheduler follows, or a starved process) is the owner's business: it watches its own
+monotonic clock and does not wait for a tick that is overdue.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta, timezone
+from typing import Any, Protocol
+
+from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_MISSED
+from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.schedulers.background import BackgroundScheduler
+from attrs import frozen
+
+_log = logging.getLogger(__name__)
+
+SCHEDULER_THREADS = 2
+"""The jobs return at once, so even one thread would do; the second covers a moment's delay in starting it."""
+
+
+@frozen
+class Job:
+    """A function to run now and then at a fixed rate."""
+
+    name: str
+    interval_millis: int
+    function: Callable[[], object]
+
+
+class Schedule(Protocol):
+    """Running jobs."""
+
+    def stop(self) -> None:
+        """Start no job any more, and wait for those that run. Safe to call twice."""
+
+
+class SchedulerSchedule:
+    """Runs jobs on a ``BackgroundScheduler`` of its own; the first run of each is at once."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self._scheduler = BackgroundScheduler(
+            executors={"default": ThreadPoolExecutor(SCHEDULER_THREADS)},
+            # Without a grace time of None a late heartbeat would be dropped, with no more than a warning.
+            job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1},
+            timezone=timezone.utc,
+            daemon=True,
+        )
+        self._scheduler.add_listener(_report, EVENT_JOB_ERROR | EVENT_JOB_MISSED)
+        for job in jobs:
+            self._scheduler.add_job(
+                job.function,
+                "interval",
+                seconds=timedelta(milliseconds=job.interval_millis).total_seconds(),
+                next_run_time=datetime.now(timezone.utc),
+                id=job.name,
+                name=job.name,
+            )
+        self._scheduler.start()
+
+    def stop(self) -> None:
+        """Start no job any more, and wait for those that run."""
+        if self._scheduler.running:
+            self._scheduler.shutdown(wait=True)
+
+
+def start_schedule(jobs: Sequence[Job]) -> Schedule:
+    """Start the jobs."""
+    return SchedulerSchedule(jobs)
+
+
+def _report(event: Any) -> None:
+    error = getattr(event, "exception", None)
+    if error is None:
+        _log.warning("scheduled job %s was missed at %s", event.job_id, event.scheduled_run_time)
+    else:
+        _log.error("scheduled job %s failed", event.job_id, exc_info=error)

@@ -1,0 +1,138 @@
+"""Runs user code in the user's executor, and watches how long it takes."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from functools import partial
+
+from streamclient.errors import StreamClientException
+from streamclient.worker.loop import OwnerLoop
+
+_log = logging.getLogger(__name__)
+
+Done = Callable[[BaseException | None], None]
+"""Called in the owner thread with what the call raised, or ``None``."""
+
+NOTABLE_QUEUEING_SECONDS = 1.0
+"""A call that waits longer than this for a thread of the executor is named in the shard's status."""
+
+
+class UserCall:
+    """One call into user code: queued, then running, then finished."""
+
+    def __init__(self, name: str, shard_id: str, queued_at: float, warn_after_seconds: float) -> None:
+        self.name = name
+        self.shard_id = shard_id
+        self.queued_at = queued_at
+        self.warn_after_seconds = warn_after_seconds
+        self.started_at: float | None = None
+        self.thread_id: int | None = None
+        self.future: Future[None] | None = None
+
+    def cancel(self) -> bool:
+        """Take it back if no thread has begun it; whether it will never run."""
+        return self.future is not None and self.future.cancel()
+
+    def running_seconds(self, now: float) -> float:
+        """How long user code has been running; 0.0 while the call waits for a thread."""
+        return 0.0 if self.started_at is None else max(0.0, now - self.started_at)
+
+    def delay_reason(self, now: float) -> str:
+        """Why the shard waits for this call, if that is worth telling."""
+        if self.started_at is None:
+            waited = now - self.queued_at
+            if waited < NOTABLE_QUEUEING_SECONDS:
+                return ""
+            return f"{self.name} has waited {waited:.0f} s for a free thread of the executor"
+        running = self.running_seconds(now)
+        return f"{self.name} has been running for {running:.0f} s" if running >= self.warn_after_seconds else ""
+
+
+class UserCode:
+    """Submits calls, reports their end to the owner, and logs the stack of slow ones.
+
+    Owner thread, except ``is_inside``. Nothing in a call waits for another call, so an executor with a single thread is
+    slow but never stuck.
+    """
+
+    def __init__(self, executor: Executor, loop: OwnerLoop, slow_millis: int) -> None:
+        self._executor = executor
+        self._loop = loop
+        self._slow_seconds = slow_millis / 1_000
+        self._next_warning: dict[UserCall, float] = {}
+        self._threads: set[int] = set()
+
+    def run(self, name: str, shard_id: str, function: Callable[[], None], done: Done) -> UserCall:
+        """Run a function in the executor; ``done`` follows in the owner thread, always, unless it is cancelled."""
+        call = UserCall(name, shard_id, self._loop.now(), self._slow_seconds)
+        self._next_warning[call] = self._slow_seconds
+        try:
+            call.future = self._executor.submit(self._execute, call, function, done)
+            problem = _problem_of_inline_execution(call)
+        except Exception as error:
+            problem = error
+        if problem is not None:
+            refused = StreamClientException(f"the executor cannot run {name} for shard {shard_id}: {problem}")
+            refused.__cause__ = problem
+            self._loop.call_later(0.0, partial(self._finish, call, done, refused))
+        return call
+
+    def forget(self, call: UserCall) -> None:
+        """A call was cancelled."""
+        self._next_warning.pop(call, None)
+
+    def is_inside(self) -> bool:
+        """Whether the calling thread is running user code of this worker."""
+        return threading.get_ident() in self._threads
+
+    def warn_about_slow_calls(self) -> None:
+        """Log calls over the limit with the stack of their thread, again at each doubling."""
+        now = self._loop.now()
+        for call, limit in list(self._next_warning.items()):
+            elapsed = call.running_seconds(now) if call.started_at is not None else now - call.queued_at
+            if elapsed >= limit:
+                self._next_warning[call] = 2 * elapsed
+                _warn(call, elapsed)
+
+    def _execute(self, call: UserCall, function: Callable[[], None], done: Done) -> None:
+        if self._loop.is_inside:
+            raise StreamClientException("it runs calls in the thread that submits them, but needs threads of its own")
+        me = threading.get_ident()
+        self._threads.add(me)
+        call.thread_id, call.started_at = me, self._loop.now()
+        error: BaseException | None = None
+        try:
+            function()
+        except BaseException as raised:
+            # Also SystemExit and KeyboardInterrupt: in a pool's thread they stop nothing but this one call.
+            error = raised
+        finally:
+            self._threads.discard(me)
+        self._loop.post(partial(self._finish, call, done, error))
+
+    def _finish(self, call: UserCall, done: Done, error: BaseException | None) -> None:
+        self.forget(call)
+        done(error)
+
+
+def _problem_of_inline_execution(call: UserCall) -> BaseException | None:
+    """What ``_execute`` raised, which it does only before it has run anything."""
+    if call.future is None or not call.future.done() or call.future.cancelled():
+        return None
+    return call.future.exception()
+
+
+def _warn(call: UserCall, elapsed: float) -> None:
+    frame = None if call.thread_id is None else sys._current_frames().get(call.thread_id)
+    if frame is None:
+        _log.warning(
+            "shard %s: %s has waited %.1f s for a free thread of the executor", call.shard_id, call.name, elapsed
+        )
+        return
+    stack = "".join(traceback.format_stack(frame))
+    _log.warning("shard %s: %s has been running for %.1f s, now at:\n%s", call.shard_id, call.name, elapsed, stack)

@@ -1,0 +1,25 @@
+"""What every test may use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from streamclient.server import LocalTablestore
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the SDK import: without its native part, which few platforms have, it warns; and warnings are errors."""
+    config.addinivalue_line("filterwarnings", r"ignore:OTS C\+\+ SDK extension:ImportWarning")
+
+
+@pytest.fixture
+def local() -> Iterator[LocalTablestore]:
+    """A running local Tablestore of the test's own, in memory."""
+    from streamclient.server import LocalTablestore
+
+    with LocalTablestore() as running:
+        yield running

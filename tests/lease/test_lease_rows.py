@@ -1,0 +1,265 @@
+"""Rows of the status table: what is read, what is written, on which condition."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tablestore import Row
+from tablestore.metadata import LogicalOperator
+
+from streamclient.core import leases as rule
+from streamclient.core.leases import LeaseWrite, WriteKind
+from streamclient.lease.rows import (
+    COLUMN_TYPES,
+    UnreadableRow,
+    format_parents,
+    parse_parents,
+    parse_row,
+    row_item,
+    written_columns,
+)
+from streamclient.model import Lease
+
+LEASE = Lease("s1", "stream", owner="a", counter=7, stealer="b", checkpoint="token", parent_shard_ids={"p2", "p1"})
+KEY = [("StreamId", "stream"), ("StatusType", "LeaseKey"), ("StatusValue", "s1")]
+CELLS = {
+    "LeaseCounter": 7,
+    "LeaseOwner": "a",
+    "LeaseStealer": "b",
+    "Checkpoint": "token",
+    "ParentShardIds": "p1\np2\n",
+}
+WRITES = {
+    WriteKind.CREATE: rule.create(LEASE),
+    WriteKind.RENEW: rule.renew(LEASE),
+    WriteKind.TAKE: rule.take(LEASE, "c"),
+    WriteKind.STEAL: rule.steal(LEASE, "c"),
+    WriteKind.TRANSFER: rule.transfer(LEASE, "c"),
+    WriteKind.CHECKPOINT: rule.checkpoint(LEASE, "next"),
+    WriteKind.DELETE: rule.delete(LEASE),
+}
+
+
+def row(**changes: object) -> Row:
+    """The row of LEASE as the SDK reads it; ``None`` removes a column."""
+    cells = {**CELLS, **changes}
+    return Row(list(KEY), [(name, value, 1_700_000_000_000) for name, value in cells.items() if value is not None])
+
+
+def conditions(write: LeaseWrite) -> dict[str, tuple[object, bool]]:
+    """Compared columns with value and pass-if-missing."""
+    condition = row_item(write).condition.get_column_condition()
+    parts = [condition] if not hasattr(condition, "sub_conditions") else condition.sub_conditions
+    assert all(part.get_latest_version_only() for part in parts)
+    return {part.get_column_name(): (part.get_column_value(), part.get_pass_if_missing()) for part in parts}
+
+
+def test_a_row_is_read_as_the_lease_it_holds() -> None:
+    assert parse_row(row()) == LEASE
+
+
+def test_columns_beyond_the_five_are_ignored() -> None:
+    assert parse_row(row(Epoch=3, Load=0.5)) == LEASE
+
+
+def test_a_row_with_fewer_than_five_columns_is_a_remnant() -> None:
+    parsed = parse_row(row(LeaseOwner=None, Checkpoint=None))
+
+    assert isinstance(parsed, UnreadableRow)
+    assert (parsed.lease_key, parsed.missing_column) == ("s1", "LeaseOwner")
+
+
+def test_a_row_without_any_column_is_a_remnant() -> None:
+    parsed = parse_row(Row(list(KEY), []))
+
+    assert isinstance(parsed, UnreadableRow)
+    assert parsed.missing_column == "LeaseCounter"
+
+
+def test_extra_columns_do_not_make_up_for_a_missing_one() -> None:
+    """Such a row fails every scan of a Java worker; here it is named and left out."""
+    parsed = parse_row(row(Checkpoint=None, Extra="x"))
+
+    assert parsed == UnreadableRow("s1", "it lacks column Checkpoint")
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("LeaseCounter", "7"),
+        ("LeaseCounter", True),
+        ("LeaseOwner", 1),
+        ("Checkpoint", bytearray(b"x")),
+        ("LeaseStealer", 0.5),
+    ],
+)
+def test_a_cell_of_another_type_makes_the_row_unreadable(column: str, value: object) -> None:
+    parsed = parse_row(row(**{column: value}))
+
+    assert isinstance(parsed, UnreadableRow)
+    assert column in parsed.problem
+    assert parsed.missing_column is None
+
+
+def test_an_empty_checkpoint_makes_the_row_unreadable() -> None:
+    assert parse_row(row(Checkpoint="")) == UnreadableRow("s1", "column Checkpoint is empty")
+
+
+def test_every_problem_of_a_row_is_named() -> None:
+    parsed = parse_row(row(LeaseCounter="7", LeaseOwner=None, Extra=1))
+
+    assert isinstance(parsed, UnreadableRow)
+    assert "LeaseCounter" in parsed.problem
+    assert "LeaseOwner" in parsed.problem
+
+
+@pytest.mark.parametrize(
+    ("text", "parents"),
+    [("", set()), ("p\n", {"p"}), ("p1\np2\n", {"p1", "p2"}), ("p1\np2", {"p1", "p2"}), ("\n\np\n\n", {"p"})],
+)
+def test_parents_are_one_per_line(text: str, parents: set[str]) -> None:
+    assert parse_parents(text) == parents
+
+
+def test_two_parents_are_written_with_a_line_feed_each() -> None:
+    assert format_parents({"p2", "p1"}) == "p1\np2\n"
+    assert format_parents(()) == ""
+
+
+@settings(deadline=None)
+@given(st.frozensets(st.text(min_size=1).filter(lambda text: "\n" not in text), max_size=3))
+def test_parents_survive_the_cell(parents: frozenset[str]) -> None:
+    assert parse_parents(format_parents(parents)) == parents
+
+
+def test_create_stores_all_five_columns_where_no_row_is() -> None:
+    item = row_item(WRITES[WriteKind.CREATE])
+
+    assert item.type == "put"
+    assert dict(item.row.attribute_columns) == CELLS
+    assert item.condition.get_row_existence_expectation() == "EXPECT_NOT_EXIST"
+    assert item.condition.get_column_condition() is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "columns"),
+    [
+        (WriteKind.RENEW, {"LeaseCounter": 8}),
+        (WriteKind.TAKE, {"LeaseCounter": 8, "LeaseOwner": "c", "LeaseStealer": ""}),
+        (WriteKind.STEAL, {"LeaseStealer": "c"}),
+        (WriteKind.TRANSFER, {"LeaseCounter": 8, "LeaseOwner": "c", "LeaseStealer": "c"}),
+        (WriteKind.CHECKPOINT, {"LeaseCounter": 8, "Checkpoint": "next"}),
+    ],
+)
+def test_an_operation_writes_only_its_own_columns(kind: WriteKind, columns: dict[str, object]) -> None:
+    item = row_item(WRITES[kind])
+
+    assert item.type == "update"
+    assert item.row.attribute_columns == {"PUT": list(columns.items())}
+    assert item.condition.get_row_existence_expectation() == "EXPECT_EXIST"
+
+
+def test_take_writes_a_checkpoint_only_to_restore_it() -> None:
+    assert written_columns(rule.take(LEASE, "c", checkpoint="restored"))["Checkpoint"] == "restored"
+    assert "Checkpoint" not in written_columns(rule.take(LEASE, "c"))
+
+
+@pytest.mark.parametrize("kind", [WriteKind.TAKE, WriteKind.TRANSFER, WriteKind.CHECKPOINT])
+def test_owners_writes_compare_counter_and_owner(kind: WriteKind) -> None:
+    assert conditions(WRITES[kind]) == {"LeaseCounter": (7, False), "LeaseOwner": ("a", False)}
+
+
+def test_renewal_compares_the_stealer_too() -> None:
+    expected = {"LeaseCounter": (7, False), "LeaseOwner": ("a", False), "LeaseStealer": ("b", False)}
+
+    assert conditions(WRITES[WriteKind.RENEW]) == expected
+
+
+def test_a_mark_compares_owner_and_needs_no_stealer_whatever_the_counter() -> None:
+    assert conditions(WRITES[WriteKind.STEAL]) == {"LeaseOwner": ("a", False), "LeaseStealer": ("", False)}
+
+
+def test_delete_accepts_an_absent_row_but_no_changed_one() -> None:
+    item = row_item(WRITES[WriteKind.DELETE])
+
+    assert item.condition.get_row_existence_expectation() == "IGNORE"
+    assert conditions(WRITES[WriteKind.DELETE]) == {"LeaseCounter": (7, True), "LeaseOwner": ("a", True)}
+
+
+@pytest.mark.parametrize("kind", list(WriteKind))
+def test_no_cell_carries_a_timestamp(kind: WriteKind) -> None:
+    """Tools read the service's own stamp on LeaseCounter as the last heartbeat."""
+    columns = row_item(WRITES[kind]).row.attribute_columns or []
+    cells = columns.get("PUT", []) if isinstance(columns, dict) else columns
+
+    assert all(len(cell) == 2 for cell in cells)
+
+
+def test_create_replaces_a_remnant_only_while_it_is_one() -> None:
+    item = row_item(WRITES[WriteKind.CREATE], remnant=UnreadableRow("s1", "", missing_column="LeaseOwner"))
+    condition = item.condition.get_column_condition()
+    (present,) = condition.sub_conditions
+
+    assert item.condition.get_row_existence_expectation() == "EXPECT_EXIST"
+    assert condition.get_combinator() == LogicalOperator.NOT
+    assert (present.get_column_name(), present.get_column_value(), present.get_pass_if_missing()) == (
+        "LeaseOwner",
+        "",
+        False,
+    )
+
+
+def test_create_does_not_replace_a_malformed_row() -> None:
+    item = row_item(WRITES[WriteKind.CREATE], remnant=UnreadableRow("s1", "broken"))
+
+    assert item.condition.get_row_existence_expectation() == "EXPECT_NOT_EXIST"
+
+
+NAMES = st.sampled_from(["", "a", "b"])
+LEASES = st.builds(
+    Lease,
+    lease_key=st.just("s1"),
+    stream_id=st.just("stream"),
+    owner=NAMES,
+    counter=st.integers(0, 3),
+    stealer=NAMES,
+    checkpoint=st.sampled_from(["x", "y"]),
+    parent_shard_ids=st.just(frozenset()),
+)
+MAKERS = st.sampled_from(
+    [
+        rule.renew,
+        lambda seen: rule.take(seen, "c"),
+        lambda seen: rule.take(seen, "c", checkpoint="z"),
+        lambda seen: rule.transfer(seen, "c"),
+        lambda seen: rule.checkpoint(seen, "z"),
+        lambda seen: rule.steal(seen, "c") if seen.owner else rule.renew(seen),
+    ]
+)
+
+
+@settings(deadline=None)
+@given(LEASES, LEASES, MAKERS)
+def test_columns_and_conditions_say_what_the_rule_says(stored: Lease, seen: Lease, make: object) -> None:
+    """The condition permits what ``permits`` permits; the columns make the row that ``apply_write`` makes."""
+    write = make(seen)  # type: ignore[operator]
+    cells = {
+        "LeaseCounter": stored.counter,
+        "LeaseOwner": stored.owner,
+        "LeaseStealer": stored.stealer,
+        "Checkpoint": stored.checkpoint,
+        "ParentShardIds": "",
+    }
+    met = all(cells[name] == value for name, (value, _) in conditions(write).items())
+
+    assert met == rule.permits(stored, write)
+    if met:
+        after = {**cells, **written_columns(write)}
+        assert parse_row(Row(list(KEY), [(name, value, 0) for name, value in after.items()])) == rule.apply_write(
+            stored, write
+        )
+
+
+def test_the_five_columns_are_those_of_the_java_client() -> None:
+    assert list(COLUMN_TYPES) == ["LeaseCounter", "LeaseOwner", "LeaseStealer", "Checkpoint", "ParentShardIds"]

@@ -1,0 +1,209 @@
+"""The port of the worker over the package's managers and over a user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from attrs import evolve
+
+from streamclient.core import leases as rule
+from streamclient.core.leases import WriteOutcome
+from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, StreamClientException
+from streamclient.interfaces import ILeaseManager
+from streamclient.lease import MemoryLeaseManager, WriteAnswer, as_lease_store
+from streamclient.model import Lease
+
+LEASE = Lease("s1", "stream", owner="a", counter=7)
+ACCEPTED = WriteAnswer(WriteOutcome.ACCEPTED)
+REFUSED = WriteAnswer(WriteOutcome.REFUSED)
+
+
+class VerbsOnly(ILeaseManager):
+    """A user's manager: the verbs and nothing else."""
+
+    def __init__(self, stream_id: str | None = None) -> None:
+        self._inner = MemoryLeaseManager(stream_id)
+        self.fails: Exception | None = None
+
+    def create_lease_table_if_not_exists(self) -> bool:
+        return False
+
+    def wait_until_lease_table_ready(self) -> bool:
+        return True
+
+    def list_leases(self) -> Sequence[Lease]:
+        return self._inner.list_leases()
+
+    def create_lease(self, lease: Lease) -> bool:
+        return self._inner.create_lease(lease)
+
+    def get_lease(self, lease_key: str) -> Lease | None:
+        return self._inner.get_lease(lease_key)
+
+    def renew_lease(self, lease: Lease) -> bool:
+        if self.fails is not None:
+            raise self.fails
+        return self._inner.renew_lease(lease)
+
+    def take_lease(self, lease: Lease, owner: str, *, checkpoint: str | None = None) -> bool:
+        if self.fails is not None:
+            raise self.fails
+        return self._inner.take_lease(lease, owner, checkpoint=checkpoint)
+
+    def steal_lease(self, lease: Lease, stealer: str) -> bool:
+        return self._inner.steal_lease(lease, stealer)
+
+    def transfer_lease(self, lease: Lease, new_owner: str) -> bool:
+        return self._inner.transfer_lease(lease, new_owner)
+
+    def update_lease(self, lease: Lease, checkpoint: str) -> bool:
+        return self._inner.update_lease(lease, checkpoint)
+
+    def delete_lease(self, lease: Lease) -> bool:
+        return self._inner.delete_lease(lease)
+
+
+def test_a_manager_that_writes_many_is_the_store_itself() -> None:
+    manager = MemoryLeaseManager()
+
+    assert as_lease_store(manager) is manager
+
+
+@pytest.mark.parametrize("make", [MemoryLeaseManager, VerbsOnly])
+def test_every_kind_of_write_has_its_effect(make: type[MemoryLeaseManager | VerbsOnly]) -> None:
+    store = as_lease_store(make("stream"))
+    steps = [
+        rule.create(LEASE),
+        rule.renew(LEASE),
+        rule.steal(evolve(LEASE, counter=8), "b"),
+        rule.checkpoint(evolve(LEASE, counter=8, stealer="b"), "x"),
+        rule.transfer(evolve(LEASE, counter=9, stealer="b", checkpoint="x"), "b"),
+        rule.take(evolve(LEASE, owner="b", counter=10, stealer="b", checkpoint="x"), "b"),
+        rule.take(evolve(LEASE, owner="b", counter=11, checkpoint="x"), "c", checkpoint="y"),
+    ]
+    for write in steps:
+        assert list(store.write_many([write])) == [ACCEPTED]
+        assert store.get_lease("s1") == write.result
+    last = rule.delete(evolve(LEASE, owner="c", counter=12, checkpoint="y"))
+
+    assert list(store.write_many([last, steps[1]])) == [ACCEPTED, REFUSED]
+    assert list(store.list_leases()) == []
+
+
+@pytest.mark.parametrize("make", [MemoryLeaseManager, VerbsOnly])
+def test_answers_come_in_the_order_of_the_writes(make: type[MemoryLeaseManager | VerbsOnly]) -> None:
+    """Renewals go out together, and their answers return to their places."""
+    store = as_lease_store(make("stream"))
+    other = evolve(LEASE, lease_key="s2")
+    store.write_many([rule.create(LEASE), rule.create(other)])
+    stale = evolve(other, counter=1)
+
+    answers = store.write_many([rule.create(LEASE), rule.renew(LEASE), rule.take(stale, "b"), rule.renew(other)])
+
+    assert list(answers) == [REFUSED, ACCEPTED, REFUSED, ACCEPTED]
+
+
+def test_an_exception_of_a_verb_is_an_uncertain_answer() -> None:
+    manager = VerbsOnly("stream")
+    manager.create_lease(LEASE)
+    manager.fails = DependencyException("cut", kind=ErrorKind.AMBIGUOUS)
+
+    answers = as_lease_store(manager).write_many([rule.renew(LEASE), rule.take(LEASE, "b")])
+
+    assert list(answers) == [WriteAnswer(WriteOutcome.UNCERTAIN, manager.fails)] * 2
+
+
+class Sloppy(VerbsOnly):
+    """Breaks the interface in the usual ways."""
+
+    def renew_leases(self, leases: Sequence[Lease]) -> Sequence[bool | Exception]:
+        return [True]
+
+    def delete_lease(self, lease: Lease) -> bool:
+        return None  # type: ignore[return-value]
+
+
+def test_a_verb_without_a_boolean_is_no_refusal() -> None:
+    (answer,) = as_lease_store(Sloppy("stream")).write_many([rule.delete(LEASE)])
+
+    assert answer.outcome is WriteOutcome.UNCERTAIN
+    assert isinstance(answer.error, StreamClientException)
+    assert "None" in str(answer.error)
+
+
+def test_a_missing_answer_to_renewals_makes_all_of_them_uncertain() -> None:
+    answers = as_lease_store(Sloppy("stream")).write_many([rule.renew(LEASE), rule.renew(evolve(LEASE, lease_key="x"))])
+
+    assert [answer.outcome for answer in answers] == [WriteOutcome.UNCERTAIN] * 2
+    assert "1 answers for 2 leases" in str(answers[0].error)
+
+
+def test_renew_leases_that_raises_makes_all_renewals_uncertain(monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = VerbsOnly("stream")
+    error = OSError("unplugged")
+
+    def fail(leases: Sequence[Lease]) -> Sequence[bool | Exception]:
+        raise error
+
+    monkeypatch.setattr(manager, "renew_leases", fail)
+
+    answers = as_lease_store(manager).write_many([rule.renew(LEASE)])
+
+    assert list(answers) == [WriteAnswer(WriteOutcome.UNCERTAIN, error)]
+
+
+def test_a_memory_manager_without_stream_adopts_the_first() -> None:
+    manager = MemoryLeaseManager()
+    manager.create_lease(LEASE)
+
+    with pytest.raises(ConfigurationError, match="belongs to stream 'other'"):
+        manager.create_lease(evolve(LEASE, stream_id="other", lease_key="s2"))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"checkpoint": ""},
+        {"lease_key": ""},
+        {"counter": -1},
+        {"counter": 2**63},
+        {"counter": True},
+        {"owner": None},
+        {"parent_shard_ids": frozenset({"a\nb"})},
+        {"parent_shard_ids": frozenset({""})},
+    ],
+)
+def test_a_lease_that_no_reader_understands_is_not_stored(bad: dict[str, object]) -> None:
+    manager = MemoryLeaseManager("stream")
+
+    with pytest.raises(ConfigurationError):
+        manager.create_lease(evolve(LEASE, **bad))  # type: ignore[arg-type]
+    assert manager.list_leases() == []
+
+
+def test_names_of_workers_are_checked() -> None:
+    manager = MemoryLeaseManager("stream")
+    manager.create_lease(LEASE)
+
+    for call in (
+        lambda: manager.take_lease(LEASE, ""),
+        lambda: manager.transfer_lease(LEASE, ""),
+        lambda: manager.steal_lease(LEASE, ""),
+        lambda: manager.steal_lease(LEASE, "a"),
+        lambda: manager.steal_lease(evolve(LEASE, owner=""), "b"),
+        lambda: manager.update_lease(LEASE, ""),
+    ):
+        with pytest.raises(ConfigurationError):
+            call()
+    assert manager.get_lease("s1") == LEASE
+
+
+def test_one_invalid_write_does_not_hinder_the_others() -> None:
+    manager = MemoryLeaseManager("stream")
+    manager.create_lease(LEASE)
+
+    invalid, valid = manager.write_many([rule.checkpoint(LEASE, ""), rule.renew(LEASE)])
+
+    assert invalid.outcome is WriteOutcome.UNCERTAIN
+    assert valid == ACCEPTED

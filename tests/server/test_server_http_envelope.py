@@ -1,0 +1,287 @@
+"""The envelope: which requests pass, in which order they are refused, and what an answer carries."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamclient.server.auth import Credentials, Signer
+from streamclient.server.envelope import MAX_BODY_BYTES, OpenedRequest, error_body, open_request, seal
+from streamclient.server.errors import ServiceError
+from streamclient.wire import schema, signature
+
+NOW = datetime(2026, 11, 21, 14, 53, 41, tzinfo=timezone.utc)
+CREDENTIALS = Credentials("inst", "AKID", "SECRET")
+Headers = dict[str, str]
+
+
+def unsigned(body: bytes = b"", **changes: str) -> Headers:
+    headers = {
+        "x-ots-date": "2026-11-21T14:53:41.000Z",
+        "x-ots-apiversion": "2015-12-31",
+        "x-ots-accesskeyid": "AKID",
+        "x-ots-instancename": "inst",
+        "x-ots-contentmd5": signature.content_md5(body),
+    }
+    headers.update({"x-ots-" + name.replace("_", "-"): value for name, value in changes.items()})
+    return headers
+
+
+def signed(body: bytes = b"", path: str = "/ListTable", secret: str = "SECRET", **changes: str) -> Headers:
+    headers = unsigned(body, **changes)
+    headers["x-ots-signature"] = signature.sign_request_v2(secret, path, headers)
+    return headers
+
+
+def signed_v4(body: bytes = b"", secret: str = "SECRET", region: str = "cn-hangzhou") -> Headers:
+    headers = unsigned(body, signdate="20261121", signregion=region)
+    key = signature.derive_v4_key(secret, "20261121", region)
+    headers["x-ots-signaturev4"] = signature.sign_request_v4(key, "/ListTable", headers)
+    return headers
+
+
+def opened(headers: Headers, body: bytes = b"", path: str = "/ListTable") -> OpenedRequest:
+    return open_request(path, headers, body, CREDENTIALS, NOW)
+
+
+def refusal(headers: Headers, body: bytes = b"", path: str = "/ListTable") -> tuple[int, str, str]:
+    with pytest.raises(ServiceError) as caught:
+        opened(headers, body, path)
+    return caught.value.http_status, caught.value.code, caught.value.message
+
+
+def test_a_v2_request_passes_and_is_answered_with_the_secret() -> None:
+    assert opened(signed(b"body"), b"body") == OpenedRequest("ListTable", b"body", Signer("AKID", "SECRET"))
+
+
+def test_a_v4_request_passes_and_is_answered_with_the_derived_key() -> None:
+    key = signature.derive_v4_key("SECRET", "20261121", "cn-hangzhou")
+
+    assert opened(signed_v4()).signer == Signer("AKID", key)
+
+
+def test_headers_unknown_here_take_part_in_the_signature() -> None:
+    """Java signs trace headers, and users add their own."""
+    headers = signed(sdk_traceid="abc", request_tag="x", ststoken="token")
+
+    assert opened(headers).operation == "ListTable"
+    headers["x-ots-sdk-traceid"] = "changed"
+    assert refusal(headers) == (403, "OTSAuthFailed", "Signature mismatch.")
+
+
+@pytest.mark.parametrize("make", [signed, signed_v4])
+def test_a_wrong_secret_is_refused(make: Callable[..., Headers]) -> None:
+    assert refusal(make(secret="guess")) == (403, "OTSAuthFailed", "Signature mismatch.")
+
+
+def test_a_v4_signature_for_another_region_is_refused() -> None:
+    headers = signed_v4()
+    headers["x-ots-signregion"] = "cn-beijing"
+
+    assert refusal(headers) == (403, "OTSAuthFailed", "Signature mismatch.")
+
+
+def test_a_signature_for_another_operation_is_refused() -> None:
+    assert refusal(signed(path="/ListTable"), path="/DeleteTable")[1:] == ("OTSAuthFailed", "Signature mismatch.")
+
+
+def test_an_unknown_key_id_is_refused() -> None:
+    assert refusal(signed(accesskeyid="other")) == (403, "OTSAuthFailed", "The AccessKeyID does not exist.")
+
+
+def test_another_instance_is_not_found() -> None:
+    assert refusal(signed(instancename="other")) == (403, "OTSAuthFailed", "The instance is not found.")
+
+
+@pytest.mark.parametrize("name", ["date", "apiversion", "accesskeyid", "instancename", "contentmd5", "signature"])
+def test_a_missing_header_is_named(name: str) -> None:
+    headers = signed()
+    del headers[f"x-ots-{name}"]
+
+    assert refusal(headers) == (400, "OTSParameterInvalid", f"Missing header: x-ots-{name}.")
+
+
+@pytest.mark.parametrize("name", ["signdate", "signregion"])
+def test_a_missing_v4_header_is_named(name: str) -> None:
+    headers = signed_v4()
+    del headers[f"x-ots-{name}"]
+
+    assert refusal(headers) == (400, "OTSParameterInvalid", f"Missing header: x-ots-{name}.")
+
+
+@pytest.mark.parametrize(
+    "date",
+    [
+        "2026-11-21T14:53:41.000Z",
+        "2026-11-21T14:53:41.123Z",
+        "2026-11-21T14:53:41.11212Z",
+        "2026-11-21T14:53:41.1121Z",
+        "2026-11-21T14:53:41.112123456Z",
+        "2026-11-21T14:53:41Z",
+    ],
+)
+def test_dates_of_every_sdk_are_read(date: str) -> None:
+    """Go's digits behind the point are no fraction; their number varies from 3 to 6."""
+    assert opened(signed(date=date)).operation == "ListTable"
+
+
+@pytest.mark.parametrize("date", ["", "yesterday", "2026-11-21 14:53:41", "2026-13-21T14:53:41.000Z", "2026-11-21T14:53"])
+def test_a_date_that_is_none_is_refused(date: str) -> None:
+    assert refusal(signed(date=date)) == (400, "OTSParameterInvalid", f"Invalid date format: {date}.")
+
+
+@pytest.mark.parametrize(("minutes", "passes"), [(-16, False), (-14, True), (0, True), (14, True), (16, False)])
+def test_a_date_may_be_off_by_a_quarter_of_an_hour(minutes: int, passes: bool) -> None:
+    date = (NOW + timedelta(minutes=minutes)).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+    if passes:
+        assert opened(signed(date=date)).operation == "ListTable"
+    else:
+        assert refusal(signed(date=date)) == (
+            403,
+            "OTSAuthFailed",
+            f"Mismatch between system time and x-ots-date: {date}.",
+        )
+
+
+def test_a_body_that_was_changed_is_refused() -> None:
+    assert refusal(signed(b"body"), b"Body") == (
+        403,
+        "OTSAuthFailed",
+        "Mismatch between MD5 value of request body and x-ots-contentmd5 in header.",
+    )
+
+
+def test_another_api_version_is_refused() -> None:
+    assert refusal(signed(apiversion="2014-08-08"))[:2] == (400, "OTSParameterInvalid")
+
+
+@pytest.mark.parametrize("path", ["/", "//ListTable", "/List Table", "/ListTable/", "/ListTable?x", "/.."])
+def test_a_path_that_names_no_operation_is_refused(path: str) -> None:
+    expected = (400, "OTSParameterInvalid", f"Unsupported operation: {path[1:]}.")
+
+    assert refusal(signed(path=path), path=path) == expected
+
+
+@pytest.mark.parametrize("path", ["/Search", "/tunnel/create"])
+def test_operations_not_served_here_reach_the_engine_that_names_them(path: str) -> None:
+    assert opened(signed(path=path), path=path).operation == path[1:]
+
+
+def test_checks_come_in_the_order_of_the_documentation() -> None:
+    """A request with every fault shows the first; mending it shows the next."""
+    body = b"x"
+    headers = signed(body, date="never", accesskeyid="other", instancename="other", contentmd5="wrong")
+    del headers["x-ots-apiversion"]
+    seen = []
+    for name, mended in (
+        ("apiversion", "2015-12-31"),
+        ("date", "2026-11-21T14:53:41.000Z"),
+        ("contentmd5", signature.content_md5(body)),
+        ("accesskeyid", "AKID"),
+    ):
+        seen.append(refusal(headers, body)[2].split(" ")[0])
+        headers[f"x-ots-{name}"] = mended
+    seen.append(refusal(headers, body)[2])
+    headers["x-ots-signature"] = signature.sign_request_v2("SECRET", "/ListTable", headers)
+    seen.append(refusal(headers, body)[2])
+
+    assert seen == ["Missing", "Invalid", "Mismatch", "The", "Signature mismatch.", "The instance is not found."]
+
+
+def test_a_body_above_the_limit_is_refused_before_anything_else() -> None:
+    too_large = (413, "OTSRequestBodyTooLarge", "The size of POST data is too large.")
+
+    assert refusal({}, bytes(MAX_BODY_BYTES + 1)) == too_large
+
+
+def deflated(raw: bytes, size: int | None = None) -> tuple[Headers, bytes]:
+    body = zlib.compress(raw)
+    length = len(raw) if size is None else size
+    return signed(body, request_compress_type="deflate", request_compress_size=str(length)), body
+
+
+def test_a_compressed_request_is_inflated() -> None:
+    headers, body = deflated(b"raw body" * 1000)
+
+    assert opened(headers, body).body == b"raw body" * 1000
+
+
+def test_a_small_body_cannot_become_a_huge_one() -> None:
+    headers, body = deflated(bytes(MAX_BODY_BYTES + 1))
+
+    assert len(body) < MAX_BODY_BYTES / 100
+    assert refusal(headers, body)[:2] == (413, "OTSRequestBodyTooLarge")
+
+
+def test_a_compressed_request_of_exactly_the_limit_passes() -> None:
+    headers, body = deflated(bytes(MAX_BODY_BYTES))
+
+    assert len(opened(headers, body).body) == MAX_BODY_BYTES
+
+
+def test_a_wrong_uncompressed_size_is_refused() -> None:
+    assert refusal(*deflated(b"raw", 4))[:2] == (400, "OTSParameterInvalid")
+
+
+def test_a_truncated_compressed_request_is_refused() -> None:
+    body = zlib.compress(b"raw body" * 100)[:-3]
+    headers = signed(body, request_compress_type="deflate", request_compress_size="800")
+
+    assert refusal(headers, body)[:2] == (400, "OTSParameterInvalid")
+
+
+def test_garbage_marked_compressed_is_refused() -> None:
+    headers = signed(b"garbage", request_compress_type="deflate", request_compress_size="7")
+
+    assert refusal(headers, b"garbage")[:2] == (400, "OTSParameterInvalid")
+
+
+def test_another_compression_is_refused() -> None:
+    assert refusal(signed(request_compress_type="lz4"))[:2] == (400, "OTSParameterInvalid")
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1), timezones=st.just(timezone.utc)))
+def test_answers_always_carry_a_date_with_fraction(now: datetime) -> None:
+    """The Python SDK refuses a date without one; a whole second must not lose it."""
+    text = seal("/ListTable", b"", now, None)["x-ots-date"]
+
+    assert datetime.strptime(text + "+0000", "%Y-%m-%dT%H:%M:%S.%fZ%z") == now
+
+
+def test_a_signed_answer_covers_every_header() -> None:
+    headers = seal("/ListTable", b"answer", NOW, Signer("AKID", "KEY"))
+    given_signature = headers.pop("Authorization")
+
+    assert sorted(headers) == ["x-ots-contentmd5", "x-ots-contenttype", "x-ots-date", "x-ots-requestid"]
+    assert given_signature == f"OTS AKID:{signature.sign_response('KEY', '/ListTable', headers)}"
+    assert headers["x-ots-contentmd5"] == signature.content_md5(b"answer")
+
+
+def test_an_answer_to_a_stranger_is_not_signed() -> None:
+    assert "Authorization" not in seal("/ListTable", b"", NOW, None)
+
+
+def test_request_ids_are_new_each_time() -> None:
+    assert len({seal("/ListTable", b"", NOW, None)["x-ots-requestid"] for _ in range(50)}) == 50
+
+
+def test_an_error_body_is_the_error_message() -> None:
+    error = schema.parse(schema.Error, error_body(ServiceError(404, "OTSObjectNotExist", "gone")))
+
+    assert (error.code, error.message) == ("OTSObjectNotExist", "gone")
+
+
+@pytest.mark.parametrize("value", ["", " x", "x ", "a\nb", "a\r\nx-ots-injected: 1"])
+def test_credentials_that_no_header_can_carry_are_refused(value: str) -> None:
+    with pytest.raises(ValueError, match="access_key_id"):
+        Credentials("inst", value, "secret")
+
+
+def test_the_secret_is_not_shown() -> None:
+    assert "SECRET" not in repr(CREDENTIALS) + repr(Signer("AKID", "SECRET"))
