@@ -1,9 +1,10 @@
-"""Tables and records to measure with."""
+"""Tables and rows to measure with."""
 
 from __future__ import annotations
 
 import random
 
+from attrs import frozen
 from tablestore import (
     BatchWriteRowRequest,
     CapacityUnit,
@@ -18,15 +19,46 @@ from tablestore import (
     TableOptions,
 )
 
-from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
-from streamclient.server import LocalTablestore
+from streamclient.model import ColumnType, TableDefinition
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
 
 BATCH_ROWS = 200
+"""As many as the service takes in one BatchWriteRow."""
+
+KEY = (("customer", ColumnType.STRING), ("order_id", ColumnType.INTEGER))
+
+ATTRIBUTES = {
+    "amount": ColumnType.DOUBLE,
+    "city": ColumnType.STRING,
+    "items": ColumnType.INTEGER,
+    "note": ColumnType.STRING,
+    "paid": ColumnType.BOOLEAN,
+    "status": ColumnType.STRING,
+}
+
+
+@frozen
+class FilledTable:
+    """A table whose stream holds one record per row."""
+
+    name: str
+    stream_id: str
+    shards: int
+    records: int
+
+    @property
+    def definition(self) -> TableDefinition:
+        """As the Spark processors take it."""
+        return TableDefinition(self.name, KEY, ATTRIBUTES)
+
+
+def key_of(number: int, rows: int) -> list[tuple[str, str | int]]:
+    """Customers ascend with the numbers, so that equal parts of the numbers fall into equal parts of the keys."""
+    return [("customer", f"customer-{number * 1_000 // rows:03d}"), ("order_id", number)]
 
 
 def attributes(number: int) -> list[tuple[str, str | int | float | bool]]:
-    """Six columns of four types, about 100 bytes of values: an order, say."""
+    """Six columns of four types, about 75 bytes of values: an order, say."""
     return [
         ("amount", number * 0.25),
         ("city", f"city-{number % 97:011d}"),
@@ -37,41 +69,36 @@ def attributes(number: int) -> list[tuple[str, str | int | float | bool]]:
     ]
 
 
-def record(number: int) -> StreamRecord:
-    """The same row as a stream record."""
-    columns = tuple(
-        RecordColumn(name, ColumnOperation.PUT, value, 1_700_000_000_000) for name, value in attributes(number)
-    )
-    key = (("customer", f"customer-{number % 1000:07d}"), ("order_id", number))
-    return StreamRecord(RecordType.PUT, key, columns, SequenceInfo(0, 1_700_000_000_000_000 + number, 0))
-
-
-def filled_table(local: LocalTablestore, client: OTSClient, table: str, rows: int, shards: int) -> str:
-    """A table whose stream holds one record per row, spread over ``shards`` open shards; returns the stream id."""
+def make_table(client: OTSClient, name: str, shards: int) -> str:
+    """An empty table whose stream has so many shards of equal share; returns the stream id."""
     streams = TablestoreStreamApi(client)
-    meta = TableMeta(table, [("customer", "STRING"), ("order_id", "INTEGER")])
-    stream = StreamSpecification(enable_stream=True, expiration_time_hours=24)
-    streams.create_table(meta, TableOptions(), ReservedThroughput(CapacityUnit(0, 0)), stream=stream)
-    _split_evenly(local, table, shards)
+    streams.create_table(
+        TableMeta(name, [(column, kind.value) for column, kind in KEY]),
+        TableOptions(),
+        ReservedThroughput(CapacityUnit(0, 0)),
+        stream=StreamSpecification(enable_stream=True, expiration_time_hours=24),
+        split_points=[f"customer-{1_000 * part // shards:03d}" for part in range(1, shards)],
+    )
+    stream_id = streams.list_stream(name)[0].stream_id
+    found = len(streams.describe_stream(stream_id).shards)
+    if found != shards:
+        raise RuntimeError(f"the stream of {name} has {found} shards, expected {shards}")
+    return stream_id
+
+
+def fill_table(client: OTSClient, name: str, shards: int, rows: int) -> FilledTable:
+    """Make a table and write its rows in random order."""
+    stream_id = make_table(client, name, shards)
     numbers = list(range(rows))
     random.Random(1).shuffle(numbers)
     for start in range(0, rows, BATCH_ROWS):
-        _put(client, table, numbers[start : start + BATCH_ROWS])
-    return streams.list_stream(table)[0].stream_id
+        _put(client, name, numbers[start : start + BATCH_ROWS], rows)
+    return FilledTable(name, stream_id, shards, rows)
 
 
-def _split_evenly(local: LocalTablestore, table: str, shards: int) -> None:
-    for part in range(1, shards):
-        last = [shard for shard in local.shards(table) if shard.is_open][-1]
-        local.split(table, last.shard_id, at=(f"customer-{1000 * part // shards:07d}",))
-
-
-def _put(client: OTSClient, table: str, numbers: list[int]) -> None:
+def _put(client: OTSClient, table: str, numbers: list[int], rows: int) -> None:
     condition = Condition(RowExistenceExpectation.IGNORE)
-    items = []
-    for number in numbers:
-        key = [("customer", f"customer-{number % 1000:07d}"), ("order_id", number)]
-        items.append(PutRowItem(Row(key, attributes(number)), condition))
+    items = [PutRowItem(Row(key_of(number, rows), attributes(number)), condition) for number in numbers]
     request = BatchWriteRowRequest()
     request.add(TableInBatchWriteRowItem(table, items))
     if not client.batch_write_row(request).is_all_succeed():

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from random import Random
 
-from attrs import frozen
+from attrs import define, frozen
 
 from streamclient.config import ClientConfig
 from streamclient.core.view import LeaseView
@@ -42,8 +42,8 @@ def plan_takes(
     held: Collection[str],
     now: float,
     config: ClientConfig,
-    rng: Random,
     *,
+    rng: Random,
     pending: Collection[str] = (),
     excluded: Collection[str] = (),
 ) -> TakePlan:
@@ -65,7 +65,8 @@ def plan_takes(
     chosen = _choose_free(view, free, max(target - counts[worker_id], 0), rng)
     counts[worker_id] += len(chosen)
     candidates = _steal_candidates(view, worker_id, untouchable, now) if config.auto_steal_lease else {}
-    steals = _choose_steals(view, worker_id, counts, target, candidates, rng)
+    tally = _Tally(worker_id, target, counts, _unfinished_counts(view, worker_id))
+    steals = _choose_steals(view, tally, candidates, rng)
     return TakePlan((*own, *chosen), marked_own, steals, contested)
 
 
@@ -126,53 +127,55 @@ def _steal_candidates(
     return candidates
 
 
+@define
+class _Tally:
+    """Leases per worker while a pass is being planned."""
+
+    worker_id: str
+    target: int
+    counts: dict[str, int]
+    """All leases, as the Java stream client counts them, those in transit for their stealer."""
+    unfinished: dict[str, int]
+    """Those that still have to be read."""
+
+    @property
+    def need(self) -> int:
+        """How many leases the planning worker is short of."""
+        return max(self.target - self.counts[self.worker_id], 0)
+
+    def move(self, owner: str) -> None:
+        """Count one lease of ``owner`` as this worker's."""
+        for numbers in (self.counts, self.unfinished):
+            numbers[owner] = numbers.get(owner, 0) - 1
+            numbers[self.worker_id] += 1
+
+    def may_lose_one(self, owner: str) -> bool:
+        """Whether a lease may go from ``owner`` to this worker, by the Java stream client's rule.
+
+        That rule lets a lease go from above the target, or from exactly the target to a worker short of at least two.
+        Each such move goes to a worker with at least two leases less, so moves cannot go round in circles. Finished
+        leases count but are not moved: an owner with no more unfinished leases than this worker is left alone.
+        """
+        count = self.counts.get(owner, 0)
+        is_heavier = self.unfinished.get(owner, 0) > self.unfinished[self.worker_id]
+        return is_heavier and (count > self.target or (count == self.target and self.need > 1))
+
+
 def _choose_steals(
-    view: LeaseView,
-    worker_id: str,
-    counts: dict[str, int],
-    target: int,
-    candidates: dict[str, list[Lease]],
-    rng: Random,
+    view: LeaseView, tally: _Tally, candidates: Mapping[str, list[Lease]], rng: Random
 ) -> tuple[Lease, ...]:
     steals: list[Lease] = []
-    unfinished = _unfinished_counts(view, worker_id)
-    for _ in range(-(-max(target - counts[worker_id], 0) // MARKED_SHARE)):
-        victim = _victim(worker_id, counts, unfinished, target, candidates, rng)
-        if victim is None:
+    for _ in range(-(-tally.need // MARKED_SHARE)):
+        owners = [owner for owner in sorted(candidates) if candidates[owner] and tally.may_lose_one(owner)]
+        if not owners:
             break
+        most = max(tally.counts[owner] for owner in owners)
+        victim = rng.choice([owner for owner in owners if tally.counts[owner] == most])
         row = _pick(view, candidates[victim], rng)
         candidates[victim].remove(row)
+        tally.move(victim)
         steals.append(row)
-        for tally in (counts, unfinished):
-            tally[victim] -= 1
-            tally[worker_id] += 1
     return tuple(steals)
-
-
-def _victim(
-    worker_id: str,
-    counts: Mapping[str, int],
-    unfinished: Mapping[str, int],
-    target: int,
-    candidates: Mapping[str, Sequence[Lease]],
-    rng: Random,
-) -> str | None:
-    """A most loaded worker, if it may lose a lease by the Java stream client's rule, at random among equals.
-
-    That rule lets a lease go from above the target, or from exactly the target to a worker short of at least two. Each
-    such move goes to a worker that has at least two leases less, so moves cannot go round in circles. Finished leases
-    count but are not moved: an owner with no more unfinished leases than this worker is left alone.
-    """
-    need = target - counts[worker_id]
-    eligible = [
-        owner
-        for owner in sorted(candidates)
-        if candidates[owner]
-        and unfinished.get(owner, 0) > unfinished[worker_id]
-        and (counts[owner] > target or (counts[owner] == target and need > 1))
-    ]
-    most = max((counts[owner] for owner in eligible), default=0)
-    return rng.choice([owner for owner in eligible if counts[owner] == most]) if eligible else None
 
 
 def _unfinished_counts(view: LeaseView, worker_id: str) -> dict[str, int]:

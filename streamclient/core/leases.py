@@ -147,11 +147,14 @@ def _stealer_after(row: Lease, write: LeaseWrite) -> str:
 def was_applied(row: Lease | None, write: LeaseWrite) -> bool:
     """Whether a row that was read back shows that this write was applied (and nothing happened since).
 
-    A mark that arrived after the write does not hide it.
+    A mark that arrived after the write does not hide it. A hand-over to the taker is not its take: both may lead to the
+    same owner and counter, when the old owner transferred the lease just before an expired one was taken.
     """
     if row is None or write.result is None:
         return row is None and write.result is None
     expected = write.result
     if write.kind is WriteKind.STEAL:
         return row.owner == expected.owner and row.stealer == expected.stealer
+    if row.is_handed_over != expected.is_handed_over:
+        return False
     return (row.owner, row.counter, row.checkpoint) == (expected.owner, expected.counter, expected.checkpoint)

@@ -33,6 +33,8 @@ class Flight:
     read_again_at: float | None = None
     """When to read the row again, after a read failed."""
     reads: int = 0
+    tries: int = 1
+    """Which try of the same intention this is."""
 
 
 @define(eq=False)
@@ -54,6 +56,7 @@ class Situation:
     missing: dict[str, NewLease] = field(factory=dict)
     """Rows still to create after the last listing, parents first."""
     listing: Listing | None = None
+    previous_listing: Listing | None = None
     absent_since: dict[str, float] = field(factory=dict)
     reported: set[tuple[str, str]] = field(factory=set)
     """Anomalies already reported, by lease key and kind."""
@@ -65,6 +68,8 @@ class Situation:
     is_listing: bool = False
     wants_listing: bool = False
     is_sync_planned: bool = True
+    is_row_scan_fresh: bool = False
+    """Whether the present event is a scan: only then may a waiting child ask for a listing, once per scan."""
     now: float = 0.0
     commands: list[Command] = field(factory=list)
 

@@ -6,30 +6,104 @@ from attrs import evolve
 
 from streamclient.core import leases
 from streamclient.core.events import ResolveAndCreate, Severity, ShardsListed
+from streamclient.core.leases import WriteKind
 from streamclient.core.shards import NewLease, SyncPlan, has_its_parents, index_shards, plan_shard_sync
 from streamclient.core.situation import Flight, Situation
 from streamclient.core.tenancies import lose, send, settle_all
 from streamclient.core.tenancy import HeldLease
-from streamclient.model import Lease
 
 
 def shards_listed(situation: Situation, event: ShardsListed) -> None:
-    """Take in a complete listing."""
+    """Take in a complete listing. An empty one says nothing: no stream has no shards."""
     situation.is_listing = False
-    listing = index_shards(event.shards)
-    if listing:
-        previous, situation.listing = situation.listing, listing
-        situation.view.forget_vanished(listing)
+    if event.shards:
+        situation.previous_listing, situation.listing = situation.listing, index_shards(event.shards)
+        situation.view.forget_vanished(situation.listing)
         situation.is_sync_planned = False
-        plan_sync(situation, previous)
-    _save_vanished(situation)
+        plan_sync(situation)
+        for held in list(situation.held.values()):
+            if held.is_absent:
+                _save_vanished(situation, held)
     settle_all(situation)
-    situation.wants_listing = any(held.is_absent for held in situation.held.values()) and not listing
+    situation.wants_listing = False
 
 
-def plan_sync(situation: Situation, previous: dict[str, object] | None = None) -> None:
-    """Plan creations and deletions once a scan and a listing are known."""
+def plan_sync(situation: Situation) -> None:
+    """Create and delete rows after a listing; waits for the first scan, and does nothing while stopping."""
+    if situation.is_sync_planned or situation.is_stopping or not situation.view.scans or situation.listing is None:
+        return
+    situation.is_sync_planned = True
+    live = situation.view.live_workers(situation.now)
+    plan = plan_shard_sync(
+        situation.listing,
+        situation.view.rows,
+        situation.start,
+        now=situation.now,
+        previous=situation.previous_listing,
+        absent_since=situation.absent_since,
+        vanished=situation.view.vanished,
+        deletes_rows=live[0] == situation.worker_id,
+    )
+    situation.absent_since = dict(plan.absent_since)
+    situation.missing = {new.lease.lease_key: new for new in plan.creates if not _is_held(situation, new)}
+    create_missing(situation)
+    _delete(situation, plan)
 
 
 def create_missing(situation: Situation) -> None:
-    """Create the rows whose parents' rows exist by now."""
+    """Create the rows whose listed parents have rows by now; the others follow when those were accepted.
+
+    A child's row must never exist before its parent's: a worker of another kind would read the child at once.
+    """
+    if situation.is_stopping or situation.listing is None:
+        return
+    rows = situation.view.rows
+    for key, new in list(situation.missing.items()):
+        if key in rows:
+            del situation.missing[key]
+        elif key not in situation.flights and has_its_parents(situation.listing[key], situation.listing, rows):
+            del situation.missing[key]
+            _create(situation, new)
+
+
+def creation_answered(situation: Situation) -> None:
+    """Go on creating; after the last row, scan at once, so that new rows are taken without waiting for the interval."""
+    create_missing(situation)
+    creating = any(flight.write.kind is WriteKind.CREATE for flight in situation.flights.values())
+    situation.wants_scan = situation.wants_scan or not creating
+
+
+def _create(situation: Situation, new: NewLease) -> None:
+    write = leases.create(new.lease)
+    if new.timestamp_micros is None:
+        send(situation, write)
+    else:
+        situation.flights[new.lease.lease_key] = Flight(write)
+        situation.emit(ResolveAndCreate(new.lease, new.timestamp_micros))
+
+
+def _is_held(situation: Situation, new: NewLease) -> bool:
+    return new.lease.lease_key in situation.held
+
+
+def _delete(situation: Situation, plan: SyncPlan) -> None:
+    for row in plan.losses:
+        text = (
+            f"left the stream before it was read to its end; unread records are lost after checkpoint {row.checkpoint}"
+        )
+        situation.report_once(Severity.ERROR, row.lease_key, "data loss", text)
+    for row in plan.deletes:
+        if row.lease_key not in situation.flights:
+            held = situation.held.get(row.lease_key)
+            send(situation, leases.delete(row if held is None else held.lease))
+
+
+def _save_vanished(situation: Situation, held: HeldLease) -> None:
+    """Create a held lease's row again where it stood, if its shard still exists."""
+    key = held.lease.lease_key
+    if situation.listing is not None and key in situation.listing:
+        situation.held[key] = evolve(held, is_absent=False, is_renewal_due=True)
+        send(situation, leases.create(evolve(held.lease, stealer="", counter=held.lease.counter + 1)))
+        return
+    severity = Severity.INFO if held.lease.is_finished else Severity.ERROR
+    lose(situation, key, severity, f"its lease row is gone and the stream does not list the shard: {held.lease}")

@@ -6,6 +6,8 @@ changes state and then settles; nothing depends on the order in which facts beca
 
 from __future__ import annotations
 
+from itertools import takewhile
+
 from attrs import evolve
 
 from streamclient.core import leases
@@ -32,11 +34,12 @@ WAITING_PHASES = (ConsumerPhase.RUNNING, ConsumerPhase.STOPPING)
 """Phases in which user code may ask for checkpoints."""
 
 
-def send(situation: Situation, write: LeaseWrite) -> None:
+def send(situation: Situation, write: LeaseWrite, *, tries: int = 1) -> None:
     """Send one write; the lease must have none under way."""
     key = write.lease_key
-    assert key not in situation.flights, f"{write} while {situation.flights[key].write} is under way"  # noqa: S101
-    situation.flights[key] = Flight(write)
+    if key in situation.flights:
+        raise AssertionError(f"{write} while {situation.flights[key].write} is under way")
+    situation.flights[key] = Flight(write, tries=tries)
     situation.emit(WriteLease(write))
 
 
@@ -59,10 +62,10 @@ def lose(
     *,
     in_doubt: CheckpointOutcome = CheckpointOutcome.LEASE_LOST,
 ) -> None:
-    """End a tenancy. ``in_doubt`` answers the checkpoints whose write is under way; waiting ones were never sent."""
+    """End a tenancy. ``in_doubt`` answers the checkpoints that were sent; those never sent are surely not stored."""
     held = situation.held.pop(lease_key)
-    for place, request in enumerate(held.requests):
-        outcome = in_doubt if place < held.sent_requests else CheckpointOutcome.LEASE_LOST
+    for request in held.requests:
+        outcome = in_doubt if request.was_sent else CheckpointOutcome.LEASE_LOST
         situation.emit(AnswerCheckpoint(request.request_id, outcome))
     if situation.running.get(lease_key) == held.identifier:
         situation.emit(StopConsumer(lease_key, held.identifier, ShutdownReason.ZOMBIE))
@@ -132,13 +135,9 @@ def _obstacle(situation: Situation, held: HeldLease) -> str | None:
         return "a hand-over is in doubt; waiting for the next heartbeat"
     if held.lease.lease_key in situation.running:
         return "the previous processor of this shard has not stopped yet"
-    gate = parents_finished(held.lease, _known_rows(situation), situation.listing)
-    situation.wants_listing = situation.wants_listing or gate.wants_listing
+    gate = parents_finished(held.lease, situation.view.rows, situation.listing)
+    situation.wants_listing = situation.wants_listing or (gate.wants_listing and situation.is_row_scan_fresh)
     return None if gate.is_open else gate.reason
-
-
-def _known_rows(situation: Situation) -> dict[str, Lease]:
-    return {**situation.view.rows, **{key: held.lease for key, held in situation.held.items()}}
 
 
 # --- writes --------------------------------------------------------------------------------------------------------
@@ -161,12 +160,9 @@ def _write_next(situation: Situation, held: HeldLease) -> None:
 def _send_checkpoint(situation: Situation, held: HeldLease) -> None:
     """Send the oldest request, together with those right behind it that ask for the same position."""
     value = held.requests[0].value
-    same = 0
-    for request in held.requests:
-        if request.value != value:
-            break
-        same += 1
-    situation.held[held.lease.lease_key] = evolve(held, sent_requests=same)
+    same = len(list(takewhile(lambda request: request.value == value, held.requests)))
+    sent = tuple(evolve(request, was_sent=True) for request in held.requests[:same])
+    situation.held[held.lease.lease_key] = evolve(held, requests=sent + held.requests[same:], sent_requests=same)
     send(situation, leases.checkpoint(held.lease, value))
 
 
@@ -188,6 +184,7 @@ def renew_due(situation: Situation) -> None:
     """
     third = situation.duration_seconds / 3
     next_round = situation.now + situation.config.renewer_interval_millis / 1000
+    situation.wants_listing = situation.wants_listing or any(held.is_absent for held in situation.held.values())
     for key in sorted(situation.held):
         held = situation.held[key]
         if held.moved_at + third < next_round:

@@ -38,6 +38,8 @@ class CheckpointRequest:
 
     request_id: int
     value: str
+    was_sent: bool = False
+    """Whether it went out at least once: without an answer, it may be stored, or land yet."""
 
 
 @frozen
@@ -99,7 +101,9 @@ def valid_until(sent_at: float, duration_seconds: float) -> float:
     return sent_at + duration_seconds * (1.0 - MARGIN_SHARE)
 
 
-def accepted(held: HeldLease, write: LeaseWrite, sent_at: float, duration_seconds: float, row: Lease | None) -> HeldLease:
+def accepted(
+    held: HeldLease, write: LeaseWrite, sent_at: float, duration_seconds: float, row: Lease | None
+) -> HeldLease:
     """The lease after an own write was applied; ``row`` if it was read back."""
     lease = row or _after(held.lease, write)
     restarted = write.kind in (WriteKind.TAKE, WriteKind.CREATE)

@@ -48,6 +48,8 @@ class LeaseView:
         self.worker_id = worker_id
         self.duration_seconds = duration_seconds
         self.sightings: dict[str, Sighting] = {}
+        self.rows: dict[str, Lease] = {}
+        """The rows of all sightings."""
         self.vanished: dict[str, Lease] = {}
         """Rows that were deleted, as last seen: whoever creates them again starts from there."""
         self.scans = 0
@@ -55,15 +57,9 @@ class LeaseView:
         self._dead: dict[str, float] = {}
         self._leaving: set[str] = set()
 
-    @property
-    def rows(self) -> Mapping[str, Lease]:
-        """All rows by lease key, made anew at each access."""
-        return {key: sighting.row for key, sighting in self.sightings.items()}
-
     def row(self, lease_key: str) -> Lease | None:
         """The row as last seen, if it is there."""
-        sighting = self.sightings.get(lease_key)
-        return None if sighting is None else sighting.row
+        return self.rows.get(lease_key)
 
     # --- seeing ------------------------------------------------------------------------------------------------
 
@@ -87,13 +83,12 @@ class LeaseView:
             moved_at = NEVER
         if old is not None:
             self._look_for_life(old.row, row, now)
-        self.sightings[row.lease_key] = Sighting(row, moved_at, now, _marked_at(old, row, now))
+        self._put(Sighting(row, moved_at, now, _marked_at(old, row, now)))
 
     def note_absent(self, lease_key: str) -> None:
         """Take in that a single read or an own delete left no row."""
-        old = self.sightings.pop(lease_key, None)
-        if old is not None:
-            self.vanished[lease_key] = old.row
+        if self.sightings.pop(lease_key, None) is not None:
+            self.vanished[lease_key] = self.rows.pop(lease_key)
 
     def forget_vanished(self, listed: Iterable[str]) -> None:
         """Drop the memory of vanished rows whose shard is not listed any more."""
@@ -103,20 +98,24 @@ class LeaseView:
     def _forget_absent(self, seen: Mapping[str, Lease], asked_at: float) -> None:
         for key in sorted(self.sightings.keys() - seen.keys()):
             if self.sightings[key].noted_at < asked_at:
-                self.vanished[key] = self.sightings.pop(key).row
+                self.note_absent(key)
 
     def _see(self, row: Lease, asked_at: float, now: float) -> None:
         old = self.sightings.get(row.lease_key)
         if old is None:
             moved_at = now if row.owner else NEVER
-            self.sightings[row.lease_key] = Sighting(row, moved_at, marked_at=_marked_at(None, row, now))
+            self._put(Sighting(row, moved_at, marked_at=_marked_at(None, row, now)))
         elif old.noted_at >= asked_at:
             self.sightings[row.lease_key] = evolve(old, is_moved_by_others=False)
         else:
             moved = _moved(old.row, row)
             self._look_for_life(old.row, row, now)
             moved_at = now if moved else old.moved_at
-            self.sightings[row.lease_key] = Sighting(row, moved_at, old.noted_at, _marked_at(old, row, now), moved)
+            self._put(Sighting(row, moved_at, old.noted_at, _marked_at(old, row, now), moved))
+
+    def _put(self, sighting: Sighting) -> None:
+        self.sightings[sighting.row.lease_key] = sighting
+        self.rows[sighting.row.lease_key] = sighting.row
 
     # --- judging -----------------------------------------------------------------------------------------------
 
@@ -139,7 +138,7 @@ class LeaseView:
         return counts
 
     def live_workers(self, now: float) -> list[str]:
-        """This worker, and all that own a row that is not expired, sorted."""
+        """Names of this worker and of all that own a row that is not expired, sorted."""
         owners = {s.row.owner for key, s in self.sightings.items() if s.row.owner and not self.is_expired(key, now)}
         return sorted((owners - self._dead.keys()) | {self.worker_id})
 

@@ -20,7 +20,7 @@ from streamclient.core.events import (
 )
 from streamclient.core.leases import LeaseWrite, WriteKind, WriteOutcome, was_applied
 from streamclient.core.situation import Flight, Situation
-from streamclient.core.sync import create_missing
+from streamclient.core.sync import creation_answered
 from streamclient.core.tenancies import checkpoint_stored, is_held_write, lose, register, send, settle
 from streamclient.core.tenancy import HeldLease, Standing, accepted, standing, was_stored
 from streamclient.model import Lease
@@ -45,7 +45,7 @@ def write_answered(situation: Situation, event: WriteAnswered) -> None:
         _note(situation, event.write)
         _applied(situation, event.write, event.sent_at, None, is_plain=True)
     elif _needs_read_back(situation, event.write):
-        situation.flights[key] = Flight(event.write, event.sent_at, event.outcome)
+        situation.flights[key] = evolve(flight, write=event.write, sent_at=event.sent_at, outcome=event.outcome)
         situation.emit(ReadRow(key))
     else:
         del situation.flights[key]
@@ -110,14 +110,12 @@ def _note(situation: Situation, write: LeaseWrite) -> None:
 
 
 def _given_up(situation: Situation, event: WriteAnswered) -> None:
-    if event.write.kind is WriteKind.CREATE and event.outcome is WriteOutcome.REFUSED:
-        situation.wants_scan = True
+    if event.write.kind is WriteKind.CREATE:
+        creation_answered(situation)
     settle(situation, event.write.lease_key)
 
 
-def _applied(
-    situation: Situation, write: LeaseWrite, sent_at: float, row: Lease | None, *, is_plain: bool
-) -> None:
+def _applied(situation: Situation, write: LeaseWrite, sent_at: float, row: Lease | None, *, is_plain: bool) -> None:
     """An own write is in the table. ``row`` if it was read back, ``is_plain`` if the answer said so by itself."""
     key = write.lease_key
     held = situation.held.get(key)
@@ -142,7 +140,7 @@ def _applied_without_tenancy(situation: Situation, write: LeaseWrite, sent_at: f
     if write.kind is WriteKind.TAKE and write.result is not None:
         register(situation, row or write.result, sent_at)
     elif write.kind is WriteKind.CREATE:
-        create_missing(situation)
+        creation_answered(situation)
     elif write.kind is WriteKind.TRANSFER:
         situation.report(Severity.INFO, write.lease_key, f"handed over without reading it: {write.result}")
 
@@ -153,10 +151,8 @@ def _resolve_take(situation: Situation, flight: Flight, row: Lease | None) -> No
         _applied(situation, write, flight.sent_at or 0.0, row, is_plain=False)
         return
     is_ours = row is not None and row.owner == situation.worker_id and row.stealer in ("", situation.worker_id)
-    tries = situation.take_tries.get(write.lease_key, 0) + 1
-    if row is not None and is_ours and tries < TAKE_TRIES_MAX and not situation.is_stopping:
-        situation.take_tries[write.lease_key] = tries
-        send(situation, leases.take(row, situation.worker_id))
+    if row is not None and is_ours and flight.tries < TAKE_TRIES_MAX and not situation.is_stopping:
+        send(situation, leases.take(row, situation.worker_id), tries=flight.tries + 1)
 
 
 def _resolve_held(situation: Situation, held: HeldLease, flight: Flight, row: Lease | None) -> None:
@@ -194,9 +190,9 @@ def _try_again(situation: Situation, held: HeldLease, row: Lease) -> None:
 
 def _row_gone(situation: Situation, held: HeldLease) -> None:
     key = held.lease.lease_key
-    situation.held[key] = evolve(held, is_absent=True, sent_requests=0)
-    situation.wants_listing = True
-    situation.report(Severity.WARNING, key, f"its lease row is gone; asking whether the shard still exists: {held.lease}")
+    situation.held[key] = evolve(held, is_absent=True, sent_requests=0, tries=held.tries + 1)
+    situation.wants_listing = situation.wants_listing or held.tries == 0
+    situation.report(Severity.WARNING, key, f"its lease row is gone; does the shard still exist? {held.lease}")
 
 
 def _restore(situation: Situation, held: HeldLease, row: Lease) -> None:
@@ -209,8 +205,8 @@ def _restore(situation: Situation, held: HeldLease, row: Lease) -> None:
 
 def _yield_name(situation: Situation, held: HeldLease, row: Lease | None) -> None:
     text = (
-        f"another process uses the worker identifier {situation.worker_id!r}; this one gives way. Give every worker its "
-        f"own identifier. Known {held.lease}, found {row}"
+        f"another process uses the worker identifier {situation.worker_id!r}; this one gives way. Give every worker "
+        f"its own identifier. Known {held.lease}, found {row}"
     )
     lose(situation, held.lease.lease_key, Severity.ERROR, text, in_doubt=CheckpointOutcome.UNKNOWN)
 

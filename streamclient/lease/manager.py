@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from tablestore import BatchWriteRowRequest, Direction, TableInBatchWriteRowItem
+from tablestore import BatchWriteRowRequest, Direction, OTSServiceError, TableInBatchWriteRowItem
 
 from streamclient.config import ClientConfig
 from streamclient.core.leases import LeaseWrite, WriteKind, WriteOutcome
@@ -21,12 +21,12 @@ from streamclient.errors import (
 )
 from streamclient.interfaces import RetryableAction
 from streamclient.lease.connection import check_client, for_lease_calls, without_retries
-from streamclient.lease.rows import CONDITION_CHECK_FAIL, UnreadableRow, end_key, first_key, key_of, parse_row, row_item
+from streamclient.lease.rows import UnreadableRow, end_key, first_key, key_of, parse_row, row_item
 from streamclient.lease.store import WriteAnswer
 from streamclient.lease.table import StatusTable
 from streamclient.lease.verbs import WritingLeaseManager, check_write
 from streamclient.model import Lease
-from streamclient.wire.service_errors import classify, from_answer
+from streamclient.wire.service_errors import CONDITION_CHECK_FAIL, classify
 
 _log = logging.getLogger(__name__)
 
@@ -116,12 +116,12 @@ class LeaseManager(WritingLeaseManager):
     def get_lease(self, lease_key: str) -> Lease | None:
         """The lease, or ``None`` if there is no such row or it is no lease."""
         row = self._retried(RetryableAction.LEASE_ACTION_GET_LEASE, lambda: self._read(lease_key))
-        if row is None or not row.primary_key:
-            return None
-        parsed = parse_row(row)
-        if isinstance(parsed, Lease):
+        parsed = parse_row(row) if row is not None and row.primary_key else None
+        others = {key: other for key, other in self._unreadable.items() if key != lease_key}
+        if isinstance(parsed, Lease) or parsed is None:
+            self._quarantine(others)
             return parsed
-        self._quarantine({**self._unreadable, lease_key: parsed})
+        self._quarantine({**others, lease_key: parsed})
         return None
 
     def write_many(self, writes: Sequence[LeaseWrite]) -> Sequence[WriteAnswer]:
@@ -257,4 +257,6 @@ def _row_answer(result: Any) -> WriteAnswer:
         return WriteAnswer(WriteOutcome.ACCEPTED)
     if result.error_code == CONDITION_CHECK_FAIL:
         return WriteAnswer(WriteOutcome.REFUSED)
-    return WriteAnswer(WriteOutcome.UNCERTAIN, from_answer(result.error_code, result.error_message, write=True))
+    # A row's error has no HTTP status of its own; the batch around it was answered with 200.
+    error = OTSServiceError(None, result.error_code, result.error_message)
+    return WriteAnswer(WriteOutcome.UNCERTAIN, classify(error, write=True))

@@ -54,14 +54,6 @@ COLUMN_TYPES: dict[str, type] = {COUNTER: int, OWNER: str, STEALER: str, CHECKPO
 READY_PROBE_KEY = "NotExistLease"
 """Key that no shard has; reading it shows whether the table answers."""
 
-CONDITION_CHECK_FAIL = "OTSConditionCheckFail"
-"""What the service answers for a row that does not meet the condition of a write."""
-
-OBJECT_NOT_EXIST = "OTSObjectNotExist"
-OBJECT_ALREADY_EXIST = "OTSObjectAlreadyExist"
-NO_PERMISSION = "OTSNoPermissionAccess"
-"""What it answers for a table that is absent, that is there already, or that the account's policy withholds."""
-
 SMALLEST_VALUE: dict[type, Any] = {int: -(2**63), str: ""}
 """Below or equal to every value of the type: comparing with it asks whether the column is there at all."""
 

@@ -11,15 +11,8 @@ from tablestore import CapacityUnit, OTSClient, ReservedThroughput, TableMeta, T
 
 from streamclient.config import ClientConfig
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, StreamClientError
-from streamclient.lease.rows import (
-    KEY_SCHEMA,
-    NO_PERMISSION,
-    OBJECT_ALREADY_EXIST,
-    OBJECT_NOT_EXIST,
-    READY_PROBE_KEY,
-    key_of,
-)
-from streamclient.wire.service_errors import classify
+from streamclient.lease.rows import KEY_SCHEMA, READY_PROBE_KEY, key_of
+from streamclient.wire.service_errors import NO_PERMISSION, OBJECT_ALREADY_EXIST, OBJECT_NOT_EXIST, classify
 
 _log = logging.getLogger(__name__)
 

@@ -6,6 +6,7 @@ documentation's error list; where that gives no order, see the decision page on 
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 import zlib
@@ -99,6 +100,16 @@ def error_body(error: ServiceError) -> bytes:
     """The serialized Error message."""
     message: bytes = schema.Error(code=error.code, message=error.message).SerializeToString()
     return message
+
+
+def error_body_json(error: ServiceError) -> bytes:
+    """The same for a caller that speaks JSON."""
+    return json.dumps({"code": error.code, "message": error.message}).encode()
+
+
+def speaks_json(headers: Mapping[str, str]) -> bool:
+    """Whether a request is one of the SDKs' JSON operations, whose errors they read as JSON."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
 
 
 def body_too_large() -> ServiceError:

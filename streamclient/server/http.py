@@ -96,15 +96,16 @@ class HttpServer:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.raw_path.partition("?")[0]
+        headers = {name.lower(): value for name, value in request.headers.items()}  # Go sends canonical case
         try:
             body = await self._read_body(request)
             if path.startswith(ADMIN_PREFIX):
-                return self._administer(request, path, body)
+                return self._administer(request, path, headers, body)
             if request.method != "POST":
                 raise ServiceError(405, "OTSMethodNotAllowed", f"Only POST is allowed, not {request.method}.")
-            admitted = self._service.admit(path, _lower_case(request), body)
+            admitted = self._service.admit(path, headers, body)
         except ServiceError as error:
-            return _response(self._service.refuse(path, error))
+            return _response(self._service.refuse(path, headers, error))
         except (ConnectionError, web.RequestPayloadError):
             return _cut(request)
         return await self._execute(request, admitted)
@@ -155,8 +156,10 @@ class HttpServer:
             timer.cancel()
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
-    def _administer(self, request: web.BaseRequest, path: str, body: bytes) -> web.StreamResponse:
-        reply = self._admin.handle(request.method, path, dict(request.query), _lower_case(request), body)
+    def _administer(
+        self, request: web.BaseRequest, path: str, headers: Mapping[str, str], body: bytes
+    ) -> web.StreamResponse:
+        reply = self._admin.handle(request.method, path, dict(request.query), headers, body)
         return web.Response(status=reply.status, body=reply.body, content_type="application/json")
 
 
@@ -168,11 +171,6 @@ def _bind(host: str, port: int) -> socket.socket:
         code = error.errno if isinstance(error, OSError) else None
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise OSError(code, f"cannot listen on {host}:{port}: {reason}; choose another port, or 0 for any") from error
-
-
-def _lower_case(request: web.BaseRequest) -> Mapping[str, str]:
-    """Go sends canonical case: names are compared in lower case everywhere behind this line."""
-    return {name.lower(): value for name, value in request.headers.items()}
 
 
 def _response(answer: Answer) -> web.Response:

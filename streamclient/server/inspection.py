@@ -1,168 +1,128 @@
-"""What a request is about, read off its bytes without building messages: tables and row counts.
+"""What a request is about, and how many rows it moved: for fault rules and counters.
 
-Fault rules and counters need the table of every request before it is executed. A full parse would cost as much as
-some operations do, so these functions walk the protobuf fields and stop at the first one they need. They never raise:
-malformed input names no table and counts no row, and the engine rejects it afterwards.
+Messages are parsed here once more, beside the engine: protobuf's parser is so much faster than anything in Python that
+looking at the bytes by hand would cost more. These functions never raise: malformed input names no table and counts
+no row, and the engine rejects it afterwards.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator
+import struct
+from collections.abc import Callable, Mapping
+from typing import Any
 
-_LENGTH_DELIMITED = 2
-_VARINT_MAX_BYTES = 10
-"""A 64-bit number takes at most ten groups of seven bits; more is malformed."""
+from google.protobuf.message import DecodeError
 
-_TABLE_NAME_FIRST = frozenset(
-    {
-        "ComputeSplitPointsBySize",
-        "DeleteRow",
-        "DeleteTable",
-        "DescribeTable",
-        "GetRange",
-        "GetRow",
-        "ListStream",
-        "PutRow",
-        "StartLocalTransaction",
-        "UpdateRow",
-        "UpdateTable",
-    }
-)
-"""Operations whose request has ``table_name`` as field 1."""
-
-_TABLES_NESTED = frozenset({"BatchGetRow", "BatchWriteRow", "CreateTable"})
-"""Operations whose request has messages as field 1 that have the table name as their field 1."""
-
-_STREAM_ID_FIRST = frozenset({"DescribeStream", "GetShardIterator"})
+from streamclient.wire import schema
 
 
-def _varint(data: bytes, offset: int) -> tuple[int, int]:
-    value = 0
-    for index in range(_VARINT_MAX_BYTES):
-        byte = data[offset + index]
-        value |= (byte & 0x7F) << (7 * index)
-        if byte < 0x80:
-            return value, offset + index + 1
-    raise IndexError("varint is too long")
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Number and content of each length-delimited field, in wire order; other fields are skipped."""
-    offset = 0
-    while offset < len(data):
-        tag, offset = _varint(data, offset)
-        wire_type = tag & 7
-        if wire_type == _LENGTH_DELIMITED:
-            length, offset = _varint(data, offset)
-            if offset + length > len(data):
-                raise IndexError("field is cut short")
-            yield tag >> 3, data[offset : offset + length]
-            offset += length
-        elif wire_type == 0:
-            _, offset = _varint(data, offset)
-        elif wire_type in (1, 5):
-            offset += 8 if wire_type == 1 else 4
-        else:
-            raise IndexError("unknown wire type")
-
-
-def _first(data: bytes, number: int) -> bytes:
-    return next((content for found, content in _fields(data) if found == number), b"")
-
-
-def _table_of_stream(stream_id: bytes) -> str:
+def _table_of_stream(stream_id: str) -> str:
     """A stream id is the table name, an underscore and the creation time."""
-    return stream_id.rpartition(b"_")[0].decode()
+    return stream_id.rpartition("_")[0]
 
 
-def _table_of_iterator(iterator: bytes) -> str:
+def _table_of_iterator(iterator: str) -> str:
     """An iterator is base64 of the stream id behind its length, and more."""
     start = base64.b64decode(iterator)
-    return _table_of_stream(start[1 : 1 + start[0]])
+    return _table_of_stream(start[1 : 1 + start[0]].decode())
 
 
-def _tables(operation: str, body: bytes) -> tuple[str, ...]:
-    if operation in _TABLE_NAME_FIRST:
-        return (_first(body, 1).decode(),)
-    if operation in _TABLES_NESTED:
-        return tuple(_first(content, 1).decode() for number, content in _fields(body) if number == 1)
-    if operation in _STREAM_ID_FIRST:
-        return (_table_of_stream(_first(body, 1)),)
-    if operation == "GetStreamRecord":
-        return (_table_of_iterator(_first(body, 1)),)
-    return ()
+def _own_name(request: Any) -> tuple[str, ...]:
+    return (request.table_name,)
+
+
+def _nested_names(request: Any) -> tuple[str, ...]:
+    return tuple(table.table_name for table in request.tables)
+
+
+_TABLES: Mapping[str, Callable[[Any], tuple[str, ...]]] = {
+    "BatchGetRow": _nested_names,
+    "BatchWriteRow": _nested_names,
+    "ComputeSplitPointsBySize": _own_name,
+    "CreateTable": lambda request: (request.table_meta.table_name,),
+    "DeleteRow": _own_name,
+    "DeleteTable": _own_name,
+    "DescribeStream": lambda request: (_table_of_stream(request.stream_id),),
+    "DescribeTable": _own_name,
+    "GetRange": _own_name,
+    "GetRow": _own_name,
+    "GetShardIterator": lambda request: (_table_of_stream(request.stream_id),),
+    "GetStreamRecord": lambda request: (_table_of_iterator(request.shard_iterator),),
+    "ListStream": _own_name,
+    "PutRow": _own_name,
+    "UpdateRow": _own_name,
+    "UpdateTable": _own_name,
+}
+"""Where the requests name their tables; those not listed name none."""
 
 
 def tables_of(operation: str, body: bytes) -> tuple[str, ...]:
     """The tables that a request names, in its order; empty where it names none or cannot be read."""
-    try:
-        return tuple(table for table in _tables(operation, body) if table)
-    except (IndexError, UnicodeDecodeError, binascii.Error, ValueError):
+    find = _TABLES.get(operation)
+    if find is None:
         return ()
+    try:
+        names = find(schema.OPERATIONS[operation].request.FromString(body))
+    except (DecodeError, IndexError, binascii.Error, ValueError, TypeError):
+        return ()
+    return tuple(name for name in names if name and isinstance(name, str))
 
 
-def _batch_rows(body: bytes) -> int:
-    """Rows of all tables of a batch write request: field 2 of each field 1."""
-    tables = (content for number, content in _fields(body) if number == 1)
-    return sum(1 for table in tables for number, _ in _fields(table) if number == 2)
+_ROWS_WRITTEN: Mapping[str, Callable[[Any], int]] = {
+    "BatchWriteRow": lambda request: sum(len(table.rows) for table in request.tables),
+    "DeleteRow": lambda request: 1,
+    "PutRow": lambda request: 1,
+    "UpdateRow": lambda request: 1,
+}
 
 
 def rows_written(operation: str, body: bytes) -> int:
     """How many rows a request asks to write; rows that the server refuses count too."""
-    if operation in ("PutRow", "UpdateRow", "DeleteRow"):
-        return 1
-    if operation != "BatchWriteRow":
-        return 0
-    try:
-        return _batch_rows(body)
-    except IndexError:
-        return 0
+    count = _ROWS_WRITTEN.get(operation)
+    return 0 if count is None else _count(count, schema.OPERATIONS[operation].request, body)
 
 
-_TAG_KEY, _TAG_DATA, _TAG_CELL, _TAG_DELETE, _TAG_ROW_CHECKSUM, _TAG_CELL_CHECKSUM = 1, 2, 3, 8, 9, 10
-_CELL_FIELD_BYTES = {6: 1, 7: 8, _TAG_ROW_CHECKSUM: 1, _TAG_CELL_CHECKSUM: 1}
-"""Payload sizes of PlainBuffer tags whose payload has no length of its own: type, timestamp and the checksums."""
-_NAME_AND_VALUE_TAGS = (4, 5)
+_NAME_AND_VALUE_TAGS = frozenset({4, 5})
+_ROW_CHECKSUM_TAG = 9
+_PAYLOAD_BYTES = (0, 0, 0, 0, 0, 0, 1, 8, 0, 1, 1)
+"""By tag, of those without a length in front: size of the payload."""
+_HEADER_BYTES = 4
+_read_length = struct.Struct("<I").unpack_from
 
 
 def _plainbuffer_rows(data: bytes) -> int:
     """Rows of a PlainBuffer block, counted by their checksums."""
     count = 0
-    offset = 4  # the block header
-    while offset < len(data):
+    offset = _HEADER_BYTES
+    end = len(data)
+    while offset < end:
         tag = data[offset]
-        offset += 1
         if tag in _NAME_AND_VALUE_TAGS:
-            offset += 4 + int.from_bytes(data[offset : offset + 4], "little")
+            offset += 5 + _read_length(data, offset + 1)[0]
         else:
-            count += tag == _TAG_ROW_CHECKSUM
-            offset += _CELL_FIELD_BYTES.get(tag, 0)
+            count += tag == _ROW_CHECKSUM_TAG
+            offset += 1 + _PAYLOAD_BYTES[tag]
     return count
 
 
-def _records(answer: bytes) -> int:
-    return sum(1 for number, _ in _fields(answer) if number == 1)
-
-
-def _batch_get_rows(answer: bytes) -> int:
-    tables = (content for number, content in _fields(answer) if number == 1)
-    rows = (row for table in tables for number, row in _fields(table) if number == 2)
-    return sum(1 for row in rows if _first(row, 4))
+_ROWS_READ: Mapping[str, Callable[[Any], int]] = {
+    "BatchGetRow": lambda answer: sum(1 for table in answer.tables for row in table.rows if row.row),
+    "GetRange": lambda answer: _plainbuffer_rows(answer.rows),
+    "GetRow": lambda answer: 1 if answer.row else 0,
+    "GetStreamRecord": lambda answer: len(answer.stream_records),
+}
 
 
 def rows_read(operation: str, answer: bytes) -> int:
     """How many rows, or stream records, an answer of a reading operation holds."""
+    count = _ROWS_READ.get(operation)
+    return 0 if count is None else _count(count, schema.OPERATIONS[operation].response, answer)
+
+
+def _count(count: Callable[[Any], int], message_class: Any, data: bytes) -> int:
     try:
-        if operation == "GetStreamRecord":
-            return _records(answer)
-        if operation == "GetRow":
-            return 1 if _first(answer, 2) else 0
-        if operation == "GetRange":
-            return _plainbuffer_rows(_first(answer, 2))
-        if operation == "BatchGetRow":
-            return _batch_get_rows(answer)
-    except IndexError:
+        return count(message_class.FromString(data))
+    except (DecodeError, IndexError, struct.error, ValueError):
         return 0
-    return 0

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from streamclient.server.changes import StoredState
 from streamclient.server.rows import decode_body
 from streamclient.server.state import CLOCK_OFFSET, ServerState
-from streamclient.server.storage import StoredState
 from streamclient.server.streams import Shard, StoredRecord, Stream, StreamDefinition
 from streamclient.server.tables import Table, TableDefinition
 

@@ -71,9 +71,7 @@ def make_row(names: KeyNames, key: tuple[KeyValue, ...], columns: Columns, writt
 def all_cells(columns: Columns) -> tuple[Cell, ...]:
     """Cells in the order of answers: columns by name, versions newest first."""
     return tuple(
-        Cell(name, value, timestamp_millis=timestamp)
-        for name in sorted(columns)
-        for timestamp, value in columns[name]
+        Cell(name, value, timestamp_millis=timestamp) for name in sorted(columns) for timestamp, value in columns[name]
     )
 
 
@@ -90,7 +88,9 @@ def decode_body(body: bytes, written_millis: int) -> StoredRow:
         version = (cast(int, cell.timestamp_millis), cast(ColumnValue, cell.value))
         columns[cell.name] = (*columns.get(cell.name, ()), version)
     names = tuple(name for name, _ in row.primary_key)
-    return make_row(names, cast("tuple[KeyValue, ...]", tuple(value for _, value in row.primary_key)), columns, written_millis)
+    return make_row(
+        names, cast("tuple[KeyValue, ...]", tuple(value for _, value in row.primary_key)), columns, written_millis
+    )
 
 
 def with_version(versions: tuple[Version, ...], version: Version) -> tuple[Version, ...]:

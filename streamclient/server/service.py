@@ -12,7 +12,7 @@ from attrs import frozen
 from streamclient.server import inspection
 from streamclient.server.auth import Credentials, Signer
 from streamclient.server.counters import RequestCounters
-from streamclient.server.envelope import OpenedRequest, error_body, open_request, seal
+from streamclient.server.envelope import OpenedRequest, error_body, error_body_json, open_request, seal, speaks_json
 from streamclient.server.errors import ServiceError
 from streamclient.server.faults import Fail, FailRows, FaultBook, Harm
 from streamclient.server.partial import execute_partially
@@ -70,6 +70,8 @@ class Admitted:
 
     path: str
     opened: OpenedRequest
+    json: bool
+    """Whether the caller speaks JSON, as the SDKs do for some operations that are not served here."""
     tables: tuple[str, ...]
     harm: Harm
 
@@ -96,7 +98,7 @@ class Service:
         """
         opened = open_request(path, headers, body, self.credentials, real_time())
         tables = inspection.tables_of(opened.operation, opened.body)
-        return Admitted(path, opened, tables, self.faults.harm(opened.operation, tables))
+        return Admitted(path, opened, speaks_json(headers), tables, self.faults.harm(opened.operation, tables))
 
     def execute(self, admitted: Admitted) -> Answer:
         """Execute as far as the faults let it, count, and sign the answer. Never raises."""
@@ -105,7 +107,7 @@ class Service:
             answer = self._answer(operation, body, admitted.harm)
         except ServiceError as error:
             self.counters.add(operation, admitted.tables, failed=True)
-            return _error_answer(admitted.path, error, admitted.opened.signer)
+            return _error_answer(admitted.path, error, admitted.opened.signer, json=admitted.json)
         self.counters.add(
             operation,
             admitted.tables,
@@ -118,9 +120,9 @@ class Service:
         """Count a request that is cut off before it is executed."""
         self.counters.add(admitted.opened.operation, admitted.tables, failed=True)
 
-    def refuse(self, path: str, error: ServiceError) -> Answer:
+    def refuse(self, path: str, headers: Mapping[str, str], error: ServiceError) -> Answer:
         """The unsigned answer to a request whose caller is not proven."""
-        return _error_answer(path, error, None)
+        return _error_answer(path, error, None, json=speaks_json(headers))
 
     def _answer(self, operation: str, body: bytes, harm: Harm) -> bytes:
         action = harm.action
@@ -146,6 +148,6 @@ def _injected(action: Fail) -> ServiceError:
     return ServiceError(action.http_status or status, action.code, action.message or message)
 
 
-def _error_answer(path: str, error: ServiceError, signer: Signer | None) -> Answer:
-    body = error_body(error)
+def _error_answer(path: str, error: ServiceError, signer: Signer | None, *, json: bool) -> Answer:
+    body = error_body_json(error) if json else error_body(error)
     return Answer(error.http_status, seal(path, body, real_time(), signer), body)

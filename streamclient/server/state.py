@@ -8,11 +8,7 @@ from __future__ import annotations
 
 from attrs import evolve
 
-from streamclient.server.clock import Clock
-from streamclient.server.errors import stream_missing, table_missing
-from streamclient.server.limits import DEFAULT_LIMITS, Limits
-from streamclient.server.rows import StoredRow
-from streamclient.server.storage import (
+from streamclient.server.changes import (
     AppendRecord,
     Change,
     DeleteRow,
@@ -26,6 +22,10 @@ from streamclient.server.storage import (
     Storage,
     TrimRecords,
 )
+from streamclient.server.clock import Clock
+from streamclient.server.errors import stream_missing, table_missing
+from streamclient.server.limits import DEFAULT_LIMITS, Limits
+from streamclient.server.rows import StoredRow
 from streamclient.server.streams import Shard, ShardDefinition, StoredRecord, Stream, StreamDefinition
 from streamclient.server.tables import Table, TableDefinition
 
@@ -36,9 +36,17 @@ CLOCK_OFFSET = "clock_offset_micros"
 class ServerState:
     """Tables by name, streams by id, and the journal of changes."""
 
-    def __init__(self, *, clock: Clock, storage: Storage, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        storage: Storage,
+        limits: Limits = DEFAULT_LIMITS,
+        stream_enabling_millis: int = 0,
+    ) -> None:
         self.clock = clock
         self.limits = limits
+        self.stream_enabling_millis = stream_enabling_millis
         self.tables: dict[str, Table] = {}
         self.streams: dict[str, Stream] = {}
         self.last_number = 0
@@ -174,9 +182,7 @@ class ServerState:
         self._forget(stream, shard, shard.position_at(stream.cutoff_micros(record.timestamp_micros)))
         position = stream.append(shard, record)
         self._note(
-            AppendRecord(
-                shard.definition.number, position, record.timestamp_micros, record.size_bytes, record.element
-            )
+            AppendRecord(shard.definition.number, position, record.timestamp_micros, record.size_bytes, record.element)
         )
 
     def forget_expired(self, stream: Stream) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from streamclient.server.storage import Change, StoredState
+from streamclient.server.changes import Change, StoredState
 
 
 class MemoryStorage:

@@ -114,7 +114,7 @@ class Shard:
         return self.first_position + bisect_left(self._timestamps, timestamp_micros)
 
     def page(self, position: int, limit: int, limit_bytes: int) -> list[StoredRecord]:
-        """Records from a position on: at most ``limit``, and within ``limit_bytes`` unless the first alone is larger."""
+        """Records from a position on: at most ``limit``, and ``limit_bytes`` unless the first is larger."""
         taken: list[StoredRecord] = []
         total = 0
         start = position - self.first_position

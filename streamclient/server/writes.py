@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, cast
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from streamclient.records import ColumnValue, KeyValue, SequenceInfo
 from streamclient.server.capacity import units
@@ -55,7 +55,7 @@ class RowWrite:
     kind: OperationType
     key: tuple[tuple[str, KeyValue | KeyBound], ...]
     cells: tuple[Cell, ...] = ()
-    condition: Condition = Condition()
+    condition: Condition = field(factory=Condition)
     return_type: ReturnType = ReturnType.NONE
     return_columns: tuple[str, ...] = ()
 
@@ -208,9 +208,7 @@ def _put(
         version = (timestamp, cast(ColumnValue, cell.value))
         columns[cell.name] = with_version(columns.get(cell.name, ()), version)
     recorded = tuple(
-        Cell(name, value, timestamp_millis=timestamp)
-        for name in sorted(columns)
-        for timestamp, value in columns[name]
+        Cell(name, value, timestamp_millis=timestamp) for name in sorted(columns) for timestamp, value in columns[name]
     )
     return {name: versions[:max_versions] for name, versions in columns.items()}, recorded
 

@@ -29,15 +29,18 @@ SYSTEM_NAMES = (
 )
 """Columns that are added to those of the table, each behind the prefix."""
 
-DIRECTORY_NAMES = ("shard", "start")
-"""Directory keys of the lake, which Spark shows as columns, each behind the prefix."""
+DIRECTORY_NAMES = ("shard", "start", "part")
+"""Directory keys of the lake, which Spark's own readers show as columns, each behind the prefix."""
 
 Cell = tuple[str, Any]
 
 
 def newest_cells(columns: Sequence[RecordColumn]) -> dict[str, RecordColumn]:
     """The put cell that shows, by column: the one with the newest version, or the first of equals."""
-    newest: dict[str, RecordColumn] = {}
+    newest = {cell.name: cell for cell in columns if cell.operation is ColumnOperation.PUT}
+    if len(newest) == len(columns):
+        return newest
+    newest.clear()
     for cell in columns:
         if cell.operation is ColumnOperation.PUT:
             known = newest.get(cell.name)
@@ -68,23 +71,23 @@ class RawColumns:
         for index, record in enumerate(records):
             shown = newest_cells(record.columns)
             raw.cells.append(shown)
-            for name, value in record.primary_key:
-                raw._put(index, name, value)
-            for name, cell in shown.items():
-                raw._put(index, name, cell.value)
+            raw._put(index, record.primary_key)
+            raw._put(index, [(name, cell.value) for name, cell in shown.items()])
+        raw.types = {name: set(map(type, values)) - {type(None)} for name, values in raw.values.items()}
         raw.primary_key = _one_key(shard_id, records)
         return raw
 
-    def _put(self, index: int, name: str, value: Any) -> None:
-        column = self.values.get(name)
-        if column is None:
-            column = self.values[name] = []
-            self.types[name] = set()
-        missing = index - len(column)
-        if missing:
-            column.extend([None] * missing)
-        column.append(value)
-        self.types[name].add(type(value))
+    def _put(self, index: int, pairs: Sequence[Cell]) -> None:
+        # Called for each record, so kept to a few operations per value.
+        columns = self.values
+        for name, value in pairs:
+            column = columns.get(name)
+            if column is None:
+                column = columns[name] = []
+            missing = index - len(column)
+            if missing:
+                column.extend([None] * missing)
+            column.append(value)
 
 
 def _one_key(shard_id: str, records: Sequence[StreamRecord]) -> tuple[str, ...]:

@@ -44,7 +44,7 @@ class Committer:
         self._tenancies: list[Tenancy] = []
         self._thread: threading.Thread | None = None
         self._buffered_bytes = 0
-        self._waiting = 0
+        self._waiting_for_room = 0
         self._is_closed = False
         self._alone: set[str] = set()
 
@@ -66,7 +66,7 @@ class Committer:
     def offer(self, tenancy: Tenancy, page: Page) -> None:
         """Add a page, once there is room for it; raises the shard's failure as soon as there is one."""
         with self._changed:
-            self._wait_for(lambda: tenancy.is_ended or self._is_closed or self._has_room(page), tenancy, "room")
+            self._wait_for_room(tenancy, page)
             tenancy.raise_error()
             self._refuse_if_closed()
             if tenancy.is_lost:
@@ -119,19 +119,21 @@ class Committer:
         taken = self._buffered_bytes
         return taken == 0 or taken + page.size_bytes <= self._config.max_buffered_bytes
 
-    def _wait_for(self, ready: Callable[[], bool], tenancy: Tenancy, what: str) -> None:
-        if ready():
-            return
-        self._waiting += 1
+    def _wait_for_room(self, tenancy: Tenancy, page: Page) -> None:
+        # While anyone waits, everything that is buffered is due: only a commit makes room.
+        self._waiting_for_room += 1
         self._changed.notify_all()
         try:
-            if not self._changed.wait_for(ready, self._config.max_wait_millis / 1000):
-                raise StreamClientException(
-                    f"shard {tenancy.shard_info.shard_id} waited {self._config.max_wait_millis} ms for {what} "
-                    "(SparkConfig.max_wait_millis): the sink does not keep up, or hangs"
-                )
+            self._wait_for(lambda: tenancy.is_ended or self._is_closed or self._has_room(page), tenancy, "room")
         finally:
-            self._waiting -= 1
+            self._waiting_for_room -= 1
+
+    def _wait_for(self, ready: Callable[[], bool], tenancy: Tenancy, what: str) -> None:
+        if not self._changed.wait_for(ready, self._config.max_wait_millis / 1000):
+            raise StreamClientException(
+                f"shard {tenancy.shard_info.shard_id} waited {self._config.max_wait_millis} ms for {what} "
+                "(SparkConfig.max_wait_millis): the sink does not keep up, or hangs"
+            )
 
     def _abandon(self, tenancy: Tenancy) -> None:
         tenancy.is_lost = True
@@ -166,7 +168,7 @@ class Committer:
     def _due_at(self, tenancy: Tenancy) -> float | None:
         if tenancy.is_ended or tenancy.in_flight is not None or not tenancy.buffer.pages:
             return None
-        if tenancy.is_flushing or self._waiting:
+        if tenancy.is_flushing or self._waiting_for_room:
             return tenancy.buffer.pages[0].arrived_at
         return tenancy.buffer.due_at(self._config)
 

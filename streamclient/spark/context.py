@@ -22,6 +22,16 @@ def _digest(*parts: str) -> str:
     return sha256("\0".join(parts).encode()).hexdigest()[:_KEY_CHARACTERS]
 
 
+def output_key(stream_id: str, shard_id: str, start_position: str) -> str:
+    """Key of a batch's output; see ``ShardRange.output_key``."""
+    return _digest(stream_id, shard_id, start_position)
+
+
+def sequence_text(sequence: SequenceInfo) -> str:
+    """Sequence information as text of fixed width, so that text order is sequence order."""
+    return f"{sequence.epoch:010d}/{sequence.timestamp_micros:020d}/{sequence.row_index:010d}"
+
+
 @frozen
 class ShardRange:
     """The records of one shard in a batch: everything after ``start_position`` up to ``end_position``."""
@@ -45,7 +55,7 @@ class ShardRange:
         After a crash the batch starts again at the same stored checkpoint, but may end elsewhere. Everything written
         and not checkpointed therefore has this key, and replacing all of it neither loses nor repeats a record.
         """
-        return _digest(self.stream_id, self.shard_id, self.start_position)
+        return output_key(self.stream_id, self.shard_id, self.start_position)
 
 
 @frozen

@@ -30,6 +30,14 @@ _f64 = struct.Struct("<d").unpack_from
 _extension = struct.Struct("<BIBIBIBqBI").unpack_from
 _sequence = struct.Struct("<BIBqBI").unpack_from
 
+_USUAL_EXTENSION = (
+    tags.EXTENSION_BYTES,
+    tags.TAG_SEQUENCE,
+    tags.SEQUENCE_BYTES,
+    tags.TAG_SEQUENCE_EPOCH,
+    tags.TAG_SEQUENCE_TIMESTAMP,
+    tags.TAG_SEQUENCE_ROW_INDEX,
+)
 _LOOP_BELOW_BYTES = 64
 """Longer values amortise a call, and crc8 has a faster way for them."""
 
@@ -65,7 +73,7 @@ _cached_crc8 = lru_cache(maxsize=1024)(crc8)  # timestamps: all cells of a write
 def read_value(data: bytes, offset: int) -> tuple[ColumnValue | KeyBound, int]:
     """One type byte with its payload; returns the value and the offset after it."""
     kind = data[offset]
-    if kind in (tags.TYPE_STRING, tags.TYPE_BLOB):
+    if kind == tags.TYPE_STRING or kind == tags.TYPE_BLOB:  # noqa: PLR1714 -- this runs once per cell
         begin = offset + 5
         end = begin + _u32(data, offset + 1)[0]
         if end > len(data):
@@ -105,7 +113,7 @@ def _read_cell(data: bytes, offset: int) -> tuple[str, ColumnValue | KeyBound | 
         if _u32(data, offset + 1)[0] != end - begin:
             fail(offset + 1, f"value length {_u32(data, offset + 1)[0]}", f"{end - begin}, which its content has")
         if end - begin < _LOOP_BELOW_BYTES:
-            for byte in data[begin:end]:  # the loop of crc8, without the call: half of all time is spent here
+            for byte in data[begin:end]:  # the loop of crc8, without the call
                 crc = TABLE[crc ^ byte]
         else:
             crc = crc8(data[begin:end], crc)
@@ -173,8 +181,9 @@ def read_row(data: bytes, offset: int, make_cell: CellMaker[_T]) -> ParsedRow[_T
 
 def _read_extension(data: bytes, offset: int) -> tuple[SequenceInfo, int]:
     """The extension, whose usual form is fixed; other entries are skipped by their length, as the Java SDK does."""
-    if _u32(data, offset + 1)[0] == tags.EXTENSION_BYTES and data[offset + 5] == tags.TAG_SEQUENCE:
-        return _read_sequence(data, offset + 5), offset + 5 + tags.EXTENSION_BYTES
+    _, length, tag, size, epoch_tag, epoch, time_tag, timestamp, index_tag, row_index = _extension(data, offset)
+    if (length, tag, size, epoch_tag, time_tag, index_tag) == _USUAL_EXTENSION and timestamp >= 0:
+        return SequenceInfo(epoch, timestamp, row_index), offset + 5 + tags.EXTENSION_BYTES
     end = offset + 5 + _u32(data, offset + 1)[0]
     if end > len(data):
         fail(offset + 1, f"an extension up to byte {end}", f"one that ends by byte {len(data)}")

@@ -55,8 +55,7 @@ class PurePythonCodec:
         records: list[StreamRecord] = []
         for entry in message.stream_records:
             try:
-                origin = entry.origin_record if entry.HasField("origin_record") else None
-                records.append(_decode_record(entry.action_type, entry.record, origin))
+                records.append(_decode_record(entry.action_type, entry.record, entry.origin_record))
             except CodecError as error:
                 raise CodecError(
                     f"record {len(records)} of a page of {len(message.stream_records)}: {error}"
@@ -104,7 +103,7 @@ _OPERATION_NUMBERS = {
 }
 
 
-def _decode_record(action_type: int, data: bytes, origin: bytes | None) -> StreamRecord:
+def _decode_record(action_type: int, data: bytes, origin: bytes) -> StreamRecord:
     known = _DECODERS.get(action_type)
     if known is None:
         raise CodecError(

@@ -75,7 +75,9 @@ def classify(error: Exception, *, write: bool) -> StreamClientError:
     if isinstance(error, StreamClientError):
         return error
     if isinstance(error, OTSServiceError):
-        return _answer(error.code, error.message, write, error.http_status, error.request_id)
+        return from_answer(
+            error.code, error.message, write=write, http_status=error.http_status, request_id=error.request_id
+        )
     if isinstance(error, OTSClientError):
         return _client_error(error, write)
     if isinstance(error, _NO_ANSWER):
@@ -87,12 +89,10 @@ def classify(error: Exception, *, write: bool) -> StreamClientError:
     return StreamClientException(f"a call failed outside the service: {_text(error)}")
 
 
-def classify_row(code: str, message: str, *, write: bool) -> StreamClientError:
-    """Translate the error of one row of a batch, which comes without status of its own."""
-    return _answer(code, message, write, None, None)
-
-
-def _answer(code: str, message: str, write: bool, http_status: int | None, request_id: str | None) -> StreamClientError:
+def from_answer(
+    code: str, message: str, *, write: bool, http_status: int | None = None, request_id: str | None = None
+) -> StreamClientError:
+    """Translate an error that the service named, for a whole request or for one row of a batch (without status)."""
     text = f"{code}: {message}"
     if request_id:
         text = f"{text} (request {request_id})"

@@ -18,8 +18,10 @@ from streamclient.worker.positions import HandedOutPositions
 class CheckpointTicket:
     """One request under way: the owner answers it once, the caller waits for it."""
 
-    def __init__(self, value: str) -> None:
+    def __init__(self, value: str, is_open: Callable[[], bool]) -> None:
         self.value = value
+        self.is_open = is_open
+        """Whether the checkpointer that sent it is still in use."""
         self.answered = threading.Event()
         self.outcome: CheckpointOutcome | None = None
         self.error: Exception | None = None
@@ -82,7 +84,7 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
             if text == self._stored:
                 return
             self._positions.requested(number)
-        ticket = CheckpointTicket(text)
+        ticket = CheckpointTicket(text, lambda: not self._closed_because)
         if not self._send(ticket, seconds):
             raise ShutdownException(f"checkpoint {text!r} of shard {self._shard_id} was not stored: the worker ended")
         if not self._wait(ticket.answered, seconds):

@@ -43,6 +43,11 @@ class ShardConsumer(ConsumerState):
             self._session.checkpointer.close("this worker no longer holds the lease")
         self._stop_if_idle()
 
+    def abandon(self) -> None:
+        """The worker ends without waiting for user code that still runs; it can store nothing any more."""
+        if self._session is not None:
+            self._session.checkpointer.close("the worker ended before the processor did")
+
     def checkpoint_requested(self) -> None:
         """A checkpoint is on its way; exactly one ``checkpoint_answered`` follows."""
         self._open_requests += 1
@@ -68,7 +73,7 @@ class ShardConsumer(ConsumerState):
             RecordProcessorCheckpointer(
                 self.shard_id,
                 initial,
-                partial(around.send_checkpoint, self),
+                partial(around.send_checkpoint, self.shard_info),
                 around.wait,
                 around.config.checkpoint_timeout_millis,
             ),
@@ -328,7 +333,7 @@ class ShardConsumer(ConsumerState):
             elif self._stop is ShutdownReason.PROCESS_DONE:
                 end = ConsumerEnd.DONE
         self._reason = ""
-        self._around.ended(self, end)
+        self._around.ended(self.shard_info, end)
 
 
 def _as_application_error(shard_id: str, error: BaseException) -> ApplicationException:

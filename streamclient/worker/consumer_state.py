@@ -14,7 +14,7 @@ from streamclient.config import ClientConfig
 from streamclient.core.events import ConsumerEnd, StartConsumer
 from streamclient.core.lifecycle import PUBLIC_STATES, Outcome, Phase, next_phase
 from streamclient.interfaces import IRecordProcessor
-from streamclient.model import ShardStatus, ShutdownReason
+from streamclient.model import ShardInfo, ShardStatus, ShutdownReason
 from streamclient.stream.api import RecordPage, StreamApi
 from streamclient.worker.backoff import ConsumerBackoff
 from streamclient.worker.checkpointer import CheckpointTicket
@@ -39,8 +39,8 @@ class Surroundings:
     max_records: int
     dice: random.Random
     wait: Callable[[threading.Event, float], bool]
-    send_checkpoint: Callable[[ShardConsumer, CheckpointTicket, float], bool]
-    ended: Callable[[ShardConsumer, ConsumerEnd], None]
+    send_checkpoint: Callable[[ShardInfo, CheckpointTicket, float], bool]
+    ended: Callable[[ShardInfo, ConsumerEnd], None]
 
 
 class ConsumerState:

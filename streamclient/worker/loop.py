@@ -83,6 +83,11 @@ class OwnerLoop:
         return self._inside == threading.get_ident()
 
     @property
+    def is_closed(self) -> bool:
+        """Whether nothing runs any more."""
+        return self._closed
+
+    @property
     def next_timer(self) -> float | None:
         """When the earliest timer is due, if there is one."""
         while self._timers and self._timers[0][2].function is None:

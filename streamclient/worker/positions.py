@@ -44,8 +44,13 @@ class HandedOutPositions:
             self._numbers.popitem(last=False)
 
     def retract(self) -> None:
-        """The batch before the permitted position failed: permit only what came before it."""
+        """The batch before the permitted position failed: permit only what came before it.
+
+        A position that was already requested stays: whoever asked for it said that everything before it is safe.
+        """
         before, number = self._permitted_before
+        if self._numbers.get(self.permitted, 0) <= self._oldest_allowed and self._oldest_allowed > number:
+            return
         if before != self.permitted:
             self._numbers.pop(self.permitted, None)
             self._numbers[before] = number

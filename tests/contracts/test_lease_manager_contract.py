@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from streamclient.interfaces import ILeaseManager
 from streamclient.lease import MemoryLeaseManager
+from streamclient.lease.manager import LeaseManager
 from streamclient.model import Lease
+from streamclient.server import LocalTablestore
 from streamclient.testing.contracts import (
     LEASE_MANAGER_SCENARIOS,
     check_lease_manager,
@@ -64,3 +68,18 @@ def test_the_contract_finds_a_broken_manager(broken: type[ILeaseManager], scenar
 
 def test_scenarios_are_named_by_their_rule() -> None:
     assert all(" " not in name and not name.startswith("_") for name in LEASE_MANAGER_SCENARIOS)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalTablestore]:
+    with LocalTablestore() as local:
+        yield local
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", LEASE_MANAGER_SCENARIOS)
+def test_a_status_table_keeps_the_contract(server: LocalTablestore, scenario: str) -> None:
+    """Over real HTTP, through the official SDK."""
+    client = server.client()
+
+    check_lease_manager_scenario(scenario, lambda stream_id: LeaseManager(client, "status", stream_id))

@@ -130,7 +130,9 @@ def test_dates_of_every_sdk_are_read(date: str) -> None:
     assert opened(signed(date=date)).operation == "ListTable"
 
 
-@pytest.mark.parametrize("date", ["", "yesterday", "2026-11-21 14:53:41", "2026-13-21T14:53:41.000Z", "2026-11-21T14:53"])
+@pytest.mark.parametrize(
+    "date", ["", "yesterday", "2026-11-21 14:53:41", "2026-13-21T14:53:41.000Z", "2026-11-21T14:53"]
+)
 def test_a_date_that_is_none_is_refused(date: str) -> None:
     assert refusal(signed(date=date)) == (400, "OTSParameterInvalid", f"Invalid date format: {date}.")
 
@@ -246,9 +248,10 @@ def test_another_compression_is_refused() -> None:
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1), timezones=st.just(timezone.utc)))
-def test_answers_always_carry_a_date_with_fraction(now: datetime) -> None:
+@given(st.integers(0, 4_000_000_000_000_000) | st.integers(0, 4_000_000_000).map(lambda second: second * 1_000_000))
+def test_answers_always_carry_a_date_with_fraction(micros: int) -> None:
     """The Python SDK refuses a date without one; a whole second must not lose it."""
+    now = datetime.fromtimestamp(0, timezone.utc) + timedelta(microseconds=micros)
     text = seal("/ListTable", b"", now, None)["x-ots-date"]
 
     assert datetime.strptime(text + "+0000", "%Y-%m-%dT%H:%M:%S.%fZ%z") == now

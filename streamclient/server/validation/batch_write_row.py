@@ -39,6 +39,8 @@ def validate(request: Any, limits: Limits) -> BatchWriteRow:
     if not request.tables:
         raise invalid("No row is specified in BatchWriteRow.")
     _check_tables(request.tables, limits)
+    if request.is_atomic and len(request.tables) > 1:
+        raise invalid("An atomic BatchWriteRow can only write to one table.")
     tables = tuple(_table(table, limits) for table in request.tables)
     size = sum(write.size_bytes for table in tables for write in table.writes)
     if size > limits.batch_write_bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from attrs import frozen
@@ -135,7 +136,7 @@ def _boundaries(partitions: Any, column: KeyColumn) -> tuple[bytes, ...]:
     ranges = [(_bound(each.begin, column), _bound(each.end, column)) for each in partitions]
     if not ranges:
         return ()
-    adjoining = all(before[1] == after[0] for before, after in zip(ranges, ranges[1:], strict=False))
+    adjoining = all(before[1] == after[0] for before, after in pairwise(ranges))
     ascending = all(begin < end for begin, end in ranges)
     if not (adjoining and ascending and ranges[0][0] == lowest and ranges[-1][1] == highest):
         raise invalid("Invalid partition range: ranges must ascend, adjoin, and reach from INF_MIN to INF_MAX.")

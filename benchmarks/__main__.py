@@ -1,0 +1,50 @@
+"""``python -m benchmarks``: run every group, print one table."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from benchmarks import decoding, leases, pages, parquet, workers
+from benchmarks.report import Line, machine, progress, table
+from benchmarks.settings import FULL, QUICK, Settings
+from benchmarks.stage import Stage
+
+GROUPS: Mapping[str, Callable[[Stage, Settings], list[Line]]] = {
+    "server": pages.measure,
+    "decode": decoding.measure,
+    "worker": workers.measure,
+    "parquet": parquet.measure,
+    "leases": leases.measure,
+}
+
+
+def run(groups: Sequence[str], settings: Settings) -> list[Line]:
+    """Measure the groups, in this order, against one server process."""
+    lines: list[Line] = []
+    with Stage() as stage:
+        for group in groups:
+            lines += GROUPS[group](stage, settings)
+    progress("")
+    return lines
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Print one table of measurements.")
+    parser.add_argument("--only", choices=GROUPS, action="append", help="measure this group only; may be repeated")
+    parser.add_argument("--quick", action="store_true", help="smallest sizes: shows that it runs, not how fast")
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    options = parser.parse_args(given)
+    heading = f"{machine()}\n`{' '.join(['python -m benchmarks', *given])}`\n"
+    started = time.monotonic()
+    lines = run(options.only or list(GROUPS), QUICK if options.quick else FULL)
+    print(heading)
+    print(table(lines))
+    print(f"\nTook {time.monotonic() - started:.0f} s.")
+
+
+if __name__ == "__main__":
+    main()

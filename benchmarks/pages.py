@@ -1,0 +1,108 @@
+"""How fast the local Tablestore serves pages of records, with as little client as possible."""
+
+from __future__ import annotations
+
+import http.client
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
+from functools import partial
+from urllib.parse import urlsplit
+
+from benchmarks.report import Line, Round, compare, interleaved, seconds_of
+from benchmarks.settings import Settings
+from benchmarks.stage import Stage
+from streamclient.server import DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET, DEFAULT_INSTANCE
+from streamclient.stream import TablestoreStreamApi
+from streamclient.wire import schema
+from streamclient.wire.signature import SIGNATURE_V2_HEADER, content_md5, sign_request_v2
+
+PAGE_SIZES = (1_000, 100)
+
+CONNECTIONS = 2
+"""As many as this benchmark's usual machine has cores."""
+
+READ_SECONDS = 30.0
+"""Time-out of one page; it takes milliseconds."""
+
+_PATH = "/GetStreamRecord"
+
+
+class PageReader:
+    """One keep-alive connection that asks for the same page again and again, and does not decode the answers."""
+
+    def __init__(self, endpoint: str, iterator: str, limit: int) -> None:
+        url = urlsplit(endpoint)
+        self._connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=READ_SECONDS)
+        request = schema.GetStreamRecordRequest(shard_iterator=iterator, limit=limit)
+        self._body: bytes = request.SerializeToString()
+        self._md5 = content_md5(self._body)
+
+    def read(self) -> bytes:
+        """One page, as bytes."""
+        self._connection.request("POST", _PATH, self._body, self._headers())
+        response = self._connection.getresponse()
+        body = response.read()
+        if response.status != http.HTTPStatus.OK:
+            raise RuntimeError(f"the server answered {response.status}: {body!r}")
+        return body
+
+    def read_many(self, count: int) -> None:
+        """So many pages, one after the other."""
+        for _ in range(count):
+            self.read()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def _headers(self) -> dict[str, str]:
+        headers = {
+            "x-ots-date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.000Z"),
+            "x-ots-apiversion": "2015-12-31",
+            "x-ots-accesskeyid": DEFAULT_ACCESS_KEY_ID,
+            "x-ots-instancename": DEFAULT_INSTANCE,
+            "x-ots-contentmd5": self._md5,
+        }
+        headers[SIGNATURE_V2_HEADER] = sign_request_v2(DEFAULT_ACCESS_KEY_SECRET, _PATH, headers)
+        return headers
+
+
+def measure(stage: Stage, settings: Settings) -> list[Line]:
+    """Pages per second by page size and number of connections."""
+    filled = stage.table(1, settings.stream_records)
+    streams = TablestoreStreamApi(stage.client())
+    shard = streams.describe_stream(filled.stream_id).shards[0].shard_id
+    iterator = streams.get_shard_iterator(filled.stream_id, shard)
+    rounds: dict[str, Round] = {}
+    contents: dict[str, tuple[int, int]] = {}
+    readers: list[PageReader] = []
+    for size, connections in ((PAGE_SIZES[0], 1), (PAGE_SIZES[0], CONNECTIONS), (PAGE_SIZES[1], 1)):
+        name = f"GetStreamRecord, {size} records per page, {connections} connection{'s' * (connections > 1)}"
+        own = [PageReader(stage.endpoint, iterator, size) for _ in range(connections)]
+        readers += own
+        contents[name] = (size, _checked_size(own[0].read(), size))
+        rounds[name] = partial(_rate, own, settings.pages)
+    try:
+        return compare("server", "pages/s", interleaved(settings.rounds, rounds), partial(_detail, contents))
+    finally:
+        for reader in readers:
+            reader.close()
+
+
+def _checked_size(body: bytes, expected: int) -> int:
+    found = len(schema.parse(schema.GetStreamRecordResponse, body).stream_records)
+    if found != expected:
+        raise RuntimeError(f"a page has {found} records, expected {expected}")
+    return len(body)
+
+
+def _rate(readers: list[PageReader], pages: int) -> float:
+    """Wall time: the work is in the other process."""
+    with ThreadPoolExecutor(len(readers)) as threads:
+        seconds = seconds_of(lambda: list(threads.map(lambda reader: reader.read_many(pages), readers)))
+    return len(readers) * pages / seconds
+
+
+def _detail(contents: dict[str, tuple[int, int]], name: str, figure: float) -> str:
+    records, size_bytes = contents[name]
+    return f"{figure * records:,.0f} records/s, {figure * size_bytes / 1e6:.1f} MB/s"

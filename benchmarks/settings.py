@@ -1,0 +1,45 @@
+"""How much is measured: enough for steady medians in a few minutes, or just enough to see that everything runs."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+
+@frozen(kw_only=True)
+class Settings:
+    """Sizes of one run."""
+
+    rounds: int
+    """Measured rounds of each candidate; an odd number, so that the median is a measured one."""
+    slow_rounds: int
+    """The same where one round takes seconds."""
+    pages: int
+    """Pages read per round from the server alone."""
+    stream_records: int
+    """Records in the stream that workers read; a multiple of all page and batch sizes."""
+    frame_batches: tuple[int, ...]
+    """Records per batch on the way into Parquet."""
+    lease_counts: tuple[int, ...]
+    lease_window_seconds: float
+    """How long requests to the status table are counted: a whole number of heartbeats."""
+
+
+FULL = Settings(
+    rounds=7,
+    slow_rounds=3,
+    pages=100,
+    stream_records=20_000,
+    frame_batches=(2_000, 10_000),
+    lease_counts=(100, 1_000),
+    lease_window_seconds=60.0,
+)
+
+QUICK = Settings(
+    rounds=1,
+    slow_rounds=1,
+    pages=2,
+    stream_records=2_000,
+    frame_batches=(1_000,),
+    lease_counts=(10,),
+    lease_window_seconds=6.0,
+)

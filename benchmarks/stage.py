@@ -1,0 +1,102 @@
+"""A local Tablestore in a process of its own, so that it and the client never wait for the same interpreter."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import subprocess
+import sys
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
+
+from tablestore import OTSClient
+
+from benchmarks.report import progress
+from benchmarks.tables import FilledTable, fill_table
+from streamclient.server import DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET, DEFAULT_INSTANCE
+
+STOP_SECONDS = 10.0
+"""A server that has nothing left to do stops within a fraction of this."""
+
+ADMIN_SECONDS = 30.0
+"""Time-out of one call to the admin surface."""
+
+_LISTENING = "listening on "
+_LOGGER = "streamclient.benchmarks.client"
+
+
+class Stage:
+    """The server and the tables that the groups share; a context manager. Nothing starts before it is needed."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self._endpoint = ""
+        self._tables: dict[tuple[int, int], FilledTable] = {}
+
+    def __enter__(self) -> Stage:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            with self._process as process:
+                process.terminate()
+                try:
+                    process.wait(STOP_SECONDS)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    raise
+
+    @property
+    def endpoint(self) -> str:
+        """``http://HOST:PORT`` of the running server."""
+        if self._process is None:
+            command = [sys.executable, "-m", "streamclient.server", "--port", "0"]
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+            line = self._process.stdout.readline() if self._process.stdout is not None else ""
+            if not line.startswith(_LISTENING):
+                raise RuntimeError(f"the server did not start; its first line was {line!r}")
+            self._endpoint = line.removeprefix(_LISTENING).strip()
+        return self._endpoint
+
+    def client(self) -> OTSClient:
+        """A client of the official SDK."""
+        # Below this level the SDK renders each request as text before it asks whether anybody listens.
+        logging.getLogger(_LOGGER).setLevel(logging.WARNING)
+        return OTSClient(
+            self.endpoint, DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET, DEFAULT_INSTANCE, logger_name=_LOGGER
+        )
+
+    def table(self, shards: int, records: int) -> FilledTable:
+        """A table with so many shards and records; the same one each time."""
+        if (shards, records) not in self._tables:
+            name = f"orders_{shards}_{records}"
+            progress(f"writing {records} rows into {name}")
+            self._tables[shards, records] = fill_table(self.client(), name, shards, records)
+        return self._tables[shards, records]
+
+    def requests(self, table: str) -> dict[str, int]:
+        """Requests by operation since the last reset."""
+        counts = self._admin("GET")["requests"]
+        return {count["operation"]: count["requests"] for count in counts if count["table"] == table}
+
+    def reset_requests(self) -> None:
+        """Set all counters to zero."""
+        self._admin("DELETE")
+
+    def _admin(self, method: str) -> Any:
+        url = urlsplit(self.endpoint)
+        connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=ADMIN_SECONDS)
+        try:
+            headers = {"Authorization": f"Bearer {DEFAULT_ACCESS_KEY_SECRET}"}
+            connection.request(method, "/_admin/requests", headers=headers)
+            response = connection.getresponse()
+            body = response.read()
+        finally:
+            connection.close()
+        if response.status != http.HTTPStatus.OK:
+            raise RuntimeError(f"the admin surface answered {response.status}: {body!r}")
+        return json.loads(body)

@@ -1,0 +1,200 @@
+"""What happens in the demo, and when: the writer's progress is the clock, so that the story is the same everywhere."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+from attrs import define, field, frozen
+from tablestore import OTSClient
+
+from samples.demo.writer import TABLE, Writer, make_table
+from streamclient.lease import LeaseManager
+from streamclient.model import Lease
+from streamclient.server import LocalTablestore
+from streamclient.stream import TablestoreStreamApi
+from streamclient.testing.deliveries import read_deliveries, unread
+from streamclient.testing.fleet import Fleet
+
+STATUS_TABLE = "orders_status"
+FIRST_WORKERS = ("worker-1", "worker-2", "worker-3")
+LATE_WORKER = "worker-4"
+CATCH_UP_SECONDS = 60.0
+"""Bound for reading what is left after the last write; usually a few seconds."""
+READY_SECONDS = 60.0
+"""Bound for a worker's Spark to start; 5 to 15 seconds on two cores."""
+TICK_SECONDS = 0.25
+PROGRESS_SECONDS = 3.0
+
+
+@frozen
+class Beat:
+    """Something that happens once the writer has written this share of its changes."""
+
+    share: float
+    text: str
+    action: Callable[[], str]
+
+
+@define
+class Stage:
+    """Everything that the demo runs."""
+
+    directory: Path
+    local: LocalTablestore
+    client: OTSClient
+    fleet: Fleet
+    say: Callable[[str], None]
+    started: float = field(factory=time.monotonic)
+
+    @property
+    def lake(self) -> Path:
+        """Where the workers write."""
+        return self.directory / "lake"
+
+    def start_worker(self, name: str) -> str:
+        """Start a worker process; returns at once."""
+        arguments = {
+            "endpoint": self.local.endpoint,
+            "access-key-id": self.local.access_key_id,
+            "access-key-secret": self.local.access_key_secret,
+            "instance": self.local.instance,
+            "table": TABLE,
+            "status-table": STATUS_TABLE,
+            "name": name,
+            "lake": str(self.lake),
+            "lines": str(self.directory / f"{name}.lines"),
+            "ready": str(self.directory / f"{name}.ready"),
+        }
+        command = ["-m", "samples.demo.worker"]
+        for option, value in arguments.items():
+            command += [f"--{option}", value]
+        self.fleet.start(name, command)
+        return f"{name} starts"
+
+    def kill_worker(self, name: str) -> str:
+        """Shoot a worker: no clean-up, no hand-over."""
+        held = sum(lease.owner == name for lease in self.leases())
+        self.fleet.processes[name].kill()
+        return f"kill -9 {name}, which held {held} leases"
+
+    def split_largest(self) -> str:
+        """Split the open shard with the most records."""
+        open_shards = [shard for shard in self.local.shards(TABLE) if shard.is_open]
+        largest = max(open_shards, key=lambda shard: shard.record_count)
+        children = self.local.split(TABLE, largest.shard_id)
+        return f"shard {largest.shard_id[:8]} splits into {children[0][:8]} and {children[1][:8]}"
+
+    def merge_smallest(self) -> str:
+        """Merge the two neighbours with the fewest records."""
+        open_shards = [shard for shard in self.local.shards(TABLE) if shard.is_open]
+        left, right = min(pairwise(open_shards), key=lambda pair: pair[0].record_count + pair[1].record_count)
+        child = self.local.merge(TABLE, left.shard_id, right.shard_id)
+        return f"shards {left.shard_id[:8]} and {right.shard_id[:8]} merge into {child[:8]}"
+
+    @property
+    def streams(self) -> TablestoreStreamApi:
+        """The stream operations."""
+        return TablestoreStreamApi(self.client)
+
+    def leases(self) -> list[Lease]:
+        """The status table as it is now; empty before the first worker made it."""
+        if STATUS_TABLE not in self.client.list_table():
+            return []
+        stream_id = self.streams.list_stream(TABLE)[0].stream_id
+        return list(LeaseManager(self.client, STATUS_TABLE, stream_id).list_leases())
+
+    def delivered(self) -> int:
+        """Records handed to processors so far, repeats included."""
+        return sum(len(delivery.records) for delivery in read_deliveries(self.directory.glob("*.lines")))
+
+
+def script(stage: Stage) -> list[Beat]:
+    """The story: shards split and merge under the fleet, one worker dies, another joins."""
+    return [
+        Beat(0.08, "split", stage.split_largest),
+        Beat(0.18, "split", stage.split_largest),
+        Beat(0.28, "split", stage.split_largest),
+        Beat(0.40, "kill", lambda: stage.kill_worker(FIRST_WORKERS[1])),
+        Beat(0.50, "merge", stage.merge_smallest),
+        Beat(0.60, "join", lambda: stage.start_worker(LATE_WORKER)),
+        Beat(0.72, "split", stage.split_largest),
+        Beat(0.85, "merge", stage.merge_smallest),
+    ]
+
+
+def play(stage: Stage, *, seed: int, count: int, seconds: float) -> int:
+    """Play the whole story, up to the fleet's clean end; returns how many changes the server acknowledged."""
+    make_table(stage.client)
+    for name in FIRST_WORKERS:
+        stage.say(stage.start_worker(name))
+    wait_until_ready(stage)
+    writer = Writer(stage.client, seed=seed, count=count, seconds=seconds)
+    writer.start()
+    follow(stage, writer, count)
+    writer.join()
+    stage.say(f"the writer is done: {writer.acknowledged} changes")
+    catch_up(stage)
+    stage.say("everything is read; the workers are told to stop")
+    codes = stage.fleet.stop()
+    if any(codes):
+        raise RuntimeError(f"workers ended with exit codes {codes}; see {stage.fleet.directory}/*.log")
+    return writer.acknowledged
+
+
+def ticks(bound_seconds: float) -> Iterator[None]:
+    """Something to loop over that ends, with an error, after a while."""
+    pause = threading.Event()
+    deadline = time.monotonic() + bound_seconds
+    while time.monotonic() < deadline:
+        yield
+        pause.wait(TICK_SECONDS)
+    raise TimeoutError(f"nothing came of it within {bound_seconds:.0f} s")
+
+
+def wait_until_ready(stage: Stage) -> None:
+    """Wait for the first Spark, so that the story plays under a working fleet."""
+    for _ in ticks(READY_SECONDS):
+        failed = [process for process in stage.fleet.processes.values() if not process.is_running]
+        if failed:
+            raise RuntimeError(f"{failed[0].name} ended at once:\n{failed[0].log.read_text()[-3000:]}")
+        if all((stage.directory / f"{name}.ready").exists() for name in FIRST_WORKERS):
+            return
+
+
+def follow(stage: Stage, writer: Writer, count: int) -> None:
+    """Show progress, and let each beat happen at its share of the writer's work."""
+    beats = script(stage)
+    shown = 0.0
+    for _ in ticks(600):
+        while beats and writer.acknowledged >= beats[0].share * count:
+            stage.say(beats.pop(0).action())
+        if time.monotonic() - shown > PROGRESS_SECONDS:
+            shown = time.monotonic()
+            stage.say(progress(stage, writer.acknowledged))
+        if writer.is_done:
+            return
+
+
+def progress(stage: Stage, acknowledged: int) -> str:
+    """One line: what is written and delivered, and who holds what."""
+    leases = stage.leases()
+    owners = sorted({lease.owner for lease in leases if lease.owner})
+    held = "  ".join(
+        f"{owner}: {sum(lease.owner == owner and not lease.is_finished for lease in leases)}" for owner in owners
+    )
+    finished = sum(lease.is_finished for lease in leases)
+    return (
+        f"written {acknowledged:6d}  delivered {stage.delivered():6d}  open shards by owner: {held}  ended: {finished}"
+    )
+
+
+def catch_up(stage: Stage) -> None:
+    """Wait until every shard is read and checkpointed to its end or tip."""
+    stream_id = stage.streams.list_stream(TABLE)[0].stream_id
+    for _ in ticks(CATCH_UP_SECONDS):
+        if not unread(stage.streams, stream_id, stage.leases()):
+            return

@@ -1,0 +1,81 @@
+"""One worker process of the demo: leased shards, through Spark, into a lake of Parquet files.
+
+This is a whole production worker; only the intervals are shorter, so that a killed worker's shards move while one looks
+on, and each batch is also written down, so that the demo can check order and repeats afterwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import threading
+from pathlib import Path
+
+from tablestore import OTSClient
+
+from streamclient import ClientConfig, IRecordProcessor, StreamConfig, Worker
+from streamclient.spark import FileSink, SparkConfig, SparkRecordProcessorFactory, local_session
+from streamclient.stream import TablestoreStreamApi
+from streamclient.testing.deliveries import DeliveryRecorder
+
+QUICK = ClientConfig(
+    lease_duration_millis=6_000,
+    renewer_interval_millis=1_000,
+    taker_interval_millis=1_000,
+    sync_shard_interval_millis=2_000,
+    shutdown_timeout_millis=30_000,
+)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """What the demo tells its workers."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    names = "endpoint access-key-id access-key-secret instance table status-table name lake lines ready"
+    for name in names.split():
+        parser.add_argument(f"--{name}", required=True)
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Work until SIGTERM, then flush, hand the leases over, and end."""
+    options = parse_arguments()
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    client = OTSClient(
+        options.endpoint,
+        options.access_key_id,
+        options.access_key_secret,
+        options.instance,
+        logger_name="streamclient-demo",
+    )
+    session = local_session(f"demo-{options.name}", cores=1, **{"spark.driver.memory": "700m"})
+    Path(options.ready).touch()
+    factory = SparkRecordProcessorFactory(
+        FileSink(options.lake),
+        session=session,
+        table=TablestoreStreamApi(client).describe_table(options.table).definition,
+        config=SparkConfig(max_age_millis=2_500),
+    )
+    with Path(options.lines).open("a", encoding="utf-8") as lines:
+
+        def processor() -> IRecordProcessor:
+            return DeliveryRecorder(options.name, lines, factory.create_processor())
+
+        config = StreamConfig(
+            client=client, data_table_name=options.table, status_table_name=options.status_table, max_records=500
+        )
+        worker = Worker(options.name, QUICK, config, processor)
+        thread = threading.Thread(target=worker.run, name="worker")
+        thread.start()
+        while thread.is_alive() and not stop.wait(0.2):
+            pass
+        worker.shutdown()
+        thread.join()
+    factory.close()
+    session.stop()
+    if worker.exception is not None:
+        raise SystemExit(f"worker failed: {worker.exception!r}")
+
+
+if __name__ == "__main__":
+    main()

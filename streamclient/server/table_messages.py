@@ -1,0 +1,87 @@
+"""Parts of answers that describe a table. Every number is always set: the Go and Node SDKs read without looking."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamclient.server.keys import decode_key
+from streamclient.server.streams import Stream
+from streamclient.server.tables import KeyColumn, TableDefinition
+from streamclient.wire import schema
+from streamclient.wire.plainbuffer import Row, encode_row
+from streamclient.wire.schema import PrimaryKeyOption
+
+
+def key_schema(columns: tuple[KeyColumn, ...]) -> list[Any]:
+    """The key columns."""
+    messages = []
+    for column in columns:
+        message = schema.PrimaryKeySchema(name=column.name, type=column.type)
+        if column.auto_increment:
+            message.option = PrimaryKeyOption.AUTO_INCREMENT
+        messages.append(message)
+    return messages
+
+
+def table_meta(definition: TableDefinition) -> Any:
+    """Name and columns."""
+    return schema.TableMeta(
+        table_name=definition.name,
+        primary_key=key_schema(definition.key),
+        defined_column=[schema.DefinedColumnSchema(name=name, type=kind) for name, kind in definition.defined_columns],
+    )
+
+
+def table_options(definition: TableDefinition) -> Any:
+    """Options, all of them."""
+    options = definition.options
+    return schema.TableOptions(
+        time_to_live=options.time_to_live_seconds,
+        max_versions=options.max_versions,
+        deviation_cell_version_in_sec=options.deviation_seconds,
+        allow_update=options.allow_update,
+    )
+
+
+def throughput_details(definition: TableDefinition) -> Any:
+    """Reserved throughput and when it changed."""
+    details = schema.ReservedThroughputDetails(
+        capacity_unit=schema.CapacityUnit(read=definition.read_capacity, write=definition.write_capacity),
+        last_increase_time=definition.last_increase_seconds,
+    )
+    if definition.last_decrease_seconds is not None:
+        details.last_decrease_time = definition.last_decrease_seconds
+    return details
+
+
+def stream_details(stream: Stream | None) -> Any:
+    """The stream, or that there is none: the Go SDK fails if this is left out."""
+    if stream is None:
+        return schema.StreamDetails(enable_stream=False)
+    definition = stream.definition
+    return schema.StreamDetails(
+        enable_stream=True,
+        stream_id=definition.stream_id,
+        expiration_time=definition.expiration_hours,
+        last_enable_time=definition.created_micros,
+        columns_to_get=definition.origin_columns,
+    )
+
+
+def encryption_details(definition: TableDefinition) -> Any:
+    """Server-side encryption as it was asked for."""
+    encryption = definition.encryption
+    details = schema.SSEDetails(enable=encryption.enable)
+    if encryption.key_type is not None:
+        details.key_type = encryption.key_type
+    if encryption.key_id:
+        details.key_id = bytes.fromhex(encryption.key_id)
+    if encryption.role_arn:
+        details.role_arn = bytes.fromhex(encryption.role_arn)
+    return details
+
+
+def key_prefix_frame(definition: TableDefinition, boundary: bytes) -> bytes:
+    """A place between rows as a PlainBuffer row with the leading key columns that it names."""
+    values = decode_key(boundary)
+    return encode_row(Row(tuple(zip(definition.key_names, values, strict=False))))

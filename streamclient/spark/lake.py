@@ -1,0 +1,130 @@
+"""Reading back what ``FileSink`` wrote: all changes, or the rows that they leave."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve
+
+from streamclient.errors import StreamClientException
+from streamclient.model import ColumnType
+from streamclient.spark.context import FrameColumn
+from streamclient.spark.extra import require_spark, spark_functions
+from streamclient.spark.files import LakeFiles
+from streamclient.spark.fold import fold_changes
+from streamclient.spark.formats import decode, quoted, stored_schema
+from streamclient.spark.manifest import MANIFEST_NAME, Manifest
+from streamclient.spark.types import BINARY_TEXT_PREFIX, spark_type_name, wider
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+Directory = tuple[str, Manifest]
+
+
+def read_changes(spark: SparkSession, path: str | os.PathLike[str]) -> DataFrame:
+    """All committed changes of a lake, one row each, in no particular order.
+
+    Columns that appeared later are null in earlier rows; a column that changed its type has the type that holds all
+    its values (INTEGER, then DOUBLE if exact, then STRING). Order one key's changes by ``_sequence``.
+
+    The frame is a view of the directories present now. A worker may replace its last, unchecked directory meanwhile;
+    then reading fails with a missing file, and reading again helps.
+
+    Raises:
+        StreamClientException: there is no committed batch at the path.
+    """
+    return read_directories(spark, _directories(spark, path))
+
+
+def current_rows(spark: SparkSession, path: str | os.PathLike[str], *, max_versions: int = 1) -> DataFrame:
+    """The rows that the lake's changes leave: key columns, attributes, and ``_sequence`` of the last change.
+
+    Equals the table if the lake holds its changes from the beginning. See ``fold_changes`` for the rules.
+    """
+    directories = _directories(spark, path)
+    changes = read_directories(spark, directories)
+    first = directories[0][1]
+    return fold_changes(changes, first.primary_key, prefix=first.prefix, max_versions=max_versions)
+
+
+def manifests(spark: SparkSession, path: str | os.PathLike[str]) -> tuple[Manifest, ...]:
+    """What each committed directory of a lake holds, by path."""
+    return tuple(manifest for _, manifest in _directories(spark, path))
+
+
+def _directories(spark: SparkSession, path: str | os.PathLike[str]) -> list[Directory]:
+    require_spark()
+    root = os.fspath(path).rstrip("/")
+    files = LakeFiles.of(spark, root)
+    found: list[Directory] = []
+    for name in files.find(f"{root}/_*shard=*/_*start=*/{MANIFEST_NAME}"):
+        text = files.read_text(name)
+        if text is not None:
+            found.append((name.rpartition("/")[0], Manifest.from_json(text, name)))
+    if not found:
+        raise StreamClientException(f"no committed batch under {root}; FileSink writes {MANIFEST_NAME} into each")
+    for what in ("prefix", "primary_key"):
+        values = {getattr(manifest, what) for _, manifest in found}
+        if len(values) > 1:
+            raise StreamClientException(f"{root} holds batches with different {what}: {sorted(values)}; read one table")
+    return found
+
+
+def read_directories(spark: SparkSession, directories: Sequence[Directory]) -> DataFrame:
+    """The changes in some committed directories."""
+    columns = merged_columns([manifest.columns for _, manifest in directories])
+    groups: dict[tuple[str, str, str], list[Directory]] = {}
+    for path, manifest in directories:
+        options = json.dumps(manifest.options, sort_keys=True)
+        groups.setdefault((manifest.format, options, manifest.schema), []).append((path, manifest))
+    frames = [_read_group(spark, group, columns) for group in groups.values()]
+    changes = frames[0]
+    for frame in frames[1:]:
+        changes = changes.unionByName(frame)
+    return changes
+
+
+def merged_columns(schemas: Sequence[Sequence[FrameColumn]]) -> tuple[FrameColumn, ...]:
+    """Columns that hold those of all schemas: keys first, then attributes by name."""
+    merged: dict[str, FrameColumn] = {}
+    for column in (column for schema in schemas for column in schema):
+        known = merged.setdefault(column.name, column)
+        merged[column.name] = evolve(known, has_wide_integers=known.has_wide_integers or column.has_wide_integers)
+    for column in (column for schema in schemas for column in schema):
+        known = merged[column.name]
+        kind = wider(known.type, column.type, has_wide_integers=known.has_wide_integers)
+        merged[column.name] = evolve(known, type=kind)
+    keys = [column for column in merged.values() if column.is_key]
+    return (*keys, *sorted((one for one in merged.values() if not one.is_key), key=lambda one: one.name))
+
+
+def _read_group(spark: SparkSession, group: Sequence[Directory], columns: Sequence[FrameColumn]) -> DataFrame:
+    """Directories with one schema, which is given to Spark: it neither guesses nor merges."""
+    first = group[0][1]
+    schema = _parsed_schema(first.schema)
+    reader = spark.read.schema(stored_schema(schema, first.format)).format(first.format).options(**first.options)
+    frame = decode(reader.load([path for path, _ in group]), schema, first.format)
+    own = {column.name: column.type for column in first.columns}
+    added = [spark_functions().col(quoted(name)) for name in schema.fieldNames() if name not in own]
+    return frame.select([_merged(column, own.get(column.name)) for column in columns] + added)
+
+
+def _parsed_schema(text: str) -> Any:
+    from pyspark.sql.types import StructType  # noqa: PLC0415 - pyspark is only imported when it is used
+
+    return StructType.fromJson(json.loads(text))
+
+
+def _merged(column: FrameColumn, own: ColumnType | None) -> Column:
+    functions = spark_functions()
+    target = spark_type_name(column.type)
+    if own is None:
+        return functions.lit(None).cast(target).alias(column.name)
+    value = functions.col(quoted(column.name))
+    if own is ColumnType.BINARY and column.type is ColumnType.STRING:
+        return functions.concat(functions.lit(BINARY_TEXT_PREFIX), functions.base64(value)).alias(column.name)
+    return value.cast(target).alias(column.name)

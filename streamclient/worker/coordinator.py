@@ -1,0 +1,278 @@
+"""The owner of a worker's state: takes events to ``Holdings``, and has its commands carried out.
+
+Caller: the thread of ``Worker.run``, for everything but the three methods that say otherwise. It never waits for the
+service or for user code, so a heartbeat is never late because something else is slow.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from streamclient.core import events
+from streamclient.core.events import Command, Event, Severity
+from streamclient.core.holdings import Holdings
+from streamclient.core.leases import LeaseWrite
+from streamclient.errors import StreamClientException
+from streamclient.model import ShardInfo, ShardStatus, ShutdownReason
+from streamclient.worker.checkpointer import CheckpointTicket
+from streamclient.worker.consumer import ShardConsumer
+from streamclient.worker.consumer_state import Surroundings
+from streamclient.worker.health import HealthWatch, WorkerHealth
+from streamclient.worker.loop import LONGEST_WAIT_SECONDS, OwnerLoop
+from streamclient.worker.recurring import Recurring
+from streamclient.worker.runtime import Deadline
+from streamclient.worker.service import ServiceCalls
+
+_log = logging.getLogger(__name__)
+_LEVELS = {Severity.INFO: logging.INFO, Severity.WARNING: logging.WARNING, Severity.ERROR: logging.ERROR}
+
+SHORTEST_TICK_SECONDS = 0.01
+"""Pause after a tick that changed nothing, so that a deadline in the past cannot keep the thread busy."""
+
+
+class Coordinator:
+    """Runs until it was stopped and has handed everything over, or its time to do so is up."""
+
+    def __init__(
+        self,
+        *,
+        holdings: Holdings,
+        loop: OwnerLoop,
+        make_service: Callable[[Callable[[Event], None]], ServiceCalls],
+        make_surroundings: Callable[[Coordinator], Surroundings],
+        shutdown_timeout_millis: int,
+    ) -> None:
+        self._holdings = holdings
+        self._loop = loop
+        self._shutdown_seconds = shutdown_timeout_millis / 1_000
+        self._service = make_service(self.emit)
+        self._around = make_surroundings(self)
+        config = self._around.config
+        self._health = HealthWatch(config.max_duration_before_last_successful_renew_or_take_lease, loop.now())
+        self._judged = WorkerHealth(is_healthy=True)
+        self._events: deque[Event] = deque()
+        self._is_handling = False
+        self._writes: list[LeaseWrite] = []
+        self._consumers: dict[str, ShardConsumer] = {}
+        self._tickets: dict[int, tuple[CheckpointTicket, str]] = {}
+        self._ticket_numbers = itertools.count(1)
+        self._deadline: Deadline | None = None
+        self._has_failed = False
+        self._last_statuses: Mapping[str, ShardStatus] = {}
+        self.recurring = (
+            Recurring("renew", config.renewer_interval_millis, loop, partial(self.emit, events.RenewDue())),
+            Recurring("take", config.taker_interval_millis, loop, partial(self.emit, events.TakeDue())),
+            Recurring("sync", config.sync_shard_interval_millis, loop, partial(self.emit, events.SyncDue())),
+        )
+        self._next_slow_check = loop.now()
+        self._slow_check_seconds = config.slow_processor_warning_millis / 4_000
+
+    # --- any thread ----------------------------------------------------------------------------------------------
+
+    def request_stop(self) -> None:
+        """Begin to stop; a second request changes nothing. Any thread."""
+        self._loop.post(self._begin_stop)
+
+    def send_checkpoint(self, shard: ShardInfo, ticket: CheckpointTicket, timeout_seconds: float) -> bool:
+        """Have a checkpoint stored; whether the owner got it. Any thread."""
+        return self._loop.post(partial(self._checkpoint_requested, shard, ticket), timeout_seconds)
+
+    def shard_statuses(self, reply: Callable[[Mapping[str, ShardStatus]], None]) -> None:
+        """Have ``reply`` called with every held shard's status; at once if the worker has ended. Any thread."""
+        if self._loop.is_inside or not self._loop.post(lambda: reply(self._statuses())):
+            reply(self._last_statuses)
+
+    # --- the owner -----------------------------------------------------------------------------------------------
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether there is nothing left to do, or no time left for it."""
+        if self._deadline is None:
+            return False
+        is_done = not self._consumers and (self._has_failed or self._holdings.is_drained)
+        return is_done or self._deadline.is_over
+
+    @property
+    def health(self) -> WorkerHealth:
+        """As last judged; readable from any thread."""
+        return self._judged
+
+    def step(self, longest_wait_seconds: float = LONGEST_WAIT_SECONDS) -> None:
+        """Wait for something to happen, at most so long, and do what follows from it."""
+        self._loop.turn(min(longest_wait_seconds, self._seconds_to_deadline()))
+        for recurring in self.recurring:
+            recurring.make_up_for_delay()
+        self._tick()
+        self._watch()
+        self._flush()
+
+    def next_deadline(self) -> float:
+        """When a step is due even if nothing happens (monotonic seconds)."""
+        deadlines = [recurring.overdue_at for recurring in self.recurring]
+        timer, expiry = self._loop.next_timer, self._expiry()
+        deadlines += [moment for moment in (timer, expiry, self._next_slow_check) if moment is not None]
+        return min(deadlines)
+
+    def emit(self, event: Event) -> None:
+        """Handle an event and everything that follows from it at once, in order."""
+        self._events.append(event)
+        if self._is_handling:
+            return
+        self._is_handling = True
+        try:
+            while self._events:
+                self._handle(self._events.popleft())
+        finally:
+            self._is_handling = False
+
+    def fail(self) -> None:
+        """Go on without ``Holdings``, whose state cannot be trusted any more: stop every consumer and end."""
+        self._has_failed = True
+        self._events.clear()
+        self._writes.clear()
+        self._begin_stop()
+        self._answer_everybody()
+        for consumer in list(self._consumers.values()):
+            consumer.stop(ShutdownReason.ZOMBIE)
+
+    def close(self) -> None:
+        """Answer whoever still waits, and name what had to be left."""
+        self._last_statuses = self._statuses()
+        for consumer in self._consumers.values():
+            _log.error("gave up waiting for %r; its lease is left to expire", consumer)
+            consumer.abandon()
+        self._loop.close()
+        self._answer_everybody()
+
+    def _handle(self, event: Event) -> None:
+        now = self._loop.now()
+        self._note_health(event, now)
+        if self._has_failed:
+            return
+        for command in self._holdings.handle(event, now):
+            self._execute(command)
+
+    def _execute(self, command: Command) -> None:
+        match command:
+            case events.WriteLease(write):
+                self._writes.append(write)
+            case events.ReadRows():
+                self._service.read_rows()
+            case events.ReadRow(lease_key):
+                self._service.read_row(lease_key)
+            case events.ListShards():
+                self._service.list_shards()
+            case events.ResolveAndCreate():
+                self._service.resolve_and_create(command)
+            case events.StartConsumer():
+                self._start_consumer(command)
+            case events.StopConsumer(_, lease_identifier, reason):
+                if lease_identifier in self._consumers:
+                    self._consumers[lease_identifier].stop(reason)
+            case events.AnswerCheckpoint():
+                self._answer(command)
+            case events.Report(severity, _, text):
+                _log.log(_LEVELS[severity], "%s", text)
+
+    def _flush(self) -> None:
+        """Send the writes of this turn together."""
+        if self._writes:
+            writes, self._writes = self._writes, []
+            self._service.write(writes)
+
+    def _start_consumer(self, command: events.StartConsumer) -> None:
+        shard = command.shard_info
+        for other in self._consumers.values():
+            if other.shard_id == shard.shard_id:
+                raise StreamClientException(f"{other!r} still runs; a second consumer of its shard must not start")
+        consumer = ShardConsumer(command, self._around)
+        self._consumers[shard.lease_identifier] = consumer
+        _log.info("shard %s: starting at %s, tenancy %s", shard.shard_id, command.checkpoint, shard.lease_identifier)
+        consumer.begin()
+
+    def consumer_ended(self, shard: ShardInfo, end: events.ConsumerEnd) -> None:
+        """A consumer is gone."""
+        del self._consumers[shard.lease_identifier]
+        _log.info("shard %s: ended (%s), tenancy %s", shard.shard_id, end.value, shard.lease_identifier)
+        self.emit(events.ConsumerStopped(shard.shard_id, shard.lease_identifier, end))
+
+    def _checkpoint_requested(self, shard: ShardInfo, ticket: CheckpointTicket) -> None:
+        identifier = shard.lease_identifier
+        consumer = self._consumers.get(identifier)
+        number = next(self._ticket_numbers)
+        if consumer is None or not ticket.is_open() or self._has_failed:
+            ticket.answer(events.AnswerCheckpoint(number, events.CheckpointOutcome.LEASE_LOST))
+            return
+        self._tickets[number] = (ticket, identifier)
+        consumer.checkpoint_requested()
+        self.emit(events.CheckpointRequested(number, shard.shard_id, identifier, ticket.value))
+
+    def _answer(self, command: events.AnswerCheckpoint) -> None:
+        ticket, identifier = self._tickets.pop(command.request_id)
+        consumer = self._consumers.get(identifier)
+        if consumer is not None and not self._loop.is_closed:
+            consumer.checkpoint_answered(ticket.value, command.outcome)
+        ticket.answer(command)
+
+    def _answer_everybody(self) -> None:
+        for number in list(self._tickets):
+            self._answer(events.AnswerCheckpoint(number, events.CheckpointOutcome.UNKNOWN))
+
+    # --- time ----------------------------------------------------------------------------------------------------
+
+    def _begin_stop(self) -> None:
+        if self._deadline is None:
+            self._deadline = Deadline(self._loop.now, self._shutdown_seconds)
+            _log.info("stopping %r within %.1f s", self._holdings, self._shutdown_seconds)
+            self.emit(events.StopRequested())
+
+    def _expiry(self) -> float | None:
+        return None if self._has_failed else self._holdings.next_deadline(self._loop.now())
+
+    def _seconds_to_deadline(self) -> float:
+        until = self.next_deadline() - self._loop.now()
+        if self._deadline is not None:
+            until = min(until, self._deadline.seconds_left)
+        return max(SHORTEST_TICK_SECONDS, until)
+
+    def _tick(self) -> None:
+        expiry = self._expiry()
+        if expiry is not None and expiry <= self._loop.now():
+            self.emit(events.Tick())
+
+    def _watch(self) -> None:
+        now = self._loop.now()
+        if now < self._next_slow_check:
+            return
+        self._next_slow_check = now + self._slow_check_seconds
+        self._around.user_code.warn_about_slow_calls()
+        judged = self._health.judge(now)
+        if judged.is_healthy != self._judged.is_healthy:
+            level = logging.INFO if judged.is_healthy else logging.ERROR
+            _log.log(level, "worker is %s%s", "healthy again" if judged.is_healthy else "unhealthy: ", judged.reason)
+        self._judged = judged
+
+    def _note_health(self, event: Event, now: float) -> None:
+        if isinstance(event, events.RowsRead):
+            self._health.scanned(now)
+        elif isinstance(event, events.RowsUnreadable):
+            self._health.scan_failed(event.error)
+        elif isinstance(event, events.WriteAnswered):
+            self._health.write_answered(event.outcome, event.error, now)
+
+    # --- status --------------------------------------------------------------------------------------------------
+
+    def _statuses(self) -> Mapping[str, ShardStatus]:
+        now = self._loop.now()
+        statuses: dict[str, ShardStatus] = {
+            key: ShardStatus(key, held.state, held.checkpoint, held.reason) for key, held in self._holdings.held.items()
+        }
+        statuses.update((consumer.shard_id, consumer.status(now)) for consumer in self._consumers.values())
+        return dict(sorted(statuses.items()))
+
+    def __repr__(self) -> str:
+        return f"<coordinator of {self._holdings!r}, {len(self._consumers)} consumers>"

@@ -1,0 +1,534 @@
+"""The lease manager over a real HTTP server: set-up, damaged rows, failing calls, batches."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from copy import copy
+from typing import Any
+
+import pytest
+from attrs import evolve
+from tablestore import (
+    AsyncOTSClient,
+    BatchWriteRowRequest,
+    CapacityUnit,
+    Condition,
+    OTSClient,
+    PutRowItem,
+    ReservedThroughput,
+    Row,
+    RowExistenceExpectation,
+    TableInBatchWriteRowItem,
+    TableMeta,
+    TableOptions,
+)
+from tablestore.error import OTSClientError, OTSServiceError
+
+from streamclient.config import ClientConfig
+from streamclient.core import leases as rule
+from streamclient.core.leases import WriteOutcome
+from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, StreamClientException
+from streamclient.lease.connection import for_lease_calls, write_timeout_seconds
+from streamclient.lease.manager import BYTES_PER_BATCH, ROW_OVERHEAD_BYTES, LeaseManager
+from streamclient.lease.rows import KEY_SCHEMA, row_item
+from streamclient.lease.store import WriteAnswer
+from streamclient.model import Lease
+from streamclient.server import LocalTablestore
+
+TABLE = "status"
+STREAM = "stream-1"
+LEASE = Lease("s1", STREAM, owner="a", counter=7, parent_shard_ids={"p"})
+CELLS = {"LeaseCounter": 7, "LeaseOwner": "a", "LeaseStealer": "", "Checkpoint": "x", "ParentShardIds": "p\n"}
+
+
+class Pauses(list[float]):
+    """Records pauses instead of sleeping; also a clock that they move."""
+
+    def __call__(self, seconds: float) -> None:
+        self.append(seconds)
+
+    def now(self) -> float:
+        return sum(self)
+
+
+@pytest.fixture
+def server() -> Iterator[LocalTablestore]:
+    with LocalTablestore() as local:
+        yield local
+
+
+@pytest.fixture
+def client(server: LocalTablestore) -> OTSClient:
+    return server.client()
+
+
+@pytest.fixture
+def manager(client: OTSClient) -> LeaseManager:
+    pauses = Pauses()
+    made = LeaseManager(client, TABLE, STREAM, clock=pauses.now, sleep=pauses)
+    assert made.create_lease_table_if_not_exists()
+    return made
+
+
+def put_row(client: OTSClient, cells: dict[str, Any], key: str = "s1", status_type: str = "LeaseKey") -> None:
+    primary_key = [("StreamId", STREAM), ("StatusType", status_type), ("StatusValue", key)]
+    client.put_row(TABLE, Row(primary_key, list(cells.items())), Condition(RowExistenceExpectation.IGNORE))
+
+
+def stored_cells(client: OTSClient, key: str = "s1") -> dict[str, Any]:
+    primary_key = [("StreamId", STREAM), ("StatusType", "LeaseKey"), ("StatusValue", key)]
+    _, row, _ = client.get_row(TABLE, primary_key, max_version=1)
+    return {name: value for name, value, _ in row.attribute_columns} if row else {}
+
+
+def intercepted(manager: LeaseManager, monkeypatch: pytest.MonkeyPatch, api: str, errors: list[Exception]) -> list[str]:
+    """Let the named calls of the manager's own client fail, one error each; returns the list of calls made."""
+    calls: list[str] = []
+    own = manager._client
+    send = type(own)._request_helper
+
+    def helper(name: str, *arguments: Any, **options: Any) -> Any:
+        calls.append(name)
+        if name == api and errors:
+            raise errors.pop(0)
+        return send(own, name, *arguments, **options)
+
+    monkeypatch.setattr(own, "_request_helper", helper)
+    return calls
+
+
+# --- the table ---------------------------------------------------------------------------------------------------
+
+
+def test_the_table_is_created_as_the_java_client_does(client: OTSClient) -> None:
+    manager = LeaseManager(client, TABLE, STREAM)
+
+    assert manager.create_lease_table_if_not_exists() is True
+    assert manager.create_lease_table_if_not_exists() is False
+    assert manager.wait_until_lease_table_ready() is True
+    described = client.describe_table(TABLE)
+    assert tuple(tuple(column[:2]) for column in described.table_meta.schema_of_primary_key) == KEY_SCHEMA
+    assert (described.table_options.time_to_live, described.table_options.max_version) == (-1, 1)
+
+
+def create_table(client: OTSClient, schema: list[tuple[str, str]], options: TableOptions) -> None:
+    client.create_table(TableMeta(TABLE, schema), options, ReservedThroughput(CapacityUnit(0, 0)))
+
+
+@pytest.mark.parametrize(
+    ("schema", "options", "complaint"),
+    [
+        ([("id", "INTEGER")], TableOptions(), "primary key is id INTEGER, expected StreamId STRING"),
+        ([*KEY_SCHEMA[:2]], TableOptions(), "primary key"),
+        ([KEY_SCHEMA[1], KEY_SCHEMA[0], KEY_SCHEMA[2]], TableOptions(), "primary key"),
+        (list(KEY_SCHEMA), TableOptions(time_to_live=86_400), "forgets rows after 86400 s"),
+        (list(KEY_SCHEMA), TableOptions(allow_update=False), "forbids UpdateRow"),
+    ],
+)
+def test_a_table_that_cannot_hold_leases_is_rejected_at_start(
+    client: OTSClient, schema: list[tuple[str, str]], options: TableOptions, complaint: str
+) -> None:
+    create_table(client, schema, options)
+
+    with pytest.raises(ConfigurationError, match=complaint):
+        LeaseManager(client, TABLE, STREAM).create_lease_table_if_not_exists()
+
+
+def test_more_versions_are_only_logged(client: OTSClient, caplog: pytest.LogCaptureFixture) -> None:
+    create_table(client, list(KEY_SCHEMA), TableOptions(max_version=3))
+
+    assert LeaseManager(client, TABLE, STREAM).create_lease_table_if_not_exists() is False
+    assert "keeps 3 versions" in caplog.text
+
+
+def test_a_table_created_by_another_worker_meanwhile_is_fine(
+    client: OTSClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = LeaseManager(client, TABLE, STREAM)
+    table = manager._table
+    look = type(table.client).describe_table
+    answers = [OTSServiceError(404, "OTSObjectNotExist", "Requested table does not exist.")]
+
+    def describe(name: str) -> Any:
+        if answers:
+            LeaseManager(client, TABLE, STREAM).create_lease_table_if_not_exists()
+            raise answers.pop()
+        return look(table.client, name)
+
+    monkeypatch.setattr(table.client, "describe_table", describe)
+
+    assert manager.create_lease_table_if_not_exists() is False
+
+
+def test_a_table_that_may_not_be_described_is_used_unchecked(
+    manager: LeaseManager, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def denied(name: str) -> Any:
+        raise OTSServiceError(403, "OTSNoPermissionAccess", "denied")
+
+    monkeypatch.setattr(manager._table.client, "describe_table", denied)
+
+    assert manager.create_lease_table_if_not_exists() is False
+    assert "unchecked" in caplog.text
+
+
+def test_waiting_for_the_table_ends_after_the_configured_time(client: OTSClient) -> None:
+    pauses = Pauses()
+    config = ClientConfig(max_wait_table_ready_time_millis=1_000, check_table_ready_interval_millis=100)
+    manager = LeaseManager(client, TABLE, STREAM, config, clock=pauses.now, sleep=pauses)
+    manager.create_lease_table_if_not_exists()
+    answers: list[Exception] = [OTSServiceError(404, "OTSTableNotReady", "The table is not ready.")] * 3
+
+    def probe(*_: Any, **__: Any) -> Any:
+        if answers:
+            raise answers[0]
+        return None
+
+    manager._table.client.get_row = probe
+
+    assert manager.wait_until_lease_table_ready() is False
+    assert 1.0 <= pauses.now() < 1.2
+    answers.clear()
+    assert manager.wait_until_lease_table_ready() is True
+
+
+def test_waiting_for_a_table_that_does_not_exist_raises(client: OTSClient) -> None:
+    with pytest.raises(DependencyException, match="OTSObjectNotExist"):
+        LeaseManager(client, TABLE, STREAM).wait_until_lease_table_ready()
+
+
+# --- rows --------------------------------------------------------------------------------------------------------
+
+
+def test_a_row_written_by_java_is_a_lease(manager: LeaseManager, client: OTSClient) -> None:
+    put_row(client, {**CELLS, "ParentShardIds": "p2\np1\n"})
+
+    assert manager.get_lease("s1") == evolve(LEASE, checkpoint="x", parent_shard_ids={"p1", "p2"})
+
+
+def test_rows_of_other_types_and_streams_are_not_listed(manager: LeaseManager, client: OTSClient) -> None:
+    put_row(client, CELLS, key="0000000000000001\tshard", status_type="CheckpointForDataxReader")
+    LeaseManager(client, TABLE, "stream-2").create_lease(evolve(LEASE, stream_id="stream-2"))
+    manager.create_lease(LEASE)
+
+    assert list(manager.list_leases()) == [LEASE]
+
+
+def test_a_malformed_row_does_not_fail_the_scan(
+    manager: LeaseManager, client: OTSClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One such row stops every Java worker; here it is left out, and named once."""
+    manager.create_lease(LEASE)
+    put_row(client, {**CELLS, "LeaseCounter": "7"}, key="s0")
+
+    assert list(manager.list_leases()) == [LEASE]
+    assert list(manager.list_leases()) == [LEASE]
+    assert manager.get_lease("s0") is None
+    assert caplog.text.count("LeaseCounter") == 1
+    assert manager.create_lease(evolve(LEASE, lease_key="s0")) is False
+    assert stored_cells(client, "s0")["LeaseCounter"] == "7"
+
+
+def test_a_row_that_breaks_again_is_named_again(
+    manager: LeaseManager, client: OTSClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    for counter in ("7", 7, "8"):
+        put_row(client, {**CELLS, "LeaseCounter": counter})
+        manager.list_leases()
+
+    assert caplog.text.count("LeaseCounter") == 2
+
+
+def test_a_remnant_is_invisible_and_create_replaces_it(manager: LeaseManager, client: OTSClient) -> None:
+    put_row(client, {"LeaseCounter": 12})
+
+    assert list(manager.list_leases()) == []
+    assert manager.renew_lease(LEASE) is False
+    assert manager.create_lease(LEASE) is True
+    assert manager.get_lease("s1") == LEASE
+
+
+def test_a_remnant_that_became_a_lease_meanwhile_is_not_replaced(manager: LeaseManager, client: OTSClient) -> None:
+    put_row(client, {"LeaseCounter": 12})
+    manager.list_leases()
+    put_row(client, CELLS)
+
+    assert manager.create_lease(LEASE) is False
+    assert stored_cells(client) == CELLS
+
+
+@pytest.mark.parametrize("look", [lambda manager: manager.list_leases(), lambda manager: manager.get_lease("s1")])
+def test_a_remnant_that_vanished_is_created_once_that_is_seen(
+    manager: LeaseManager, client: OTSClient, look: Callable[[LeaseManager], object]
+) -> None:
+    put_row(client, {"LeaseCounter": 12})
+    look(manager)
+    client.delete_row(
+        TABLE,
+        Row([("StreamId", STREAM), ("StatusType", "LeaseKey"), ("StatusValue", "s1")]),
+        Condition(RowExistenceExpectation.IGNORE),
+    )
+
+    assert manager.create_lease(LEASE) is False
+    look(manager)
+    assert manager.create_lease(LEASE) is True
+
+
+def test_columns_of_others_survive_every_update(manager: LeaseManager, client: OTSClient) -> None:
+    put_row(client, {**CELLS, "Load": 5})
+    lease = manager.get_lease("s1")
+    assert lease is not None
+
+    assert manager.renew_lease(lease)
+    assert manager.update_lease(evolve(lease, counter=8), "y")
+    assert stored_cells(client) == {**CELLS, "Load": 5, "LeaseCounter": 9, "Checkpoint": "y"}
+
+
+def test_cells_are_stamped_by_the_service(manager: LeaseManager, server: LocalTablestore, client: OTSClient) -> None:
+    manager.create_lease(LEASE)
+    server.advance_clock(3600)
+    manager.renew_lease(LEASE)
+    _, row, _ = client.get_row(TABLE, [("StreamId", STREAM), ("StatusType", "LeaseKey"), ("StatusValue", "s1")])
+    stamps = {name: stamp for name, _, stamp in row.attribute_columns}
+
+    assert stamps["LeaseCounter"] - stamps["LeaseOwner"] >= 3_600_000
+
+
+# --- calls -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (OTSServiceError(503, "OTSTimeout", "Operation timeout."), ErrorKind.AMBIGUOUS),
+        (OTSServiceError(503, "OTSServerBusy", "Server is busy."), ErrorKind.THROTTLED),
+        (ConnectionResetError("reset"), ErrorKind.AMBIGUOUS),
+    ],
+)
+def test_a_write_without_a_clear_answer_is_sent_once_and_uncertain(
+    manager: LeaseManager, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: ErrorKind
+) -> None:
+    manager.create_lease(LEASE)
+    calls = intercepted(manager, monkeypatch, "BatchWriteRow", [error])
+
+    (answer,) = manager.write_many([rule.renew(LEASE)])
+
+    assert answer.outcome is WriteOutcome.UNCERTAIN
+    assert isinstance(answer.error, DependencyException)
+    assert (answer.error.kind, answer.error.__cause__) == (kind, error)
+    assert calls == ["BatchWriteRow"]
+
+
+def test_a_verb_raises_what_made_its_write_uncertain(manager: LeaseManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    intercepted(manager, monkeypatch, "BatchWriteRow", [ConnectionResetError("reset")])
+
+    with pytest.raises(DependencyException, match="reset"):
+        manager.renew_lease(LEASE)
+
+
+def test_an_error_of_one_row_leaves_the_others_their_answers(
+    manager: LeaseManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = [evolve(LEASE, lease_key=f"s{number}") for number in range(2, 5)]
+    for lease in others:
+        manager.create_lease(lease)
+    send = manager._client.batch_write_row
+
+    def busy(request: BatchWriteRowRequest) -> Any:
+        response = send(request)
+        row = response.table_of_update[TABLE][1]
+        row.is_ok, row.error_code, row.error_message = False, "OTSServerBusy", "Server is busy."
+        response.table_of_update[TABLE].pop()
+        return response
+
+    monkeypatch.setattr(manager._client, "batch_write_row", busy)
+    first, second, third = manager.write_many([rule.renew(lease) for lease in others])
+
+    assert first == WriteAnswer(WriteOutcome.ACCEPTED)
+    assert isinstance(second.error, DependencyException)
+    assert second.error.kind is ErrorKind.THROTTLED
+    assert third.outcome is WriteOutcome.UNCERTAIN
+    assert "lacks this row" in str(third.error)
+
+
+def test_reads_are_retried_and_writes_are_not(manager: LeaseManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    manager.create_lease(LEASE)
+    failures: list[Exception] = [OTSServiceError(503, "OTSServerUnavailable", ""), ConnectionResetError("reset")]
+    calls = intercepted(manager, monkeypatch, "GetRange", failures)
+
+    assert list(manager.list_leases()) == [LEASE]
+    assert calls == ["GetRange"] * 3
+    assert manager._sleep == [0.1, 0.2]
+
+
+def test_a_read_that_can_never_succeed_is_not_retried(manager: LeaseManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = intercepted(manager, monkeypatch, "GetRow", [OTSServiceError(403, "OTSAuthFailed", "Signature mismatch.")])
+
+    with pytest.raises(DependencyException, match="OTSAuthFailed"):
+        manager.get_lease("s1")
+    assert calls == ["GetRow"]
+
+
+def test_a_client_error_is_the_cause_of_ours(manager: LeaseManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = OTSClientError("broken")
+    intercepted(manager, monkeypatch, "GetRow", [error])
+
+    with pytest.raises(DependencyException) as caught:
+        manager.get_lease("s1")
+    assert caught.value.__cause__ is error
+
+
+def test_a_scan_that_never_ends_is_an_error(manager: LeaseManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamclient.lease.manager.PAGES_PER_SCAN", 3)
+    monkeypatch.setattr(manager._client, "get_range", lambda *_, **__: (None, [("StreamId", "x")], [], None))
+
+    with pytest.raises(StreamClientException, match="did not end after 3 pages"):
+        manager.list_leases()
+
+
+def test_a_scan_reads_every_page(manager: LeaseManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    leases = [evolve(LEASE, lease_key=f"s{number}") for number in range(5)]
+    manager.write_many([rule.create(lease) for lease in leases])
+    read = manager._client.get_range
+    pages: list[int] = []
+
+    def two_rows(*arguments: Any, **options: Any) -> Any:
+        answer = read(*arguments, **options, limit=2)
+        pages.append(len(answer[2]))
+        return answer
+
+    monkeypatch.setattr(manager._client, "get_range", two_rows)
+
+    assert list(manager.list_leases()) == leases
+    assert sum(pages) == 5
+    assert len(pages) >= 3
+
+
+def test_many_writes_go_out_in_batches_of_two_hundred(manager: LeaseManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    leases = [evolve(LEASE, lease_key=f"s{number:04}") for number in range(450)]
+    calls = intercepted(manager, monkeypatch, "none", [])
+
+    answers = manager.write_many([rule.create(lease) for lease in leases])
+
+    assert {answer.outcome for answer in answers} == {WriteOutcome.ACCEPTED}
+    assert calls == ["BatchWriteRow"] * 3
+    assert list(manager.list_leases()) == leases
+
+
+def test_writes_to_one_row_follow_each_other(manager: LeaseManager) -> None:
+    """The service refuses a batch that names a row twice with conditions."""
+    writes = [rule.create(LEASE), rule.renew(LEASE), rule.renew(LEASE), rule.renew(evolve(LEASE, counter=8))]
+
+    outcomes = [answer.outcome for answer in manager.write_many(writes)]
+
+    accepted, refused = WriteOutcome.ACCEPTED, WriteOutcome.REFUSED
+    assert outcomes == [accepted, accepted, refused, accepted]
+
+
+def test_large_rows_go_out_in_smaller_batches(manager: LeaseManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = intercepted(manager, monkeypatch, "none", [])
+    large = "x" * (BYTES_PER_BATCH // 3)
+    leases = [evolve(LEASE, lease_key=f"s{number}", checkpoint=large) for number in range(5)]
+
+    answers = manager.write_many([rule.create(lease) for lease in leases])
+
+    assert {answer.outcome for answer in answers} == {WriteOutcome.ACCEPTED}
+    assert calls == ["BatchWriteRow"] * 3
+
+
+def test_the_overhead_of_a_row_is_as_bounded(manager: LeaseManager) -> None:
+    """The bound holds for every kind of write, so a batch stays below what the service takes."""
+    lease = evolve(LEASE, stealer="b")
+    kinds = [rule.create(lease), rule.renew(lease), rule.take(lease, "c", checkpoint="z"), rule.delete(lease)]
+    for write in [*kinds, rule.transfer(lease, "c"), rule.checkpoint(lease, "z"), rule.steal(lease, "c")]:
+        request = BatchWriteRowRequest()
+        request.add(TableInBatchWriteRowItem(TABLE, [row_item(write)] * 10))
+        body = manager._client.protocol.encoder.encode_request("BatchWriteRow", request).SerializeToString()
+
+        assert len(body) / 10 < ROW_OVERHEAD_BYTES
+
+
+def test_an_invalid_write_is_not_sent(manager: LeaseManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = intercepted(manager, monkeypatch, "none", [])
+
+    with pytest.raises(ConfigurationError, match="belongs to stream 'other'"):
+        manager.create_lease(evolve(LEASE, stream_id="other"))
+    assert calls == []
+
+
+# --- the client --------------------------------------------------------------------------------------------------
+
+
+def test_the_users_client_is_left_as_it_is(client: OTSClient) -> None:
+    before = copy(vars(client))
+
+    LeaseManager(client, TABLE, STREAM).create_lease_table_if_not_exists()
+
+    assert vars(client) == before
+
+
+def test_a_call_lasts_at_most_a_third_of_the_lease(client: OTSClient) -> None:
+    own = for_lease_calls(client, ClientConfig())
+
+    assert own.socket_timeout == write_timeout_seconds(ClientConfig()) == pytest.approx(6.667, abs=0.001)
+    assert own.connection is not client.connection
+    assert (
+        write_timeout_seconds(
+            ClientConfig(lease_duration_millis=300, renewer_interval_millis=50, taker_interval_millis=50)
+        )
+        == 1.0
+    )
+
+
+def test_a_shorter_timeout_of_the_user_is_kept(server: LocalTablestore) -> None:
+    assert for_lease_calls(server.client(socket_timeout=2), ClientConfig()).socket_timeout == 2.0
+
+
+def test_a_connection_of_the_users_own_making_is_kept(client: OTSClient) -> None:
+    class Recorded(type(client.connection)):  # type: ignore[misc]
+        pass
+
+    client.connection = Recorded(client.host, client.path, timeout=1)
+
+    assert for_lease_calls(client, ClientConfig()).connection is client.connection
+
+
+@pytest.mark.parametrize("bad", [None, "client", object()])
+def test_only_the_synchronous_client_is_accepted(bad: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"tablestore\.OTSClient"):
+        LeaseManager(bad, TABLE, STREAM)
+
+
+def test_the_asynchronous_client_is_rejected_by_name(server: LocalTablestore) -> None:
+    asynchronous = AsyncOTSClient(server.endpoint, "id", "secret", "instance")
+
+    with pytest.raises(ConfigurationError, match="AsyncOTSClient"):
+        LeaseManager(asynchronous, TABLE, STREAM)
+
+
+@pytest.mark.parametrize(("table", "stream"), [("", STREAM), (None, STREAM), (TABLE, ""), (TABLE, 5)])
+def test_names_are_checked_at_once(client: OTSClient, table: Any, stream: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        LeaseManager(client, table, stream)
+
+
+def test_a_put_of_the_sdk_shows_what_the_table_holds(manager: LeaseManager, client: OTSClient) -> None:
+    """The row that create stores, cell by cell, as any other reader sees it."""
+    manager.create_lease(evolve(LEASE, checkpoint="x"))
+
+    assert stored_cells(client) == CELLS
+    request = BatchWriteRowRequest()
+    row = Row([("StreamId", STREAM), ("StatusType", "LeaseKey"), ("StatusValue", "s2")], list(CELLS.items()))
+    request.add(TableInBatchWriteRowItem(TABLE, [PutRowItem(row, Condition(RowExistenceExpectation.IGNORE))]))
+    client.batch_write_row(request)
+    assert manager.get_lease("s2") == evolve(LEASE, lease_key="s2", checkpoint="x")
+
+
+def test_nothing_is_logged_while_all_is_well(manager: LeaseManager, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="streamclient")
+    manager.create_lease(LEASE)
+    manager.create_lease(LEASE)
+    manager.list_leases()
+
+    assert caplog.text == ""

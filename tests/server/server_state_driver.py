@@ -1,0 +1,305 @@
+"""Drive an engine without network: real messages in, real messages out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from streamclient.records import StreamRecord
+from streamclient.server.changes import Storage
+from streamclient.server.clock import Clock
+from streamclient.server.engine import Engine
+from streamclient.server.errors import ServiceError
+from streamclient.server.limits import DEFAULT_LIMITS, Limits
+from streamclient.server.storage_memory import MemoryStorage
+from streamclient.wire import schema
+from streamclient.wire.plainbuffer import Cell, CellOperation, KeyBound, Row, decode_row, decode_rows, encode_row
+from streamclient.wire.records import PurePythonCodec
+from streamclient.wire.schema import (
+    ComparatorType,
+    Direction,
+    FilterType,
+    LogicalOperator,
+    OperationType,
+    PrimaryKeyType,
+    ReturnType,
+    RowExistenceExpectation,
+)
+
+START_MICROS = 1_700_000_000_000_000
+HOUR_SECONDS = 3600
+PAGES_MAX = 10_000
+"""More pages than any test has; a reader that needs more goes in circles."""
+
+TYPES = {"INTEGER": PrimaryKeyType.INTEGER, "STRING": PrimaryKeyType.STRING, "BINARY": PrimaryKeyType.BINARY}
+
+
+class ManualWall:
+    """A machine clock that only a test moves; each look costs one microsecond."""
+
+    def __init__(self) -> None:
+        self.micros = START_MICROS
+
+    def __call__(self) -> int:
+        self.micros += 1
+        return self.micros
+
+
+class Driver:
+    """An engine on a clock of its own, and one method for each thing that tests ask of it."""
+
+    def __init__(self, storage: Storage | None = None, *, limits: Limits = DEFAULT_LIMITS, **options: Any) -> None:
+        self.wall = ManualWall()
+        self.clock = Clock(self.wall)
+        self.engine = Engine(clock=self.clock, storage=storage or MemoryStorage(), limits=limits, **options)
+
+    def call(self, operation: str, **fields: Any) -> Any:
+        messages = schema.OPERATIONS[operation]
+        body = messages.request(**fields).SerializeToString()
+        return schema.parse(messages.response, self.engine.execute(operation, body))
+
+    def refusal(self, operation: str, **fields: Any) -> tuple[int, str, str]:
+        """Status, code and text of the refusal that the call must end in."""
+        try:
+            answer = self.call(operation, **fields)
+        except ServiceError as error:
+            return error.http_status, error.code, error.message
+        raise AssertionError(f"{operation} was not refused: {answer}")
+
+    # Tables
+
+    def create(self, name: str = "t", key: Sequence[tuple[str, ...]] = (("pk", "STRING"),), **fields: Any) -> None:
+        self.call("CreateTable", **creation(name, key, **fields))
+
+    def create_with_stream(self, name: str = "t", *, hours: int = 24, origin: Sequence[str] = (), **fields: Any) -> str:
+        specification = schema.StreamSpecification(enable_stream=True, expiration_time=hours, columns_to_get=origin)
+        self.create(name, stream_spec=specification, **fields)
+        return self.stream_id(name)
+
+    # Rows
+
+    def put(self, key: Any, *cells: Cell, table: str = "t", **fields: Any) -> Any:
+        return self.call("PutRow", table_name=table, row=frame(key, *cells), **condition_fields(**fields))
+
+    def update(self, key: Any, *cells: Cell, table: str = "t", **fields: Any) -> Any:
+        return self.call("UpdateRow", table_name=table, row_change=frame(key, *cells), **condition_fields(**fields))
+
+    def delete(self, key: Any, table: str = "t", **fields: Any) -> Any:
+        return self.call(
+            "DeleteRow", table_name=table, primary_key=frame(key, delete_marker=True), **condition_fields(**fields)
+        )
+
+    def get_row(self, key: Any, table: str = "t", **fields: Any) -> Row | None:
+        answer = self.call("GetRow", table_name=table, primary_key=frame(key), **{"max_versions": 1, **fields})
+        return decode_row(answer.row) if answer.row else None
+
+    def get(self, key: Any, table: str = "t", **fields: Any) -> dict[str, Any] | None:
+        """Values by column, the newest version of each; ``None`` if there is no row."""
+        row = self.get_row(key, table, **fields)
+        return None if row is None else values(row)
+
+    def versions(self, key: Any, column: str, table: str = "t") -> list[tuple[int | None, Any]]:
+        row = self.get_row(key, table, max_versions=1000)
+        return [] if row is None else [(cell.timestamp_millis, cell.value) for cell in row.cells if cell.name == column]
+
+    def range_page(self, start: Any, end: Any, table: str = "t", *, backward: bool = False, **fields: Any) -> Any:
+        return self.call(
+            "GetRange",
+            table_name=table,
+            direction=Direction.BACKWARD if backward else Direction.FORWARD,
+            inclusive_start_primary_key=frame(start),
+            exclusive_end_primary_key=frame(end),
+            **{"max_versions": 1, **fields},
+        )
+
+    def rows(self, start: Any, end: Any, table: str = "t", **fields: Any) -> list[Row]:
+        """All rows of a range, over as many pages as it takes."""
+        found: list[Row] = []
+        for _ in range(PAGES_MAX):
+            answer = self.range_page(start, end, table, **fields)
+            found += decode_rows(answer.rows)
+            if not answer.HasField("next_start_primary_key"):
+                return found
+            start = decode_row(answer.next_start_primary_key).primary_key
+        raise AssertionError("the range does not end")
+
+    def table(self, name: str = "t", columns: Sequence[str] = ("pk",), **fields: Any) -> dict[Any, dict[str, Any]]:
+        """The whole table: values by column, by key."""
+        lowest = tuple((column, KeyBound.INF_MIN) for column in columns)
+        highest = tuple((column, KeyBound.INF_MAX) for column in columns)
+        return {plain_key(row): values(row) for row in self.rows(lowest, highest, name, **fields)}
+
+    # Streams
+
+    def stream_id(self, table: str = "t") -> str:
+        (stream,) = self.call("ListStream", table_name=table).streams
+        return str(stream.stream_id)
+
+    def describe_shards(self, stream_id: str, **fields: Any) -> list[Any]:
+        """All shards of a stream, over as many pages as it takes."""
+        shards: list[Any] = []
+        for _ in range(PAGES_MAX):
+            answer = self.call("DescribeStream", stream_id=stream_id, **fields)
+            shards += answer.shards
+            if not answer.HasField("next_shard_id"):
+                return shards
+            fields["inclusive_start_shard_id"] = answer.next_shard_id
+        raise AssertionError("the listing does not end")
+
+    def iterator(self, stream_id: str, shard_id: str, **fields: Any) -> str:
+        answer = self.call("GetShardIterator", stream_id=stream_id, shard_id=shard_id, **fields)
+        assert not answer.HasField("next_token")
+        return str(answer.shard_iterator)
+
+    def only_iterator(self, **fields: Any) -> str:
+        """An iterator of the only shard of table ``t``."""
+        stream_id = self.stream_id()
+        (shard,) = self.describe_shards(stream_id)
+        return self.iterator(stream_id, shard.shard_id, **fields)
+
+    def page(self, iterator: str, **fields: Any) -> tuple[tuple[StreamRecord, ...], str | None]:
+        request = schema.GetStreamRecordRequest(shard_iterator=iterator, **fields)
+        body = self.engine.execute("GetStreamRecord", request.SerializeToString())
+        page = PurePythonCodec().decode_page(body)
+        assert page.may_more_record is bool(page.records)
+        return page.records, page.next_shard_iterator
+
+    def pages(self, iterator: str, **fields: Any) -> Iterator[StreamRecord]:
+        """All records from an iterator to the end of its shard, or to the present."""
+        for _ in range(PAGES_MAX):
+            records, following = self.page(iterator, **fields)
+            yield from records
+            if following is None or following == iterator:
+                return
+            iterator = following
+        raise AssertionError("the shard does not end")
+
+    def records(self, stream_id: str, shard_id: str, **fields: Any) -> list[StreamRecord]:
+        return list(self.pages(self.iterator(stream_id, shard_id), **fields))
+
+    def all_records(self, stream_id: str | None = None) -> list[StreamRecord]:
+        """Records of all shards, each shard after its parents."""
+        stream_id = stream_id or self.stream_id()
+        ordered = parents_first(self.describe_shards(stream_id))
+        return [record for shard in ordered for record in self.records(stream_id, shard.shard_id)]
+
+
+def creation(name: str = "t", key: Sequence[tuple[str, ...]] = (("pk", "STRING"),), **fields: Any) -> dict[str, Any]:
+    """Fields of a CreateTable request; key columns are (name, type) or (name, type, "AUTO_INCREMENT")."""
+    columns = [
+        schema.PrimaryKeySchema(name=column[0], type=TYPES[column[1]], option=1 if len(column) > 2 else None)
+        for column in key
+    ]
+    options = fields.pop("options", None)
+    return {
+        "table_meta": schema.TableMeta(table_name=name, primary_key=columns),
+        "reserved_throughput": schema.ReservedThroughput(capacity_unit=schema.CapacityUnit(read=0, write=0)),
+        "table_options": None if options is None else schema.TableOptions(**options),
+        **fields,
+    }
+
+
+def frame(key: Any, *cells: Cell, delete_marker: bool = False) -> bytes:
+    """A row; a plain value stands for the key column ``pk``."""
+    primary_key = key if isinstance(key, tuple) else (("pk", key),)
+    return encode_row(Row(primary_key, cells, delete_marker=delete_marker))
+
+
+def condition_fields(
+    expect: RowExistenceExpectation = RowExistenceExpectation.IGNORE,
+    column_condition: bytes | None = None,
+    returns: ReturnType | None = None,
+    return_columns: Sequence[str] = (),
+) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "condition": schema.Condition(row_existence=expect, column_condition=column_condition),
+    }
+    if returns is not None:
+        fields["return_content"] = schema.ReturnContent(return_type=returns, return_column_names=return_columns)
+    return fields
+
+
+def batch_row(kind: OperationType, key: Any, *cells: Cell, **fields: Any) -> Any:
+    row = frame(key, *cells, delete_marker=kind is OperationType.DELETE)
+    return schema.RowInBatchWriteRowRequest(type=kind, row_change=row, **condition_fields(**fields))
+
+
+def batch_table(rows: Sequence[Any], table: str = "t") -> Any:
+    return schema.TableInBatchWriteRowRequest(table_name=table, rows=rows)
+
+
+def single(
+    comparator: ComparatorType,
+    column: str,
+    value: bytes = b"\x00" + bytes(8),
+    *,
+    passes_if_missing: bool = False,
+    latest_only: bool = True,
+    rule: Any = None,
+) -> bytes:
+    message = schema.SingleColumnValueFilter(
+        comparator=comparator,
+        column_name=column,
+        column_value=value,
+        filter_if_missing=not passes_if_missing,
+        latest_version_only=latest_only,
+        value_trans_rule=rule,
+    )
+    return wrapped(FilterType.SINGLE_COLUMN_VALUE, message)
+
+
+def combined(operator: LogicalOperator, *filters: bytes) -> bytes:
+    parts = [schema.Filter.FromString(each) for each in filters]
+    message = schema.CompositeColumnValueFilter(combinator=operator, sub_filters=parts)
+    return wrapped(FilterType.COMPOSITE_COLUMN_VALUE, message)
+
+
+def pagination(offset: int, limit: int) -> bytes:
+    return wrapped(FilterType.COLUMN_PAGINATION, schema.ColumnPaginationFilter(offset=offset, limit=limit))
+
+
+def wrapped(kind: FilterType, message: Any) -> bytes:
+    return bytes(schema.Filter(type=kind, filter=message.SerializeToString()).SerializeToString())
+
+
+def put(name: str, value: Any, timestamp_millis: int | None = None) -> Cell:
+    return Cell(name, value, timestamp_millis=timestamp_millis)
+
+
+def increment(name: str, delta: int) -> Cell:
+    return Cell(name, delta, CellOperation.INCREMENT)
+
+
+def delete_one(name: str, timestamp_millis: int) -> Cell:
+    return Cell(name, None, CellOperation.DELETE_ONE_VERSION, timestamp_millis)
+
+
+def delete_all(name: str) -> Cell:
+    return Cell(name, None, CellOperation.DELETE_ALL_VERSIONS)
+
+
+def values(row: Row) -> dict[str, Any]:
+    """The first cell of each column, which is the newest."""
+    return {cell.name: cell.value for cell in reversed(row.cells)}
+
+
+def plain_key(row: Row) -> Any:
+    key = tuple(value for _, value in row.primary_key)
+    return key[0] if len(key) == 1 else key
+
+
+def parents_first(shards: Sequence[Any]) -> list[Any]:
+    """Shards ordered by lineage alone, whatever the order of the listing."""
+    waiting = {shard.shard_id: shard for shard in sorted(shards, key=lambda shard: shard.shard_id)}
+    ordered: list[Any] = []
+    while waiting:
+        ready = [
+            shard
+            for shard in waiting.values()
+            if shard.parent_id not in waiting and shard.parent_sibling_id not in waiting
+        ]
+        assert ready, "shards are their own ancestors"
+        ordered += ready
+        for shard in ready:
+            del waiting[shard.shard_id]
+    return ordered

@@ -1,0 +1,258 @@
+"""The admin surface over HTTP, and the command line on top of it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from typing import Any
+
+import pytest
+
+from streamclient import cli
+from streamclient.server import Cut, FaultRule, LocalTablestore
+from streamclient.server.admin import key_from_json
+from streamclient.wire import schema
+
+Reply = tuple[int, Any]
+
+
+def call(local: LocalTablestore, method: str, target: str, body: Any = None, secret: str | None = None) -> Reply:
+    connection = http.client.HTTPConnection(local.endpoint.removeprefix("http://"), timeout=30)
+    try:
+        content = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        token = local.access_key_secret if secret is None else secret
+        connection.request(method, f"/_admin/{target}", content, {"Authorization": f"Bearer {token}"})
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def table(local: LocalTablestore) -> str:
+    """A table with a stream and the keys 0 to 9."""
+    request = schema.CreateTableRequest()
+    request.table_meta.table_name = "orders"
+    request.table_meta.primary_key.add(name="pk", type=schema.PrimaryKeyType.INTEGER)
+    request.reserved_throughput.capacity_unit.read = request.reserved_throughput.capacity_unit.write = 0
+    request.table_options.time_to_live, request.table_options.max_versions = -1, 1
+    request.stream_spec.enable_stream, request.stream_spec.expiration_time = True, 24
+    assert local._engine is not None
+    local._engine.execute("CreateTable", request.SerializeToString())
+    fill(local)
+    return "orders"
+
+
+def fill(local: LocalTablestore) -> None:
+    from tablestore import Condition, Row
+
+    client = local.client()
+    for number in range(10):
+        client.put_row("orders", Row([("pk", number)], [("v", number)]), Condition("IGNORE"))
+
+
+@pytest.mark.parametrize("secret", ["", "wrong", "ünï"])
+def test_the_admin_surface_needs_the_secret(local: LocalTablestore, secret: str) -> None:
+    """A page in a browser on the same machine reaches the port too."""
+    status, answer = call(local, "DELETE", "faults", secret=secret.encode().decode("latin-1"))
+
+    assert status == 401
+    assert "Bearer" in answer["error"]
+
+
+def test_the_signature_of_the_protocol_is_no_admin_token(local: LocalTablestore) -> None:
+    connection = http.client.HTTPConnection(local.endpoint.removeprefix("http://"), timeout=30)
+    connection.request("GET", "/_admin/requests", headers={"x-ots-accesskeyid": local.access_key_id})
+    assert connection.getresponse().status == 401
+    connection.close()
+
+
+def test_shards_are_listed_split_and_merged(local: LocalTablestore, table: str) -> None:
+    status, answer = call(local, "GET", f"shards?table={table}")
+    assert (status, len(answer["shards"])) == (200, 1)
+
+    status, split = call(local, "POST", "split", {"table": table, "at": 3})
+    assert (status, len(split["shard_ids"])) == (200, 2)
+    low, high = split["shard_ids"]
+    status, merged = call(local, "POST", "merge", {"table": table, "shard_a": low, "shard_b": high})
+    assert status == 200
+
+    shards = {shard["shard_id"]: shard for shard in call(local, "GET", f"shards?table={table}")[1]["shards"]}
+    assert len(shards) == 4
+    assert [shard_id for shard_id, shard in shards.items() if shard["is_open"]] == [merged["shard_id"]]
+
+
+def test_a_shard_is_split_at_its_median_by_default(local: LocalTablestore, table: str) -> None:
+    (only,) = local.shards(table)
+    low, high = local.split(table)
+
+    views = {view.shard_id: view for view in local.shards(table)}
+    assert not views[only.shard_id].is_open
+    assert views[low].parent_id == views[high].parent_id == only.shard_id
+
+
+def test_records_are_trimmed(local: LocalTablestore, table: str) -> None:
+    assert call(local, "POST", "trim", {"table": table, "keep_last": 4}) == (200, {"trimmed": 6})
+    assert call(local, "POST", "trim", {"table": table, "before_micros": 0}) == (200, {"trimmed": 0})
+    assert call(local, "POST", "trim", {"table": table}) == (200, {"trimmed": 4})
+
+
+def test_iterators_expire(local: LocalTablestore, table: str) -> None:
+    assert call(local, "POST", "expire-iterators", {"table": table}) == (200, {})
+
+
+def test_the_clock_advances_and_retention_follows(local: LocalTablestore, table: str) -> None:
+    assert call(local, "POST", "advance-clock", {"seconds": 25 * 3600}) == (200, {})
+
+    assert call(local, "GET", f"shards?table={table}")[1]["shards"][0]["record_count"] == 0
+
+
+def test_faults_are_added_listed_and_removed(local: LocalTablestore) -> None:
+    rule = {"operation": "PutRow", "times": 2, "action": {"kind": "fail-rows", "rows": [1, 2]}}
+    status, first = call(local, "POST", "faults", rule)
+    assert status == 200
+    second = local.add_fault(FaultRule("Get*", Cut(), table="t"))
+
+    listed = call(local, "GET", "faults")[1]["faults"]
+    assert [fault["id"] for fault in listed] == [first["id"], second]
+    assert listed[0]["rule"]["action"] == {"kind": "fail-rows", "rows": [1, 2], "code": "OTSServerBusy"}
+    assert call(local, "DELETE", f"faults?id={second}") == (200, {"removed": 1})
+    assert call(local, "DELETE", "faults") == (200, {"removed": 1})
+    assert local.faults() == ()
+
+
+def test_request_counters_are_shown_and_reset(local: LocalTablestore, table: str) -> None:
+    counts = call(local, "GET", "requests")[1]["requests"]
+    assert counts == [
+        {"operation": "PutRow", "table": table, "requests": 10, "errors": 0, "rows_read": 0, "rows_written": 10}
+    ]
+    assert call(local, "DELETE", "requests") == (200, {})
+    assert call(local, "GET", "requests") == (200, {"requests": []})
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "body", "status", "reason"),
+    [
+        ("GET", "nothing", None, 404, "there are advance-clock, "),
+        ("GET", "split", None, 405, "split takes POST"),
+        ("POST", "split", {}, 400, "table must be a non-empty string"),
+        ("POST", "split", {"table": "missing"}, 404, "OTSObjectNotExist"),
+        ("POST", "split", {"table": "orders", "at": True}, 400, "a key value must be"),
+        ("POST", "split", {"table": "orders", "at": []}, 400, "at least one value"),
+        ("POST", "split", {"table": "orders", "shard_id": 3}, 400, "shard_id must be"),
+        ("POST", "trim", {"table": "orders", "keep_last": "many"}, 400, "keep_last must be a whole number"),
+        ("POST", "advance-clock", {"seconds": "long"}, 400, "seconds must be a number"),
+        ("POST", "advance-clock", {"seconds": -5}, 400, "seconds must be from 0"),
+        ("POST", "advance-clock", b"{", 400, "the body must be a JSON object"),
+        ("POST", "advance-clock", [1], 400, "the body must be a JSON object"),
+        ("POST", "faults", {"action": {"kind": "explode"}}, 400, "action kind must be one of"),
+        ("DELETE", "faults?id=x", None, 400, "invalid literal"),
+    ],
+)
+def test_a_wrong_call_says_what_was_expected(  # noqa: PLR0917 -- one column of the table each
+    local: LocalTablestore, method: str, target: str, body: Any, status: int, reason: str
+) -> None:
+    answered, answer = call(local, method, target, body)
+
+    assert answered == status
+    assert reason in answer["error"]
+
+
+@pytest.mark.parametrize(
+    ("value", "key"),
+    [
+        (5, (5,)),
+        ("text", ("text",)),
+        (["a", 1], ("a", 1)),
+        ([{"base64": "AP8="}], (b"\x00\xff",)),
+    ],
+)
+def test_keys_are_read_from_json(value: Any, key: tuple[Any, ...]) -> None:
+    assert key_from_json(value) == key
+
+
+def run(local: LocalTablestore, *arguments: str) -> int:
+    return cli.main(["control", "--endpoint", local.endpoint, *arguments])
+
+
+def output(local: LocalTablestore, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert run(local, *arguments) == 0
+    return capsys.readouterr().out
+
+
+def test_the_command_line_controls_shards(
+    local: LocalTablestore, table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    low, high = output(local, capsys, "split", table, "--at", "3").split()
+    assert {shard.shard_id for shard in local.shards(table) if shard.is_open} == {low, high}
+
+    merged = output(local, capsys, "merge", table, low, high).strip()
+    listed = output(local, capsys, "shards", table)
+    assert [line for line in listed.splitlines() if "is_open=True" in line][0].startswith(f"shard_id={merged}")
+    assert output(local, capsys, "trim", table, low, "--keep-last", "0") == "0 records forgotten\n"
+    assert output(local, capsys, "expire-iterators", table) == "iterators expired\n"
+    assert output(local, capsys, "advance-clock", "10") == "clock advanced by 10 s\n"
+
+
+def test_the_command_line_controls_faults(local: LocalTablestore, capsys: pytest.CaptureFixture[str]) -> None:
+    rule = '{"operation": "PutRow", "action": {"kind": "cut"}}'
+
+    assert output(local, capsys, "fault", "add", rule) == "fault 1 added\n"
+    assert output(local, capsys, "fault", "list").startswith("1: struck 0 of 0: {")
+    assert output(local, capsys, "fault", "clear", "1") == "1 faults removed\n"
+    assert output(local, capsys, "fault", "list") == "no faults\n"
+
+
+def test_the_command_line_shows_request_counters(
+    local: LocalTablestore, table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "operation=PutRow  table=orders  requests=10" in output(local, capsys, "requests", "--reset")
+    assert output(local, capsys, "requests") == "no requests\n"
+
+
+def test_the_command_line_prints_json_on_demand(
+    local: LocalTablestore, table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = json.loads(output(local, capsys, "--json", "shards", table))
+
+    assert answer["shards"][0]["record_count"] == 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "reason"),
+    [
+        (["shards", "missing"], 1, "OTSObjectNotExist"),
+        (["--access-key-secret", "wrong", "shards", "t"], 1, "Bearer"),
+        (["--endpoint", "http://127.0.0.1:1", "shards", "t"], 2, "no answer from http://127.0.0.1:1"),
+        (["--endpoint", "nonsense", "shards", "t"], 2, "--endpoint must be http://HOST:PORT"),
+        (["fault", "add", "{"], 1, "the rule must be a JSON object"),
+        (["fault", "add", "[]"], 1, "the rule must be a JSON object"),
+    ],
+)
+def test_a_command_that_fails_says_why_on_one_line(
+    local: LocalTablestore, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, reason: str
+) -> None:
+    assert run(local, *arguments) == code
+
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert reason in captured.err
+    assert captured.err.startswith("streamclient control: ")
+    assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [[], ["nothing"], ["control"], ["control", "fault"], ["server", "--port", "x"]])
+def test_wrong_arguments_exit_with_two(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+
+    assert caught.value.code == 2
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["--help"])
+
+    assert caught.value.code == 0
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in ("server", "control"))

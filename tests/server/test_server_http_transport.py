@@ -1,0 +1,460 @@
+"""The transport over real sockets: connections, methods, sizes, faults that break them, start and stop."""
+
+from __future__ import annotations
+
+import gc
+import http.client
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+
+import pytest
+
+from streamclient.server import (
+    Cut,
+    Fail,
+    FailRows,
+    FaultRule,
+    LateAnswer,
+    Latency,
+    LocalTablestore,
+    LoseAnswer,
+    ServiceError,
+)
+from streamclient.wire import schema, signature
+
+Answer = tuple[int, dict[str, str], bytes]
+
+
+def headers_for(local: LocalTablestore, operation: str, body: bytes) -> dict[str, str]:
+    headers = {
+        "x-ots-date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.000Z"),
+        "x-ots-apiversion": "2015-12-31",
+        "x-ots-accesskeyid": local.access_key_id,
+        "x-ots-instancename": local.instance,
+        "x-ots-contentmd5": signature.content_md5(body),
+    }
+    headers["x-ots-signature"] = signature.sign_request_v2(local.access_key_secret, f"/{operation}", headers)
+    return headers
+
+
+@pytest.fixture
+def connection(local: LocalTablestore) -> Iterator[http.client.HTTPConnection]:
+    opened = connect(local)
+    yield opened
+    opened.close()
+
+
+def connect(local: LocalTablestore) -> http.client.HTTPConnection:
+    return http.client.HTTPConnection(local.endpoint.removeprefix("http://"), timeout=30)
+
+
+def send(
+    local: LocalTablestore, connection: http.client.HTTPConnection, operation: str, body: bytes = b""
+) -> Answer:
+    connection.request("POST", f"/{operation}", body, headers_for(local, operation, body))
+    return receive(connection)
+
+
+def receive(connection: http.client.HTTPConnection) -> Answer:
+    response = connection.getresponse()
+    return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
+
+
+def error_code(body: bytes) -> str:
+    return str(schema.parse(schema.Error, body).code)
+
+
+def create_table(local: LocalTablestore, connection: http.client.HTTPConnection, name: str = "t") -> None:
+    request = schema.CreateTableRequest()
+    request.table_meta.table_name = name
+    request.table_meta.primary_key.add(name="pk", type=schema.PrimaryKeyType.INTEGER)
+    request.reserved_throughput.capacity_unit.read = request.reserved_throughput.capacity_unit.write = 0
+    request.table_options.time_to_live, request.table_options.max_versions = -1, 1
+    request.stream_spec.enable_stream, request.stream_spec.expiration_time = True, 24
+    assert send(local, connection, "CreateTable", request.SerializeToString())[0] == 200
+
+
+def tables(local: LocalTablestore) -> list[str]:
+    connection = connect(local)
+    try:
+        return list(schema.parse(schema.ListTableResponse, send(local, connection, "ListTable")[2]).table_names)
+    finally:
+        connection.close()
+
+
+def test_a_connection_serves_many_requests(local: LocalTablestore, connection: http.client.HTTPConnection) -> None:
+    send(local, connection, "ListTable")
+    first = connection.sock
+    for _ in range(10):
+        assert send(local, connection, "ListTable")[0] == 200
+
+    assert connection.sock is first
+
+
+def test_an_error_does_not_end_the_connection(local: LocalTablestore, connection: http.client.HTTPConnection) -> None:
+    send(local, connection, "ListTable")
+    first = connection.sock
+
+    assert send(local, connection, "DeleteTable", b"\x0a\x01x")[0] == 404
+    assert send(local, connection, "ListTable")[0] == 200
+    assert connection.sock is first
+
+
+def test_answers_hold_exactly_the_signed_headers(
+    local: LocalTablestore, connection: http.client.HTTPConnection
+) -> None:
+    """One more ``x-ots-`` header would break the signature in Java and Python."""
+    _, headers, body = send(local, connection, "ListTable")
+    signed = {name: value for name, value in headers.items() if name.startswith("x-ots-")}
+
+    assert sorted(signed) == ["x-ots-contentmd5", "x-ots-contenttype", "x-ots-date", "x-ots-requestid"]
+    expected = signature.sign_response(local.access_key_secret, "/ListTable", signed)
+    assert headers["authorization"] == f"OTS {local.access_key_id}:{expected}"
+    assert signed["x-ots-contentmd5"] == signature.content_md5(body)
+
+
+def test_errors_are_signed_too_once_the_caller_is_known(
+    local: LocalTablestore, connection: http.client.HTTPConnection
+) -> None:
+    _, headers, _ = send(local, connection, "DeleteTable", b"\x0a\x01x")
+    signed = {name: value for name, value in headers.items() if name.startswith("x-ots-")}
+
+    expected = signature.sign_response(local.access_key_secret, "/DeleteTable", signed)
+    assert headers["authorization"] == f"OTS {local.access_key_id}:{expected}"
+
+
+def test_errors_to_strangers_are_not_signed_but_numbered(connection: http.client.HTTPConnection) -> None:
+    connection.request("POST", "/ListTable", b"")
+    status, headers, body = receive(connection)
+
+    assert (status, error_code(body)) == (400, "OTSParameterInvalid")
+    assert "authorization" not in headers
+    assert headers["x-ots-requestid"]
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "gzip, br"])
+def test_answers_are_never_compressed(
+    local: LocalTablestore, connection: http.client.HTTPConnection, encoding: str
+) -> None:
+    """Go asks for gzip by default and would undo it; the others would not."""
+    headers = {**headers_for(local, "ListTable", b""), "Accept-Encoding": encoding}
+    connection.request("POST", "/ListTable", b"", headers)
+    status, answered, _ = receive(connection)
+
+    assert status == 200
+    assert "content-encoding" not in answered
+
+
+def test_header_names_are_read_in_any_case(local: LocalTablestore, connection: http.client.HTTPConnection) -> None:
+    """Go writes them in canonical case."""
+    headers = {name.title(): value for name, value in headers_for(local, "ListTable", b"").items()}
+    connection.request("POST", "/ListTable", b"", headers)
+
+    assert receive(connection)[0] == 200
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "OPTIONS", "HEAD"])
+def test_only_post_is_allowed(connection: http.client.HTTPConnection, method: str) -> None:
+    connection.request(method, "/ListTable")
+    status, _, body = receive(connection)
+
+    assert status == 405
+    assert method == "HEAD" or error_code(body) == "OTSMethodNotAllowed"
+
+
+def test_a_chunked_request_is_read(local: LocalTablestore, connection: http.client.HTTPConnection) -> None:
+    create_table(local, connection)
+    body = b"\x0a\x01t"
+    chunks = iter([body[:1], body[1:]])
+    connection.request("POST", "/DescribeTable", chunks, headers_for(local, "DescribeTable", body), encode_chunked=True)
+
+    assert receive(connection)[0] == 200
+
+
+def test_a_chunked_body_above_the_limit_is_refused(
+    local: LocalTablestore, connection: http.client.HTTPConnection
+) -> None:
+    chunks = (bytes(1024 * 1024) for _ in range(6))
+    connection.request("POST", "/PutRow", chunks, headers_for(local, "PutRow", b""), encode_chunked=True)
+    status, _, body = receive(connection)
+
+    assert (status, error_code(body)) == (413, "OTSRequestBodyTooLarge")
+
+
+def test_a_body_above_the_limit_is_refused_by_its_length_alone(
+    local: LocalTablestore, connection: http.client.HTTPConnection
+) -> None:
+    headers = {**headers_for(local, "PutRow", b""), "Content-Length": str(5 * 1024 * 1024 + 1)}
+    connection.request("POST", "/PutRow", None, headers)
+    status, _, body = receive(connection)
+
+    assert (status, error_code(body)) == (413, "OTSRequestBodyTooLarge")
+
+
+def test_a_client_that_leaves_in_mid_request_harms_nobody(local: LocalTablestore) -> None:
+    port = int(local.endpoint.rpartition(":")[2])
+    for partial in (b"", b"POST /ListTable HTT", b"POST /PutRow HTTP/1.1\r\nContent-Length: 100\r\n\r\nhalf"):
+        with socket.create_connection(("127.0.0.1", port)) as rude:
+            rude.sendall(partial)
+
+    assert tables(local) == []
+
+
+def test_bytes_that_are_not_http_are_answered_and_survived(local: LocalTablestore) -> None:
+    port = int(local.endpoint.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as garbage:
+        garbage.sendall(b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n")
+        assert garbage.recv(100).startswith(b"HTTP/1.")
+
+    assert tables(local) == []
+
+
+def test_a_cut_request_is_not_executed(local: LocalTablestore, connection: http.client.HTTPConnection) -> None:
+    local.add_fault(FaultRule("CreateTable", Cut(), times=1))
+
+    with pytest.raises((http.client.RemoteDisconnected, ConnectionError)):
+        create_table(local, connection)
+
+    assert tables(local) == []
+
+
+def test_a_lost_answer_belongs_to_an_executed_request(
+    local: LocalTablestore, connection: http.client.HTTPConnection
+) -> None:
+    local.add_fault(FaultRule("CreateTable", LoseAnswer(), times=1))
+
+    with pytest.raises((http.client.RemoteDisconnected, ConnectionError)):
+        create_table(local, connection)
+
+    assert tables(local) == ["t"]
+
+
+def test_a_silent_lost_answer_lets_the_client_time_out(local: LocalTablestore) -> None:
+    local.add_fault(FaultRule("CreateTable", LoseAnswer(seconds=60), times=1))
+    impatient = http.client.HTTPConnection(local.endpoint.removeprefix("http://"), timeout=0.2)
+
+    with pytest.raises(TimeoutError):
+        create_table(local, impatient)
+    impatient.close()
+
+    assert tables(local) == ["t"]
+
+
+def test_latency_comes_before_and_lateness_after_the_effect(local: LocalTablestore) -> None:
+    """While the answer is late, others already see the change; while there is latency, they do not."""
+    for action, visible in ((Latency(60), False), (LateAnswer(60), True)):
+        name = f"table_{int(visible)}"
+        local.add_fault(FaultRule("CreateTable", action, table=name))
+        impatient = http.client.HTTPConnection(local.endpoint.removeprefix("http://"), timeout=0.2)
+        with pytest.raises(TimeoutError):
+            create_table(local, impatient, name)
+        impatient.close()
+
+        assert (name in tables(local)) is visible
+
+
+def test_latency_delays_only_its_own_request(local: LocalTablestore, connection: http.client.HTTPConnection) -> None:
+    local.add_fault(FaultRule("CreateTable", Latency(0.1), times=1))
+    started = time.monotonic()
+    create_table(local, connection)
+
+    assert time.monotonic() - started >= 0.1
+
+
+@pytest.mark.parametrize(
+    ("action", "status", "message"),
+    [
+        (Fail("OTSServerBusy"), 503, "Server is busy."),
+        (Fail("OTSNotEnoughCapacityUnit"), 403, "Remaining capacity unit is not enough."),
+        (Fail("OTSServerBusy", "Come back.", 429), 429, "Come back."),
+        (Fail("OTSMadeUp"), 400, "Injected error."),
+    ],
+)
+def test_an_injected_error_looks_like_the_services_own(
+    local: LocalTablestore, connection: http.client.HTTPConnection, action: Fail, status: int, message: str
+) -> None:
+    local.add_fault(FaultRule("CreateTable", action))
+    request = schema.CreateTableRequest()
+    request.table_meta.table_name = "t"
+    request.reserved_throughput.capacity_unit.read = 0
+
+    answered, _, body = send(local, connection, "CreateTable", request.SerializeToString())
+
+    error = schema.parse(schema.Error, body)
+    assert (answered, error.code, error.message) == (status, action.code, message)
+    assert tables(local) == []
+
+
+def test_strangers_do_not_use_up_faults(local: LocalTablestore, connection: http.client.HTTPConnection) -> None:
+    local.add_fault(FaultRule("ListTable", Fail("OTSServerBusy"), times=1))
+    connection.request("POST", "/ListTable", b"")
+    assert receive(connection)[0] == 400
+
+    assert send(local, connection, "ListTable")[0] == 503
+    assert send(local, connection, "ListTable")[0] == 200
+
+
+def test_rows_of_a_batch_fail_while_the_others_are_written(local: LocalTablestore) -> None:
+    from tablestore import (
+        INF_MAX,
+        INF_MIN,
+        BatchWriteRowRequest,
+        Condition,
+        PutRowItem,
+        Row,
+        TableInBatchWriteRowItem,
+    )
+
+    client = local.client()
+    connection = connect(local)
+    create_table(local, connection)
+    connection.close()
+    local.add_fault(FaultRule("BatchWriteRow", FailRows(rows=(1,), every=4, code="OTSTimeout"), table="t"))
+    request = BatchWriteRowRequest()
+    rows = [PutRowItem(Row([("pk", number)], [("v", 1)]), Condition("IGNORE")) for number in range(5)]
+    request.add(TableInBatchWriteRowItem("t", rows))
+
+    results = client.batch_write_row(request).get_put_by_table("t")
+
+    assert [result.is_ok for result in results] == [True, False, True, False, True]
+    assert {(result.error_code, result.error_message) for result in results if not result.is_ok} == {
+        ("OTSTimeout", "Operation timeout.")
+    }
+    _, _, found, _ = client.get_range("t", "FORWARD", [("pk", INF_MIN)], [("pk", INF_MAX)])
+    assert [row.primary_key[0][1] for row in found] == [0, 2, 4]
+
+
+def test_requests_are_counted_by_operation_and_table(
+    local: LocalTablestore, connection: http.client.HTTPConnection
+) -> None:
+    create_table(local, connection)
+    send(local, connection, "ListTable")
+    send(local, connection, "DescribeTable", b"\x0a\x01t")
+    send(local, connection, "DescribeTable", b"\x0a\x01t")
+    send(local, connection, "DescribeTable", b"\x0a\x01u")
+
+    counted = [(count.operation, count.table, count.requests, count.errors) for count in local.requests()]
+    assert counted == [
+        ("CreateTable", "t", 1, 0),
+        ("DescribeTable", "t", 2, 0),
+        ("DescribeTable", "u", 1, 1),
+        ("ListTable", "", 1, 0),
+    ]
+    local.reset_requests()
+    assert local.requests() == ()
+
+
+def test_servers_in_one_process_do_not_share_anything(local: LocalTablestore) -> None:
+    with LocalTablestore(instance="other", access_key_id="id", access_key_secret="secret") as other:
+        connection = connect(other)
+        create_table(other, connection, "theirs")
+        connection.close()
+
+        assert other.endpoint != local.endpoint
+        assert tables(local) == []
+        assert tables(other) == ["theirs"]
+
+
+def test_stopping_wakes_waiting_requests_and_leaves_nothing_behind() -> None:
+    before = set(threading.enumerate())
+    local = LocalTablestore().start()
+    local.add_fault(FaultRule("ListTable", Latency(600)))
+    failures: list[Exception] = []
+
+    def wait() -> None:
+        connection = connect(local)
+        try:
+            send(local, connection, "ListTable")
+        except (http.client.HTTPException, OSError) as error:
+            failures.append(error)
+        finally:
+            connection.close()
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    while not any(fault.struck for fault in local.faults()):
+        threading.Event().wait(0.001)
+    started = time.monotonic()
+    local.stop()
+    waiting.join(30)
+
+    assert len(failures) == 1
+    assert time.monotonic() - started < 4, "a stop must not sit out an injected latency"
+    gc.collect()
+    assert set(threading.enumerate()) == before
+
+
+def test_a_stopped_server_can_be_started_again() -> None:
+    local = LocalTablestore()
+    for _ in range(2):
+        with local:
+            assert tables(local) == []
+    local.stop()
+
+    with pytest.raises(RuntimeError, match="not running"):
+        _ = local.endpoint
+
+
+def test_starting_twice_is_an_error(local: LocalTablestore) -> None:
+    with pytest.raises(RuntimeError, match="already running"):
+        local.start()
+
+
+def test_a_port_in_use_is_named(local: LocalTablestore) -> None:
+    port = int(local.endpoint.rpartition(":")[2])
+
+    with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}"):
+        LocalTablestore(port=port).start()
+
+
+def test_an_idle_client_does_not_hold_up_a_stop(local: LocalTablestore) -> None:
+    client = local.client()
+    client.list_table()
+    started = time.monotonic()
+
+    local.stop()
+
+    assert time.monotonic() - started < 4
+
+
+def test_a_broken_engine_answers_with_an_internal_error(
+    local: LocalTablestore, connection: http.client.HTTPConnection, caplog: pytest.LogCaptureFixture
+) -> None:
+    def explode(operation: str, body: bytes) -> bytes:
+        raise ZeroDivisionError
+
+    local._server._service._engine.execute = explode  # type: ignore[union-attr,method-assign,assignment]
+
+    status, _, body = send(local, connection, "ListTable")
+
+    assert (status, error_code(body)) == (500, "OTSInternalServerError")
+    assert "ListTable failed inside the server" in caplog.text
+
+
+@pytest.mark.parametrize("call", [lambda local: local.shards("missing"), lambda local: local.split("missing")])
+def test_control_of_a_missing_table_is_the_services_error(
+    local: LocalTablestore, call: Callable[[LocalTablestore], object]
+) -> None:
+    with pytest.raises(ServiceError, match="OTSObjectNotExist"):
+        call(local)
+
+
+def test_an_advanced_clock_does_not_move_the_envelopes_time(
+    local: LocalTablestore, connection: http.client.HTTPConnection
+) -> None:
+    """Clients compare the answer's date with their own clock."""
+    local.advance_clock(86400 * 30)
+    status, headers, _ = send(local, connection, "ListTable")
+
+    date = datetime.strptime(headers["x-ots-date"] + "+0000", "%Y-%m-%dT%H:%M:%S.%fZ%z")
+    assert status == 200
+    assert abs((datetime.now(timezone.utc) - date).total_seconds()) < 60
+
+
+@pytest.mark.parametrize("seconds", [-1, float("inf"), float("nan"), 1e12])
+def test_the_clock_cannot_be_moved_anywhere(local: LocalTablestore, seconds: float) -> None:
+    with pytest.raises(ValueError, match="seconds must be from 0"):
+        local.advance_clock(seconds)

@@ -1,0 +1,115 @@
+"""Records, a checkpointer and a worker's calls, small enough to read in one go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from streamclient.interfaces import IRecordProcessorCheckpointer, IShutdownMarker
+from streamclient.model import (
+    InitializationInput,
+    ProcessRecordsInput,
+    ShardInfo,
+    ShutdownInput,
+    ShutdownReason,
+)
+from streamclient.records import ColumnOperation, ColumnValue, RecordColumn, RecordType, SequenceInfo, StreamRecord
+from streamclient.spark import SparkRecordProcessor, SparkRecordProcessorFactory
+
+
+def put_cell(name: str, value: ColumnValue, version: int = 1) -> RecordColumn:
+    return RecordColumn(name, ColumnOperation.PUT, value, version)
+
+
+def delete_cell(name: str, version: int | None = None) -> RecordColumn:
+    kind = ColumnOperation.DELETE_ALL_VERSION if version is None else ColumnOperation.DELETE_ONE_VERSION
+    return RecordColumn(name, kind, None, version)
+
+
+def change(
+    number: int, key: int | str, *cells: RecordColumn, kind: RecordType = RecordType.PUT, epoch: int = 0
+) -> StreamRecord:
+    """The change with a given number in its shard; the number is also its time in microseconds."""
+    return StreamRecord(kind, (("pk", key),), tuple(cells), SequenceInfo(epoch, number, 0))
+
+
+def put(number: int, key: int | str, **values: ColumnValue) -> StreamRecord:
+    return change(number, key, *(put_cell(name, value, number) for name, value in values.items()))
+
+
+def update(number: int, key: int | str, *cells: RecordColumn, **values: ColumnValue) -> StreamRecord:
+    puts = (put_cell(name, value, number) for name, value in values.items())
+    return change(number, key, *cells, *puts, kind=RecordType.UPDATE)
+
+
+def delete(number: int, key: int | str) -> StreamRecord:
+    return change(number, key, kind=RecordType.DELETE)
+
+
+class Marker(IShutdownMarker):
+    def mark_for_process_done(self) -> None: ...
+
+    def mark_for_process_restart(self) -> None: ...
+
+
+class Checkpointer(IRecordProcessorCheckpointer):
+    """Stores into the shard's stand-in; can be told to fail before or after it stored."""
+
+    def __init__(self, shard: StoredShard) -> None:
+        self.shard = shard
+        self.permitted = shard.checkpoint
+
+    def checkpoint(self, checkpoint_value: str | None = None) -> None:
+        value = self.permitted if checkpoint_value is None else checkpoint_value
+        self.shard.before_checkpoint(value)
+        self.shard.checkpoint = value
+        self.shard.checkpoints.append(value)
+
+    @property
+    def largest_permitted_checkpoint_value(self) -> str:
+        return self.permitted
+
+
+class StoredShard:
+    """A shard with its records and its stored checkpoint: what outlives a worker."""
+
+    def __init__(self, shard_id: str, records: Sequence[StreamRecord] = ()) -> None:
+        self.shard_id = shard_id
+        self.records = list(records)
+        self.checkpoint = "TRIM_HORIZON"
+        self.checkpoints: list[str] = []
+        self.before_checkpoint: Callable[[str], None] = lambda value: None
+
+    @property
+    def start(self) -> int:
+        return 0 if self.checkpoint == "TRIM_HORIZON" else int(self.checkpoint.removeprefix("after "))
+
+
+class Run:
+    """One processor of a shard, driven as a worker drives it."""
+
+    def __init__(self, factory: SparkRecordProcessorFactory, shard: StoredShard) -> None:
+        self.shard = shard
+        self.processor: SparkRecordProcessor = factory.create_processor()
+        self.checkpointer = Checkpointer(shard)
+        self.read_to = shard.start if shard.checkpoint != "SHARD_END" else len(shard.records)
+        info = ShardInfo(shard.shard_id, "stream", frozenset(), f"tenancy-{id(self)}")
+        self.processor.initialize(InitializationInput(info, shard.checkpoint, self.checkpointer, Marker()))
+
+    def read(self, count: int) -> None:
+        """Hand the next records out as one read."""
+        records = self.shard.records[self.read_to : self.read_to + count]
+        self.read_to += len(records)
+        self.give(records, f"after {self.read_to}")
+
+    def give(self, records: Sequence[StreamRecord], position: str) -> None:
+        self.checkpointer.permitted = position
+        self.processor.process_records(ProcessRecordsInput(tuple(records), self.checkpointer, Marker()))
+
+    def stop(self, reason: ShutdownReason = ShutdownReason.STOLEN) -> None:
+        self.processor.shutdown(ShutdownInput(reason, self.checkpointer))
+
+
+def rows(frame: Any, *names: str) -> list[tuple[Any, ...]]:
+    """Some columns of all rows, sorted."""
+    return sorted(tuple(row) for row in frame.select(*names).collect())

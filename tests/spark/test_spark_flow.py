@@ -1,0 +1,324 @@
+"""Batches through the processors: what is written when, what is checkpointed when, and what a failure does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from spark_helpers import Run, StoredShard, delete, put, rows, update
+
+from streamclient.errors import ApplicationException, ConfigurationError, ShutdownException, StreamClientException
+from streamclient.model import ShutdownReason
+from streamclient.spark import (
+    BatchContext,
+    FileSink,
+    SparkConfig,
+    SparkRecordProcessorFactory,
+    current_rows,
+    manifests,
+    read_changes,
+)
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+BOUND_SECONDS = 60
+"""Longest wait of a test for another thread; reached only by a failing test."""
+
+
+def make(sink: Any, spark: Any, **settings: Any) -> SparkRecordProcessorFactory:
+    return SparkRecordProcessorFactory(sink, session=spark, config=SparkConfig(**settings))
+
+
+class Recorder:
+    """A sink that keeps what it was given; can wait for a signal, or fail."""
+
+    def __init__(self, react: Callable[[BatchContext], None] = lambda context: None) -> None:
+        self.react = react
+        self.batches: list[list[tuple[str, int]]] = []
+        self.contexts: list[BatchContext] = []
+        self.called = threading.Semaphore(0)
+
+    def __call__(self, frame: Any, context: BatchContext) -> None:
+        self.contexts.append(context)
+        self.batches.append([(row["_shard_id"], row["pk"]) for row in frame.select("_shard_id", "pk").collect()])
+        self.called.release()
+        self.react(context)
+
+    def await_call(self) -> None:
+        assert self.called.acquire(timeout=BOUND_SECONDS)
+
+
+def puts(count: int) -> list[Any]:
+    return [put(number, number, v=number) for number in range(1, count + 1)]
+
+
+def test_changes_reach_the_lake_and_are_checkpointed_after_they_are_there(spark: Any, tmp_path: Path) -> None:
+    shard = StoredShard("s1", [put(1, 1, a=1, b="x"), update(2, 1, a=2), put(3, 2, a=7), delete(4, 2)])
+    shard.before_checkpoint = lambda value: read_changes(spark, tmp_path).count()
+    with make(FileSink(tmp_path), spark) as factory:
+        run = Run(factory, shard)
+        run.read(3)
+        run.read(1)
+        assert shard.checkpoints == []
+        run.stop()
+    assert shard.checkpoints == ["after 4"]
+    assert rows(read_changes(spark, tmp_path), "_timestamp", "pk", "_operation", "a")[1][1:] == (1, "UPDATE", 2)
+    assert rows(current_rows(spark, tmp_path), "pk", "a", "b") == [(1, 2, "x")]
+    assert factory.buffered_bytes == 0
+
+
+def test_batch_is_committed_by_count_without_waiting_for_age(spark: Any) -> None:
+    sink, shard = Recorder(), StoredShard("s1", puts(5))
+    with make(sink, spark, max_records=2, max_age_millis=3_600_000) as factory:
+        run = Run(factory, shard)
+        run.read(2)
+        sink.await_call()
+        run.read(3)
+        sink.await_call()
+        run.stop()
+    assert [len(batch) for batch in sink.batches] == [2, 3]
+    assert shard.checkpoints == ["after 2", "after 5"]
+
+
+def test_batch_is_committed_by_age_although_no_more_records_come(spark: Any) -> None:
+    sink, shard = Recorder(), StoredShard("s1", puts(1))
+    stored = threading.Event()
+    shard.before_checkpoint = lambda value: stored.set()
+    with make(sink, spark, max_age_millis=50) as factory:
+        run = Run(factory, shard)
+        run.read(1)
+        assert stored.wait(BOUND_SECONDS)
+        run.stop()
+    assert shard.checkpoints == ["after 1"]
+
+
+def test_shards_share_one_job_and_each_is_checkpointed(spark: Any, tmp_path: Path) -> None:
+    shards = [StoredShard(f"s{number}", puts(2)) for number in range(5)]
+    contexts: list[BatchContext] = []
+    files = FileSink(tmp_path)
+
+    def sink(frame: Any, context: BatchContext) -> None:
+        contexts.append(context)
+        files(frame, context)
+
+    with make(sink, spark, max_age_millis=3_600_000, max_records=2) as factory:
+        gate = threading.Lock()
+        runs = [Run(factory, shard) for shard in shards]
+        with factory._committer._changed, gate:
+            # While the lock is held the committing thread cannot run, so all five become due together.
+            for run in runs:
+                run.read(2)
+        for run in runs:
+            run.stop()
+    assert [len(context.ranges) for context in contexts] == [5]
+    assert [shard.checkpoint for shard in shards] == ["after 2"] * 5
+    expected = [(shard.shard_id, key) for shard in shards for key in (1, 2)]
+    assert rows(read_changes(spark, tmp_path), "_shard_id", "pk") == expected
+    assert sorted(one.shard_id for one in manifests(spark, tmp_path)) == [shard.shard_id for shard in shards]
+
+
+def test_failing_sink_fails_exactly_the_shards_of_its_batch(spark: Any) -> None:
+    def fail_for_bad(context: BatchContext) -> None:
+        if any(one.shard_id == "bad" for one in context.ranges):
+            raise ValueError("disk full")
+
+    sink = Recorder(fail_for_bad)
+    bad, good = StoredShard("bad", puts(2)), StoredShard("good", puts(1))
+    with make(sink, spark, max_records=1, max_age_millis=3_600_000) as factory:
+        failing = Run(factory, bad)
+        failing.read(1)
+        sink.await_call()
+        with pytest.raises(ApplicationException, match="ValueError: disk full") as caught:
+            failing.stop()
+        healthy = Run(factory, good)
+        healthy.read(1)
+        healthy.stop()
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert (bad.checkpoints, good.checkpoints) == ([], ["after 1"])
+
+
+def test_failure_is_raised_by_the_next_call_and_only_once(spark: Any) -> None:
+    sink, shard = Recorder(lambda context: (_ for _ in ()).throw(OSError("gone"))), StoredShard("s1", puts(3))
+    with make(sink, spark, max_records=1, max_age_millis=3_600_000) as factory:
+        run = Run(factory, shard)
+        run.read(1)
+        sink.await_call()
+        with pytest.raises(ApplicationException, match="gone"):
+            for _ in range(2):
+                run.read(1)
+                factory._committer.flush(run.processor._started())
+                run.processor._started().raise_error()
+        run.stop(ShutdownReason.PROCESS_RESTART)
+    assert shard.checkpoints == []
+    assert len(sink.batches) == 1
+
+
+def test_shard_that_failed_commits_alone_until_it_succeeds(spark: Any) -> None:
+    failures = [OSError("once")]
+
+    def fail_once(context: BatchContext) -> None:
+        if failures:
+            raise failures.pop()
+
+    sink = Recorder(fail_once)
+    first, second = StoredShard("s1", puts(1)), StoredShard("s2", puts(1))
+    with make(sink, spark, max_age_millis=3_600_000) as factory:
+        run = Run(factory, first)
+        run.read(1)
+        with pytest.raises(ApplicationException):
+            run.stop()
+        again, other = Run(factory, first), Run(factory, second)
+        again.read(1)
+        other.read(1)
+        other.stop()
+        again.stop()
+    assert [[one.shard_id for one in context.ranges] for context in sink.contexts] == [["s1"], ["s2"], ["s1"]]
+
+
+def test_zombie_writes_nothing_more_and_never_checkpoints(spark: Any) -> None:
+    sink, shard = Recorder(), StoredShard("s1", puts(2))
+    with make(sink, spark, max_age_millis=3_600_000) as factory:
+        run = Run(factory, shard)
+        run.read(2)
+        run.stop(ShutdownReason.ZOMBIE)
+        assert factory.buffered_bytes == 0
+    assert (sink.batches, shard.checkpoints) == ([], [])
+
+
+def test_batch_on_its_way_is_not_published_once_the_lease_is_lost(spark: Any, tmp_path: Path) -> None:
+    entered, lost = threading.Event(), threading.Event()
+    files = FileSink(tmp_path)
+
+    def slow(frame: Any, context: BatchContext) -> None:
+        entered.set()
+        assert lost.wait(BOUND_SECONDS)
+        files(frame, context)
+
+    shard = StoredShard("s1", puts(1))
+    with make(slow, spark, max_records=1) as factory:
+        run = Run(factory, shard)
+        run.read(1)
+        assert entered.wait(BOUND_SECONDS)
+        run.stop(ShutdownReason.ZOMBIE)
+        lost.set()
+    assert shard.checkpoints == []
+    with pytest.raises(StreamClientException, match="no committed batch"):
+        read_changes(spark, tmp_path)
+
+
+def test_refused_checkpoint_ends_the_processor_with_its_own_error(spark: Any) -> None:
+    def refuse(value: str) -> None:
+        raise ShutdownException("lease lost")
+
+    sink, shard = Recorder(), StoredShard("s1", puts(1))
+    shard.before_checkpoint = refuse
+    with make(sink, spark) as factory:
+        run = Run(factory, shard)
+        run.read(1)
+        with pytest.raises(ShutdownException, match="lease lost"):
+            run.stop()
+
+
+def test_ended_shard_stores_its_end(spark: Any) -> None:
+    sink, empty, full = Recorder(), StoredShard("empty"), StoredShard("full", puts(1))
+    with make(sink, spark) as factory:
+        Run(factory, empty).stop(ShutdownReason.TERMINATE)
+        run = Run(factory, full)
+        run.give(full.records, "SHARD_END")
+        run.stop(ShutdownReason.TERMINATE)
+    assert empty.checkpoints == ["SHARD_END"]
+    assert full.checkpoints == ["SHARD_END"], "stored once: by the batch"
+
+
+def test_read_without_records_moves_no_checkpoint(spark: Any) -> None:
+    sink, shard = Recorder(), StoredShard("s1")
+    with make(sink, spark) as factory:
+        run = Run(factory, shard)
+        run.give([], "after 0, elsewhere")
+        run.stop()
+    assert (sink.batches, shard.checkpoints) == ([], [])
+
+
+def test_full_buffers_block_process_records_until_a_batch_is_written(spark: Any) -> None:
+    entered, release = threading.Event(), threading.Event()
+
+    def hold(context: BatchContext) -> None:
+        entered.set()
+        assert release.wait(BOUND_SECONDS)
+
+    sink, shard = Recorder(hold), StoredShard("s1", puts(3))
+    with make(sink, spark, max_bytes=1_000, max_buffered_bytes=1_000, max_age_millis=3_600_000) as factory:
+        run = Run(factory, shard)
+        run.read(1)
+        blocked = threading.Thread(target=lambda: run.read(2))
+        blocked.start()
+        assert entered.wait(BOUND_SECONDS), "what is buffered becomes due once someone waits for room"
+        assert factory.buffered_bytes <= 1_000
+        assert blocked.is_alive()
+        release.set()
+        blocked.join(BOUND_SECONDS)
+        assert not blocked.is_alive()
+        run.stop()
+    assert shard.checkpoints == ["after 1", "after 3"]
+
+
+def test_waiting_for_a_hanging_sink_ends_with_its_name(spark: Any) -> None:
+    release = threading.Event()
+    sink, shard = Recorder(lambda context: assert_set(release)), StoredShard("s1", puts(1))
+    with make(sink, spark, max_wait_millis=100) as factory:
+        run = Run(factory, shard)
+        run.read(1)
+        with pytest.raises(StreamClientException, match="100 ms for its last batch .SparkConfig.max_wait_millis"):
+            run.stop()
+        release.set()
+    assert shard.checkpoints == []
+
+
+def assert_set(event: threading.Event) -> None:
+    assert event.wait(BOUND_SECONDS)
+
+
+def test_closed_factory_takes_no_more_records(spark: Any) -> None:
+    factory = make(Recorder(), spark)
+    run = Run(factory, StoredShard("s1", puts(1)))
+    factory.close()
+    with pytest.raises(StreamClientException, match="was closed"):
+        run.read(1)
+
+
+def test_close_leaves_a_given_session_running_and_ends_the_thread(spark: Any) -> None:
+    factory = make(Recorder(), lambda: spark)
+    run = Run(factory, StoredShard("s1", puts(1)))
+    run.read(1)
+    run.stop()
+    factory.close()
+    assert spark.range(3).count() == 3
+    assert factory._committer._thread is None
+
+
+def test_thread_ends_with_the_last_processor_and_starts_with_the_next(spark: Any) -> None:
+    factory = make(Recorder(), spark)
+    for _ in range(2):
+        run = Run(factory, StoredShard("s1", puts(1)))
+        thread = factory._committer._thread
+        assert thread is not None
+        run.read(1)
+        run.stop()
+        thread.join(BOUND_SECONDS)
+        assert factory._committer._thread is None
+
+
+def test_reject_sink_and_divert_need_each_other(spark: Any) -> None:
+    with pytest.raises(ConfigurationError, match="needs a reject_sink"):
+        make(Recorder(), spark, unfit_value=_divert())
+    with pytest.raises(ConfigurationError, match="only used with"):
+        SparkRecordProcessorFactory(Recorder(), session=spark, reject_sink=lambda rejected, context: None)
+
+
+def _divert() -> Any:
+    from streamclient.spark import UnfitValue
+
+    return UnfitValue.DIVERT

@@ -1,0 +1,79 @@
+"""A server that answers as told, over real HTTP: for answers that the local Tablestore has no reason to give."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from tablestore import OTSClient
+
+from streamclient.wire import schema, signature
+
+KEY_ID, SECRET = "id", "secret"
+Answer = Callable[[Any], Any]
+"""Parsed request to response message, to raw bytes, or to ``None`` for a connection that is cut."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    wbufsize = -1  # headers and body in one write: two cost the client a delayed acknowledgement
+    answer: Answer
+    requests: list[Any]
+
+    def do_POST(self) -> None:
+        operation = self.path.strip("/")
+        data = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        request = schema.parse(schema.OPERATIONS[operation].request, data)
+        self.requests.append(request)
+        answer = type(self).answer(request)
+        if answer is None:
+            self.close_connection = True
+            return
+        body = answer if isinstance(answer, bytes) else answer.SerializeToString()
+        headers = {
+            "x-ots-date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "x-ots-requestid": "request-1",
+            "x-ots-contenttype": "protocol buffer",
+            "x-ots-contentmd5": signature.content_md5(body),
+        }
+        signed = signature.sign_response(SECRET, self.path, headers)
+        self.send_response(200)
+        for name, value in {**headers, "Authorization": signature.authorization(KEY_ID, signed)}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: Any) -> None:
+        """Stay silent."""
+
+
+class Script:
+    """What was asked, and a client to ask with."""
+
+    def __init__(self, port: int, requests: list[Any]) -> None:
+        self.requests = requests
+        self.client = OTSClient(f"http://127.0.0.1:{port}", KEY_ID, SECRET, "scripted", logger_name="tests.scripted")
+
+
+@contextmanager
+def scripted(answer: Answer) -> Iterator[Script]:
+    """Serve until the block ends."""
+    requests: list[Any] = []
+    handler = type("Handler", (_Handler,), {"answer": staticmethod(answer), "requests": requests})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    script = Script(server.server_address[1], requests)
+    try:
+        yield script
+    finally:
+        script.client.connection.pool.clear()
+        server.shutdown()
+        server.server_close()
+        thread.join()

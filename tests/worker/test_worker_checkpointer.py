@@ -1,0 +1,203 @@
+"""Which positions may be stored, and what a caller learns."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamclient.core.events import AnswerCheckpoint, CheckpointOutcome
+from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, ShutdownException
+from streamclient.worker.checkpointer import CheckpointTicket, RecordProcessorCheckpointer
+from streamclient.worker.positions import END_NUMBER, MOST_POSITIONS, HandedOutPositions
+
+
+def positions(*texts: str) -> HandedOutPositions:
+    made = HandedOutPositions("s", "TRIM_HORIZON")
+    for text in texts:
+        made.permit(text)
+    return made
+
+
+def test_a_position_that_was_never_handed_out_is_refused() -> None:
+    """D-51: a foreign string in the shared column would break whoever reads it next."""
+    with pytest.raises(ConfigurationError, match="'i9' was not handed out for shard s"):
+        positions("i1", "i2").resolve("i9")
+
+
+def test_every_position_from_the_initial_one_on_may_be_stored() -> None:
+    made = positions("i1", "i2")
+
+    assert [made.resolve(text) for text in ("TRIM_HORIZON", "i1", "i2", None)] == [
+        ("TRIM_HORIZON", 0),
+        ("i1", 1),
+        ("i2", 2),
+        ("i2", 2),
+    ]
+
+
+def test_progress_never_goes_back() -> None:
+    """D-52: iterators are opaque, so the numbers in memory decide."""
+    made = positions("i1", "i2", "i3")
+    made.requested(made.resolve("i2")[1])
+
+    assert made.resolve("i2") == ("i2", 2)
+    assert made.resolve("i3") == ("i3", 3)
+    with pytest.raises(ConfigurationError):
+        made.resolve("i1")
+
+
+def test_the_position_behind_a_failed_batch_is_taken_back() -> None:
+    made = positions("i1", "i2")
+    made.retract()
+
+    assert made.permitted == "i1"
+    assert made.resolve(None) == ("i1", 1)
+    for value in ("i2", "SHARD_END"):
+        with pytest.raises(ConfigurationError):
+            made.resolve(value)
+
+
+def test_a_repeated_batch_hands_its_position_out_again() -> None:
+    made = positions("i1", "i2")
+    made.retract()
+    made.permit("i2")
+
+    assert made.resolve(None)[0] == "i2"
+
+
+def test_the_end_may_be_stored_at_any_time_and_nothing_after_it() -> None:
+    """A processor may declare a shard finished (D-05); then the matter is closed."""
+    made = positions("i1")
+    assert made.resolve("SHARD_END") == ("SHARD_END", END_NUMBER)
+    made.requested(END_NUMBER)
+    made.permit("i2")
+
+    assert made.resolve("SHARD_END") == ("SHARD_END", END_NUMBER)
+    with pytest.raises(ConfigurationError):
+        made.resolve("i2")
+
+
+def test_memory_for_positions_is_bounded() -> None:
+    made = positions(*(f"i{number}" for number in range(MOST_POSITIONS + 5)))
+
+    with pytest.raises(ConfigurationError, match="positions ago"):
+        made.resolve("i0")
+    assert len(made._numbers) == MOST_POSITIONS
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.data())
+def test_stored_numbers_only_grow(data: st.DataObject) -> None:
+    """Whatever is permitted, retracted and requested in any order, what is accepted never goes back."""
+    made = HandedOutPositions("s", "TRIM_HORIZON")
+    known = ["TRIM_HORIZON"]
+    stored = 0
+    for number in range(data.draw(st.integers(0, 30))):
+        step = data.draw(st.sampled_from(["permit", "retract", "store"]))
+        if step == "permit":
+            known.append(f"i{number}")
+            made.permit(known[-1])
+        elif step == "retract":
+            made.retract()
+        else:
+            try:
+                _, chosen = made.resolve(data.draw(st.sampled_from([None, *known])))
+            except ConfigurationError:
+                continue
+            assert chosen >= stored
+            stored = chosen
+            made.requested(chosen)
+        assert made.resolve(None)[0] == made.permitted
+
+
+class Owner:
+    """Answers every ticket in a set way."""
+
+    def __init__(self, outcome: CheckpointOutcome | None) -> None:
+        self.outcome = outcome
+        self.values: list[str] = []
+
+    def send(self, ticket: CheckpointTicket, timeout_seconds: float) -> bool:
+        self.values.append(ticket.value)
+        if self.outcome is not None:
+            ticket.answer(AnswerCheckpoint(1, self.outcome))
+        return True
+
+    def checkpointer(self, timeout_millis: int = 5_000) -> RecordProcessorCheckpointer:
+        made = RecordProcessorCheckpointer("s", "TRIM_HORIZON", self.send, lambda e, s: e.wait(s), timeout_millis)
+        made.permit("i1")
+        return made
+
+
+def test_storing_the_same_position_twice_writes_once() -> None:
+    owner = Owner(CheckpointOutcome.STORED)
+    checkpointer = owner.checkpointer()
+    checkpointer.checkpoint()
+    checkpointer.checkpoint("i1")
+
+    assert owner.values == ["i1"]
+
+
+def test_a_lost_lease_is_told_as_such() -> None:
+    with pytest.raises(ShutdownException, match="no longer holds the lease"):
+        Owner(CheckpointOutcome.LEASE_LOST).checkpointer().checkpoint()
+
+
+@pytest.mark.parametrize(("outcome", "timeout_millis"), [(CheckpointOutcome.UNKNOWN, 5_000), (None, 1)])
+def test_no_answer_is_told_as_ambiguous(outcome: CheckpointOutcome | None, timeout_millis: int) -> None:
+    with pytest.raises(DependencyException) as caught:
+        Owner(outcome).checkpointer(timeout_millis).checkpoint()
+
+    assert caught.value.kind is ErrorKind.AMBIGUOUS
+
+
+def test_an_uncertain_position_may_be_tried_again_but_not_undercut() -> None:
+    owner = Owner(None)
+    checkpointer = owner.checkpointer(1)
+    checkpointer.permit("i2")
+    with pytest.raises(DependencyException):
+        checkpointer.checkpoint("i2")
+    owner.outcome = CheckpointOutcome.STORED
+
+    with pytest.raises(ConfigurationError):
+        checkpointer.checkpoint("i1")
+    checkpointer.checkpoint("i2")
+    assert owner.values == ["i2", "i2"]
+
+
+def test_a_closed_checkpointer_stores_nothing() -> None:
+    """A straggling thread of a replaced processor must not write beside its successor."""
+    owner = Owner(CheckpointOutcome.STORED)
+    checkpointer = owner.checkpointer()
+    checkpointer.close("its processor was shut down")
+
+    with pytest.raises(ShutdownException, match="its processor was shut down"):
+        checkpointer.checkpoint()
+    assert owner.values == []
+
+
+def test_checkpoints_of_several_threads_take_turns_and_never_go_back() -> None:
+    """D-52: whatever thread comes first, the values sent only go forward."""
+    owner = Owner(CheckpointOutcome.STORED)
+    checkpointer = owner.checkpointer()
+    texts = [f"i{number}" for number in range(2, 40)]
+    for text in texts:
+        checkpointer.permit(text)
+
+    def store(text: str) -> None:
+        with contextlib.suppress(ConfigurationError):
+            checkpointer.checkpoint(text)
+
+    threads = [threading.Thread(target=store, args=(text,)) for text in texts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+
+    places = [texts.index(value) for value in owner.values]
+    assert places == sorted(places)
+    assert owner.values[-1] == texts[-1]

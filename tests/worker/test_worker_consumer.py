@@ -1,0 +1,619 @@
+"""One shard in one worker, on virtual time: failures, ends, positions, pauses."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+import pytest
+from worker_harness import Journal, RecordingProcessor, World
+
+from streamclient.errors import (
+    ApplicationException,
+    ConfigurationError,
+    DependencyException,
+    ErrorKind,
+    ShutdownException,
+    TrimmedDataException,
+)
+from streamclient.interfaces import IRetryStrategy, RetryableAction
+from streamclient.model import ProcessRecordsInput, ShardState, ShutdownInput, ShutdownReason, TrimmedDataPolicy
+from streamclient.testing.fakes import make_record
+
+TRANSIENT = DependencyException("connection reset", kind=ErrorKind.TRANSIENT)
+
+
+def records(count: int, start: int = 0) -> list[Any]:
+    return [make_record(f"k{number}", number) for number in range(start, start + count)]
+
+
+def keys(count: int, start: int = 0) -> list[str]:
+    return [f"k{number}" for number in range(start, start + count)]
+
+
+# --- end of shard -----------------------------------------------------------------------------------------------------
+
+
+def test_end_of_shard_without_checkpoint_restarts_only_the_shard() -> None:
+    """D-01: the processor checkpoints "sometimes"; the worker lives, the shard repeats, nothing is lost."""
+    world = World("a", "other")
+    world.stream.append("a", *records(7))
+    world.stream.close("a")
+    world.journal.on_process = lambda processor, given: None
+    world.journal.on_shutdown = lambda processor, given: None
+    worker = world.worker(max_records=5)
+    world.simulation.until(lambda: len(world.journal.shutdowns("a")) == 2, 30)
+
+    assert world.journal.delivered("a") == keys(7) * 2
+    assert world.journal.shutdowns("a") == [ShutdownReason.TERMINATE] * 2
+    world.simulation.advance(0.1)
+    status = worker.statuses()["a"]
+    assert status.reason.startswith("shard ended but the processor did not checkpoint SHARD_END; next start in")
+    assert (status.state, status.failures, status.checkpoint) == (ShardState.INITIALIZING, 2, "TRIM_HORIZON")
+    assert worker.statuses()["other"].reason == ""
+
+    world.journal.on_shutdown = Journal.checkpoint_end
+    world.simulation.until(lambda: world.checkpoint("a") == "SHARD_END", 30)
+
+
+def test_the_end_may_be_stored_with_the_last_batch_or_in_shutdown() -> None:
+    for at_shutdown in (False, True):
+        world = World("a")
+        world.stream.append("a", *records(3))
+        world.stream.close("a")
+        if at_shutdown:
+            world.journal.on_process = lambda processor, given: None
+        else:
+            world.journal.on_shutdown = lambda processor, given: None
+        world.worker()
+        world.simulation.until(lambda world=world: world.leases.list_leases() != [], 10)
+        world.simulation.until(lambda world=world: world.checkpoint("a") == "SHARD_END", 10)
+        world.simulation.advance(5)
+
+        assert world.journal.shutdowns("a") == [ShutdownReason.TERMINATE]
+        assert world.journal.delivered("a") == keys(3)
+
+
+def test_permitted_position_is_the_next_one_and_the_end_with_the_last_batch() -> None:
+    world = World("a")
+    world.stream.append("a", *records(3))
+    world.stream.close("a")
+    seen: list[str] = []
+
+    def note(processor: RecordingProcessor, given: ProcessRecordsInput | ShutdownInput) -> None:
+        seen.append(given.checkpointer.largest_permitted_checkpoint_value)
+
+    world.journal.on_process = note
+    world.journal.on_shutdown = note
+    world.worker(max_records=2)
+    world.simulation.until(lambda: len(world.journal.shutdowns("a")) == 1, 10)
+
+    assert seen == ["a@2", "SHARD_END", "SHARD_END"]
+
+
+def test_an_empty_closed_shard_ends_without_a_batch() -> None:
+    world = World("a")
+    world.stream.close("a")
+    world.worker()
+    world.simulation.until(lambda: world.journal.shutdowns("a") == [ShutdownReason.TERMINATE], 10)
+
+    assert world.journal.delivered("a") == []
+    world.simulation.advance(1)
+    assert world.checkpoint("a") == "SHARD_END"
+
+
+def test_a_late_end_checkpoint_of_another_thread_counts() -> None:
+    """Whoever stores SHARD_END asynchronously is waited for before the shard is declared unfinished."""
+    world = World("a")
+    world.stream.append("a", *records(2))
+    world.stream.close("a")
+    world.journal.on_process = lambda processor, given: None
+    pool = world.simulation._pool("user's own", 1)
+    world.journal.on_shutdown = lambda processor, given: pool.submit(given.checkpointer.checkpoint) and None
+    status = []
+
+    def hold(processor: RecordingProcessor, given: ShutdownInput) -> None:
+        # The request is posted before shutdown returns, its answer comes after.
+        sent = threading.Event()
+        pool.submit(lambda: (sent.set(), given.checkpointer.checkpoint()))
+        world.simulation.wait(sent, 5)
+        status.append(world.checkpoint("a"))
+
+    world.journal.on_shutdown = hold
+    world.worker()
+    world.simulation.until(lambda: world.leases.list_leases() != [] and world.checkpoint("a") == "SHARD_END", 10)
+    world.simulation.advance(3)
+
+    assert world.journal.shutdowns("a") == [ShutdownReason.TERMINATE]
+
+
+def test_an_end_stored_early_skips_the_rest_loudly(caplog: pytest.LogCaptureFixture) -> None:
+    """D-05, second way out: a processor may declare its shard finished."""
+    world = World("a")
+    world.stream.append("a", *records(5))
+    world.journal.on_process = lambda processor, given: given.checkpointer.checkpoint("SHARD_END")
+    world.journal.on_shutdown = lambda processor, given: given.checkpointer.checkpoint()
+    world.worker(max_records=2)
+    with caplog.at_level(logging.WARNING):
+        world.simulation.until(lambda: world.journal.shutdowns("a") != [], 10)
+        world.simulation.advance(20)
+
+    assert world.journal.delivered("a") == keys(2)
+    assert world.journal.shutdowns("a") == [ShutdownReason.TERMINATE]
+    assert "what is left unread is skipped" in caplog.text
+
+
+# --- failing processors -----------------------------------------------------------------------------------------------
+
+
+class Poison:
+    """Raises while the poisoned key is in a batch, so many times."""
+
+    def __init__(self, journal: Journal, key: str, times: int) -> None:
+        self.journal, self.key, self.left = journal, key, times
+        self.at: list[float] = []
+        self.permitted: list[str] = []
+
+    def __call__(self, processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
+        if self.left and any(record.key["id"] == self.key for record in given.records):
+            self.left -= 1
+            raise ValueError(f"cannot digest {self.key}")
+        self.journal.checkpoint_batch(processor, given)
+
+
+def test_failing_processor_stops_only_its_own_shard() -> None:
+    """D-31: one bad record; the other shards, and the worker, go on."""
+    world = World("bad", "good")
+    world.stream.append("bad", *records(6))
+    world.journal.on_process = Poison(world.journal, "k3", 1_000_000)
+    worker = world.worker(max_records=2)
+    world.simulation.until(lambda: len(world.journal.shutdowns("bad")) == 3, 60)
+    world.simulation.advance(0.5)
+    world.stream.append("good", *records(4))
+    world.simulation.until(lambda: world.journal.accepted["good"] == keys(4), 60)
+
+    status = worker.statuses()["bad"]
+    assert status.reason.startswith(
+        "processor failed 3 times: process_records: ValueError: cannot digest k3; next start in 3."
+    )
+    assert (status.failures, status.checkpoint) == (3, "bad@2")
+    assert world.journal.shutdowns("bad") == [ShutdownReason.PROCESS_RESTART] * 3
+    assert world.owner("bad") == "w1"
+    assert worker.error is None
+
+
+def test_failed_batch_is_delivered_again_and_never_skipped() -> None:
+    """D-39: whatever fails, every record is accepted exactly in order in the end."""
+    world = World("a")
+    world.stream.append("a", *records(15))
+    world.journal.on_process = Poison(world.journal, "k7", 3)
+    world.worker(max_records=5)
+    world.simulation.until(lambda: world.journal.accepted["a"] == keys(15), 60)
+
+    assert world.journal.delivered("a") == keys(5) + keys(5, 5) * 4 + keys(5, 10)
+    world.simulation.advance(1)
+    assert world.checkpoint("a") == "a@15"
+
+
+def test_restarts_back_off_and_a_success_beyond_the_failure_resets_them() -> None:
+    world = World("a")
+    world.stream.append("a", *records(4))
+    started: list[float] = []
+    world.journal.on_initialize = lambda processor, given: started.append(world.simulation.now)
+    world.journal.on_process = Poison(world.journal, "k3", 4)
+    worker = world.worker(max_records=2, restart_backoff_max_millis=4_000)
+    world.simulation.until(lambda: world.journal.accepted["a"] == keys(4), 60)
+
+    gaps = [round(later - earlier) for earlier, later in zip(started, started[1:], strict=False)]
+    assert gaps == [1, 2, 4, 4]
+    world.simulation.advance(1)
+    assert worker.statuses()["a"].failures == 0
+
+
+def test_repeating_what_was_before_the_failure_does_not_reset_the_back_off() -> None:
+    """Without checkpoints each processor first succeeds with old batches; that says nothing about the bad one."""
+    world = World("a")
+    world.stream.append("a", *records(4))
+
+    def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
+        if any(record.key["id"] == "k3" for record in given.records):
+            raise ValueError("no")
+
+    world.journal.on_process = process
+    world.journal.on_shutdown = lambda processor, given: None
+    worker = world.worker(max_records=2)
+    world.simulation.until(lambda: len(world.journal.shutdowns("a")) == 4, 60)
+
+    world.simulation.advance(0.1)
+    assert worker.statuses()["a"].failures == 4
+
+
+@pytest.mark.parametrize("what", ["create", "initialize", "type"])
+def test_failing_start_is_tried_again_with_a_named_reason(what: str) -> None:
+    world = World("a")
+    make, failures = world.journal.make, [2]
+
+    def fail(*_: object) -> Any:
+        if failures[0]:
+            failures[0] -= 1
+            if what == "type":
+                return object()
+            raise RuntimeError("no connection")
+        return make() if what != "initialize" else None
+
+    if what == "initialize":
+        world.journal.on_initialize = fail
+    else:
+        world.journal.make = fail  # type: ignore[method-assign]
+    worker = world.worker()
+    world.simulation.until(lambda: failures == [0], 30)
+    world.simulation.advance(0.1)
+
+    status = worker.statuses()["a"]
+    named = "is no IRecordProcessor" if what == "type" else "initialize: RuntimeError: no connection"
+    assert named in status.reason
+    assert status.state is ShardState.INITIALIZING
+    expected = [ShutdownReason.PROCESS_RESTART] * 2 if what == "initialize" else []
+    assert world.journal.shutdowns("a") == expected
+    world.simulation.advance(10)
+    assert worker.statuses()["a"].reason == ""
+
+
+def test_a_checkpoint_in_the_restart_shutdown_never_covers_the_failed_batch() -> None:
+    world = World("a")
+    world.stream.append("a", *records(4))
+    errors: list[BaseException] = []
+    handed_out: list[str] = []
+
+    def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
+        handed_out.append(given.checkpointer.largest_permitted_checkpoint_value)
+        if len(handed_out) == 2:
+            raise ValueError("second batch")
+
+    def shutdown(processor: RecordingProcessor, given: ShutdownInput) -> None:
+        for value in (handed_out[1], "SHARD_END"):
+            try:
+                given.checkpointer.checkpoint(value)
+            except ConfigurationError as error:
+                errors.append(error)
+        given.checkpointer.checkpoint()
+
+    world.journal.on_process = process
+    world.journal.on_shutdown = shutdown
+    world.worker(max_records=2)
+    world.simulation.until(lambda: len(world.journal.shutdowns("a")) == 1, 30)
+    world.simulation.advance(0.1)
+
+    assert len(errors) == 2
+    assert world.checkpoint("a") == "a@2"
+
+
+def test_shutdown_is_called_once_even_if_it_raises() -> None:
+    """D-40: a failing ``shutdown`` is logged, and never repeated for the same processor."""
+    world = World("a")
+    world.stream.append("a", *records(2))
+    made: list[RecordingProcessor] = []
+    calls: list[RecordingProcessor] = []
+
+    def shutdown(processor: RecordingProcessor, given: ShutdownInput) -> None:
+        calls.append(processor)
+        raise ValueError("cannot close")
+
+    world.journal.on_initialize = lambda processor, given: made.append(processor)
+    world.journal.on_shutdown = shutdown
+    worker = world.worker()
+    world.simulation.advance(3)
+    worker.stop()
+    world.simulation.until(lambda: worker.is_over, 40)
+
+    assert len(calls) == len(set(map(id, calls))) == len(made) == 1
+
+
+class EagerStrategy(IRetryStrategy):
+    """Retries everything three times, as fast as it may."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[RetryableAction, type, int]] = []
+
+    def should_retry(self, action: RetryableAction, error: Exception, retries: int) -> bool:
+        self.asked.append((action, type(error), retries))
+        return retries < 3
+
+    def backoff_millis(self, action: RetryableAction, error: Exception, retries: int) -> int:
+        return 10
+
+
+def test_retried_batch_is_the_same_batch_on_the_same_processor() -> None:
+    """D-39: a strategy that retries processing failures repeats the callback, never the fetch."""
+    world = World("a")
+    world.stream.append("a", *records(15))
+    world.journal.on_process = Poison(world.journal, "k7", 3)
+    strategy = EagerStrategy()
+    world.worker(max_records=5, task_retry_strategy=strategy)
+    world.simulation.until(lambda: world.journal.accepted["a"] == keys(15), 60)
+
+    assert world.journal.delivered("a") == keys(5) + keys(5, 5) * 4 + keys(5, 10)
+    assert world.journal.shutdowns("a") == []
+    assert strategy.asked == [(RetryableAction.TASK_PROCESS, ApplicationException, retries) for retries in range(3)]
+
+
+def test_a_strategy_that_gives_up_reading_restarts_the_processor() -> None:
+    world = World("a")
+    world.stream.append("a", *records(3))
+    world.stream.fail_reads("a", *[TRANSIENT] * 4)
+    world.worker(task_retry_strategy=EagerStrategy())
+    world.simulation.until(lambda: world.journal.accepted["a"] == keys(3), 60)
+
+    assert world.journal.shutdowns("a") == [ShutdownReason.PROCESS_RESTART]
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        TRANSIENT,
+        DependencyException("busy", kind=ErrorKind.THROTTLED),
+        DependencyException("denied", kind=ErrorKind.PERMANENT),
+        OSError("network is unreachable"),
+    ],
+)
+def test_a_read_error_of_any_kind_only_pauses_its_shard(error: Exception) -> None:
+    """D-33: no error of the service or the network reaches the worker."""
+    world = World("a", "other")
+    world.stream.append("a", *records(3))
+    world.stream.append("other", *records(3))
+    world.stream.fail_reads("a", error)
+    worker = world.worker()
+    world.simulation.until(lambda: world.journal.accepted["other"] == keys(3), 5)
+    world.simulation.until(lambda: world.journal.accepted["a"] == keys(3), 5)
+
+    assert worker.error is None
+    assert world.journal.shutdowns("a") == []
+
+
+def test_reading_is_retried_without_end_and_the_status_names_the_error() -> None:
+    """D-34: minutes of trouble on one shard; it resumes where it stood, the worker never dies."""
+    world = World("a", "other")
+    world.stream.append("a", *records(3))
+    world.stream.fail_reads("a", *[TRANSIENT] * 40)
+    worker = world.worker()
+    world.simulation.advance(120)
+
+    reason = worker.statuses()["a"].reason
+    assert reason.startswith("reading failed ")
+    assert "DependencyException: connection reset; next attempt in" in reason
+    assert worker.statuses()["other"].reason == ""
+    world.simulation.until(lambda: world.journal.accepted["a"] == keys(3), 1_000)
+    assert worker.statuses()["a"].reason == ""
+    assert world.journal.by_shard["a"][0] == ("initialize", "TRIM_HORIZON")
+    assert len([what for what, _ in world.journal.by_shard["a"] if what == "initialize"]) == 1
+
+
+def test_an_idle_shard_is_read_once_a_second_and_a_busy_one_at_once() -> None:
+    """D-55: the pause doubles from 20 ms to a second, and starts anew with data."""
+    world = World("a")
+    world.worker()
+    world.simulation.advance(60)
+    before = world.stream.reads
+    world.simulation.advance(60)
+    assert 55 <= world.stream.reads - before <= 65
+
+    world.stream.append("a", *records(50))
+    world.simulation.until(lambda: world.journal.delivered("a") != [], 2)
+    start = world.simulation.now
+    world.stream.append("a", *records(50, 50))
+    world.simulation.until(lambda: len(world.journal.delivered("a")) == 100, 2)
+    assert world.simulation.now - start < 0.1
+
+
+def test_empty_batches_are_delivered_only_on_request() -> None:
+    """D-57."""
+    silent, chatty = World("a"), World("a", deliver_empty_batches=True)
+    for world in (silent, chatty):
+        world.worker()
+        world.simulation.advance(20)
+
+    assert ("process", []) not in silent.journal.by_shard["a"]
+    empty = [detail for what, detail in chatty.journal.by_shard["a"] if what == "process"]
+    assert 10 <= len(empty) <= 40
+    assert not any(empty)
+
+
+def test_a_checkpoint_never_moves_reading() -> None:
+    """D-50: a pipeline that trails by two batches reads each batch once."""
+    world = World("a")
+    world.stream.append("a", *records(10))
+    behind: list[str] = []
+
+    def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
+        behind.append(given.checkpointer.largest_permitted_checkpoint_value)
+        if len(behind) > 2:
+            given.checkpointer.checkpoint(behind[-3])
+
+    world.journal.on_process = process
+    world.worker(max_records=2)
+    world.simulation.until(lambda: len(world.journal.delivered("a")) >= 10, 20)
+    world.simulation.advance(2)
+
+    assert world.journal.delivered("a") == keys(10)
+    assert world.checkpoint("a") == "a@6"
+
+
+def test_a_foreign_checkpoint_never_reaches_the_table() -> None:
+    """D-51."""
+    world = World("a", "b")
+    world.stream.append("a", *records(1))
+    errors: list[Exception] = []
+
+    def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
+        for value in ("b@0", "{}", ""):
+            try:
+                given.checkpointer.checkpoint(value)
+            except ConfigurationError as error:
+                errors.append(error)
+
+    world.journal.on_process = process
+    world.worker()
+    world.simulation.until(lambda: len(errors) == 3, 20)
+
+    assert world.checkpoint("a") == "TRIM_HORIZON"
+
+
+# --- trimmed data -----------------------------------------------------------------------------------------------------
+
+
+def trimmed_world(policy: TrimmedDataPolicy) -> World:
+    """The stored checkpoint lies behind the retention."""
+    world = World("a", "other", trimmed_data_policy=policy)
+    world.stream.append("a", *records(10))
+    first = world.worker("first", max_records=2)
+    world.simulation.until(lambda: len(world.journal.accepted["a"]) >= 2, 20)
+    first.kill()
+    world.journal.by_shard.clear()
+    world.stream.trim("a", 10)
+    world.stream.append("a", *records(2, 10))
+    return world
+
+
+def test_trimmed_position_is_reported_and_stops_only_its_shard(caplog: pytest.LogCaptureFixture) -> None:
+    """D-32, D-09: no crash loop, no silent skip; the lease stays here so that no other worker meets it."""
+    world = World("a", "other")
+    world.stream.append("a", *records(10))
+    world.stream.append("other", *records(2))
+    world.stream.fail_reads("a", *[])
+    calls = [0]
+
+    def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
+        calls[0] += 1
+        world.journal.checkpoint_batch(processor, given)
+        if processor.shard_id == "a":
+            world.stream.trim("a", 10)
+
+    world.journal.on_process = process
+    worker = world.worker(max_records=2)
+    with caplog.at_level(logging.ERROR):
+        world.simulation.advance(120)
+
+    status = worker.statuses()["a"]
+    assert "records behind position a@2 are past the stream's retention and lost" in status.reason
+    assert (status.state, status.checkpoint) == (ShardState.SHUTDOWN_COMPLETE, "a@2")
+    assert world.journal.shutdowns("a") == [ShutdownReason.PROCESS_RESTART]
+    assert world.owner("a") == "w1"
+    assert world.journal.accepted["other"] == keys(2)
+    assert [record for record in caplog.records if "a@2" in record.getMessage()]
+
+
+def test_trimmed_position_restarts_at_the_oldest_record_if_configured(caplog: pytest.LogCaptureFixture) -> None:
+    world = trimmed_world(TrimmedDataPolicy.RESTART_AT_OLDEST)
+    with caplog.at_level(logging.ERROR):
+        world.worker("second", max_records=2)
+        world.simulation.until(lambda: world.journal.delivered("a") == keys(2, 10), 60)
+
+    assert "are past the stream's retention and lost" in caplog.text
+    world.simulation.advance(1)
+    assert world.checkpoint("a") == "a@12"
+
+
+def test_a_parked_shard_can_be_handed_over() -> None:
+    world = trimmed_world(TrimmedDataPolicy.STOP_SHARD)
+    worker = world.worker("second", max_records=2)
+    world.simulation.until(lambda: "retention" in worker.statuses().get("a", worker).__str__(), 60)
+    worker.stop()
+    world.simulation.until(lambda: worker.is_over, 5)
+
+    assert world.journal.shutdowns("a") == [ShutdownReason.PROCESS_RESTART]
+
+
+def test_trimming_at_the_oldest_position_is_only_retried() -> None:
+    """TRIM_HORIZON means "whatever is left": a race with retention there loses nothing that was asked for."""
+    world = World("a")
+    world.stream.append("a", *records(2))
+    world.stream.fail_reads("a", TrimmedDataException("gone"))
+    world.worker()
+    world.simulation.until(lambda: world.journal.accepted["a"] == keys(2), 20)
+
+    assert world.journal.shutdowns("a") == []
+
+
+# --- marks ------------------------------------------------------------------------------------------------------------
+
+
+def test_process_done_hands_the_lease_to_another_worker() -> None:
+    """D-05: the shard is read on by somebody; it does not stay here unread."""
+    world = World("a", "b")
+    markers: dict[str, Any] = {}
+    world.journal.on_initialize = lambda processor, given: markers.update({processor.shard_id: given.shutdown_marker})
+    first = world.worker("w1")
+    second = world.worker("w2")
+    world.simulation.until(lambda: {world.owner("a"), world.owner("b")} == {"w1", "w2"}, 120)
+    world.simulation.until(lambda: bool(first.reads and second.reads), 60)
+    mine = next(key for key in "ab" if world.owner(key) == "w1")
+    markers[mine].mark_for_process_done()
+    world.simulation.until(lambda: world.owner(mine) == "w2", 60)
+    world.stream.append(mine, *records(2))
+    world.simulation.until(lambda: world.journal.delivered(mine) == keys(2), 60)
+
+    assert ShutdownReason.PROCESS_DONE in world.journal.shutdowns(mine)
+
+
+def test_process_restart_makes_a_new_processor_from_the_stored_checkpoint() -> None:
+    world = World("a")
+    world.stream.append("a", *records(4))
+    calls: list[int] = []
+
+    def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            given.checkpointer.checkpoint()
+        if len(calls) == 2:
+            given.shutdown_marker.mark_for_process_restart()
+            given.shutdown_marker.mark_for_process_done()
+
+    world.journal.on_process = process
+    world.journal.on_shutdown = lambda processor, given: None
+    worker = world.worker(max_records=2)
+    world.simulation.until(lambda: len(calls) == 3, 10)
+
+    told = world.journal.by_shard["a"]
+    assert told[:6] == [
+        ("initialize", "TRIM_HORIZON"),
+        ("process", keys(2)),
+        ("process", keys(2, 2)),
+        ("shutdown", ShutdownReason.PROCESS_RESTART),
+        ("initialize", "a@2"),
+        ("process", keys(2, 2)),
+    ]
+    assert worker.statuses()["a"].failures == 0
+
+
+def test_a_processor_that_only_restarts_is_slowed_down() -> None:
+    world = World("a")
+    world.journal.on_initialize = lambda processor, given: given.shutdown_marker.mark_for_process_restart()
+    world.worker()
+    world.simulation.advance(30)
+
+    assert len(world.journal.shutdowns("a")) <= 8
+
+
+def test_a_straggler_of_a_replaced_processor_stores_nothing() -> None:
+    world = World("a")
+    world.stream.append("a", *records(4))
+    kept: list[Any] = []
+
+    def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
+        kept.append(given.checkpointer)
+        if len(kept) == 1:
+            raise ValueError("first")
+        given.checkpointer.checkpoint()
+
+    world.journal.on_process = process
+    world.worker(max_records=2)
+    world.simulation.until(lambda: len(kept) == 3, 20)
+    world.simulation.advance(1)
+
+    with pytest.raises(ShutdownException):
+        kept[0].checkpoint("TRIM_HORIZON")
+    assert world.checkpoint("a") == "a@4"

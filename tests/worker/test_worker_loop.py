@@ -1,0 +1,192 @@
+"""The owner's inbox and timers, the pools, and ticks that come too late."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import Future
+
+import pytest
+
+from streamclient.errors import StreamClientException
+from streamclient.worker import loop as loop_module
+from streamclient.worker.loop import OwnerLoop
+from streamclient.worker.pools import DaemonPool
+from streamclient.worker.recurring import Recurring
+from streamclient.worker.scheduling import Job, start_schedule
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_messages_run_in_order_and_timers_when_due() -> None:
+    clock = Clock()
+    loop = OwnerLoop(clock)
+    ran: list[str] = []
+    loop.call_later(5, lambda: ran.append("later"))
+    cancelled = loop.call_later(1, lambda: ran.append("never"))
+    cancelled.cancel()
+    for name in "ab":
+        loop.post(lambda name=name: ran.append(name))  # type: ignore[misc]
+    loop.turn(0)
+    clock.now += 5
+    loop.turn(0)
+
+    assert ran == ["a", "b", "later"]
+
+
+def test_a_second_thread_in_the_loop_is_an_error() -> None:
+    loop = OwnerLoop(Clock())
+    caught: list[BaseException] = []
+
+    def enter() -> None:
+        try:
+            loop.turn(0)
+        except StreamClientException as error:
+            caught.append(error)
+
+    def message() -> None:
+        thread = threading.Thread(target=enter)
+        thread.start()
+        thread.join(10)
+
+    loop.post(message)
+    loop.turn(0)
+
+    assert "entered the owner loop" in str(caught[0])
+
+
+def test_a_message_that_raises_leaves_those_behind_it_in_the_inbox() -> None:
+    loop = OwnerLoop(Clock())
+    ran: list[int] = []
+    loop.post(lambda: ran.append(1 // 0))
+    loop.post(lambda: ran.append(2))
+
+    with pytest.raises(ZeroDivisionError):
+        loop.turn(0)
+    loop.turn(0)
+    assert ran == [2]
+
+
+def test_posting_to_a_full_inbox_waits_and_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_module, "INBOX_SIZE", 2)
+    loop = OwnerLoop(Clock())
+    ran: list[int] = []
+
+    assert loop.post(lambda: ran.append(1))
+    assert loop.post(lambda: ran.append(2))
+    assert not loop.post(lambda: ran.append(3), timeout_seconds=0.001)
+    poster = threading.Thread(target=loop.post, args=(lambda: ran.append(4),))
+    poster.start()
+    loop.turn(0)
+    poster.join(10)
+    loop.turn(0)
+    assert ran == [1, 2, 4]
+
+
+def test_a_closed_loop_takes_nothing_more() -> None:
+    loop = OwnerLoop(Clock())
+    loop.post(lambda: None)
+    loop.close()
+
+    assert not loop.post(lambda: None)
+    assert (loop.is_closed, loop.has_messages) == (True, False)
+
+
+def test_a_pool_grows_only_while_its_threads_are_busy() -> None:
+    pool = DaemonPool("pool", 2)
+    release = threading.Event()
+    blocked = [pool.submit(release.wait, 10) for _ in range(3)]
+    assert len(pool._threads) == 2
+
+    release.set()
+    assert [future.result(10) for future in blocked] == [True] * 3
+    pool.shutdown(wait=False)
+    assert pool.join(10)
+
+
+def test_an_idle_thread_is_used_again() -> None:
+    pool = DaemonPool("pool", 5)
+    names = set()
+    for _ in range(20):
+        future: Future[str] = pool.submit(lambda: threading.current_thread().name)
+        names.add(future.result(10))
+        with pool._changed:
+            pool._changed.wait_for(lambda: pool._idle == len(pool._threads), 10) or pool._idle
+    pool.shutdown()
+
+    assert len(names) <= 2
+
+
+def test_a_pool_keeps_no_process_alive_and_passes_errors_on() -> None:
+    pool = DaemonPool("pool", 1)
+
+    assert pool.submit(lambda: threading.current_thread().daemon).result(10)
+    assert isinstance(pool.submit(lambda: 1 // 0).exception(10), ZeroDivisionError)
+    pool.shutdown()
+    with pytest.raises(RuntimeError, match="pool pool is shut down"):
+        pool.submit(print)
+
+
+def test_waiting_calls_can_be_cancelled_at_shutdown() -> None:
+    pool = DaemonPool("pool", 1)
+    release, begun = threading.Event(), threading.Event()
+    pool.submit(lambda: (begun.set(), release.wait(10)))
+    waiting = pool.submit(print)
+    assert begun.wait(10)
+    pool.shutdown(wait=False, cancel_futures=True)
+    release.set()
+
+    assert waiting.cancelled()
+    assert pool.join(10)
+
+
+def test_an_overdue_tick_is_made_by_the_owner(caplog: pytest.LogCaptureFixture) -> None:
+    """D-29: the scheduler follows the wall clock; heartbeats must not stop when somebody sets that back."""
+    clock = Clock()
+    loop = OwnerLoop(clock)
+    ticks: list[float] = []
+    recurring = Recurring("renew", 6_000, loop, lambda: ticks.append(clock.now))
+    with caplog.at_level(logging.WARNING):
+        for second in range(101, 131):
+            clock.now = float(second)
+            recurring.make_up_for_delay()
+
+    assert ticks == [110.0, 120.0, 130.0]
+    assert len(caplog.records) == 1
+
+
+def test_only_one_tick_waits_in_the_inbox() -> None:
+    loop = OwnerLoop(Clock())
+    ticks: list[int] = []
+    recurring = Recurring("renew", 6_000, loop, lambda: ticks.append(1))
+    recurring.request()
+    recurring.request()
+    loop.turn(0)
+
+    assert ticks == [1]
+
+
+def test_scheduled_jobs_run_at_once_and_again_and_survive_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    third = threading.Event()
+    count = 0
+
+    def job() -> None:
+        nonlocal count
+        count += 1
+        if count == 1:
+            raise ValueError("first")
+        if count == 3:
+            third.set()
+
+    schedule = start_schedule([Job("job", 5, job)])
+    assert third.wait(30)
+    schedule.stop()
+    schedule.stop()
+
+    assert any("scheduled job job failed" in record.getMessage() for record in caplog.records)
