@@ -115,14 +115,13 @@ class RowProcessor(IRecordProcessor):
         self._numbers = itertools.count()
 
     def initialize(self, initialization_input: InitializationInput) -> None:
-        """Remember the shard."""
+        """Remember the shard; reading begins."""
+        self._path.mkdir()
+        self._meter.start()
         self._shard_id = initialization_input.shard_info.shard_id
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
         """Buffer; write and checkpoint once there are enough."""
-        if not self._buffer and not self._path.exists():
-            self._path.mkdir()
-            self._meter.start()
         self._buffer += process_records_input.records
         if len(self._buffer) >= self._batch:
             self._write()
@@ -140,19 +139,19 @@ class RowProcessor(IRecordProcessor):
 
 
 class StartingProcessor(IRecordProcessor):
-    """Starts the meter with the first batch, and passes everything on."""
+    """Starts the meter, and passes everything on."""
 
     def __init__(self, processor: IRecordProcessor, meter: Meter) -> None:
         self._processor = processor
         self._meter = meter
 
     def initialize(self, initialization_input: InitializationInput) -> None:
-        """Pass on."""
+        """Reading begins; pass on."""
+        self._meter.start()
         self._processor.initialize(initialization_input)
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Start the meter, and pass on."""
-        self._meter.start()
+        """Pass on."""
         self._processor.process_records(process_records_input)
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:

@@ -64,8 +64,9 @@ class Stage:
 
     def client(self) -> OTSClient:
         """A client of the official SDK."""
-        # Below this level the SDK renders each request as text before it asks whether anybody listens.
-        logging.getLogger(_LOGGER).setLevel(logging.WARNING)
+        # Below WARNING the SDK renders each request as text before it asks whether anybody listens; at ERROR it
+        # reports each answer that is no success, also the expected one that a status table is not there yet.
+        logging.getLogger(_LOGGER).setLevel(logging.CRITICAL)
         return OTSClient(
             self.endpoint, DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET, DEFAULT_INSTANCE, logger_name=_LOGGER
         )

@@ -21,6 +21,7 @@ from streamclient import (
     ShutdownInput,
     StreamConfig,
     Worker,
+    WorkerStatus,
 )
 from streamclient.interfaces import RecordProcessorFactory
 
@@ -29,6 +30,9 @@ PAGE_SIZES = (1_000, 100)
 
 LONGEST_ROUND_SECONDS = 180.0
 """Bound of one round; it takes seconds."""
+
+LOOK_SECONDS = 0.5
+"""Between looks at whether the worker still runs."""
 
 _numbers = itertools.count()
 
@@ -45,7 +49,11 @@ class Meter:
         self._count = 0
 
     def start(self) -> None:
-        """Start the clock; only the first call does. What came before was starting a worker, not reading."""
+        """Start the clock; only the first call does.
+
+        Processors call it in ``initialize``, which comes just before the first read: what lies before was taking
+        leases, not reading.
+        """
         with self._lock:
             if self._started is None:
                 self._started = time.perf_counter()
@@ -59,12 +67,14 @@ class Meter:
                 self._complete.set()
 
     def wait(self, worker: Worker) -> None:
-        """Wait until all are done."""
-        if not self._complete.wait(LONGEST_ROUND_SECONDS):
-            raise RuntimeError(
-                f"{self._count} of {self._expected} records came in {LONGEST_ROUND_SECONDS} s; worker: "
-                f"{worker.worker_status}, {worker.exception!r}, {worker.shard_statuses()}"
-            )
+        """Wait until all are done; raises at once if the worker ends before."""
+        deadline = time.monotonic() + LONGEST_ROUND_SECONDS
+        while not self._complete.wait(LOOK_SECONDS):
+            if time.monotonic() > deadline or worker.worker_status is WorkerStatus.ERROR:
+                raise RuntimeError(
+                    f"{self._count} of {self._expected} records came; worker: {worker.worker_status}, "
+                    f"{worker.exception!r}, {worker.shard_statuses()}"
+                )
 
     @property
     def rate(self) -> float:
@@ -81,11 +91,11 @@ class CheckpointingProcessor(IRecordProcessor):
         self._meter = meter
 
     def initialize(self, initialization_input: InitializationInput) -> None:
-        """Nothing to prepare."""
+        """Reading begins."""
+        self._meter.start()
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
         """Checkpoint, then count: a record is done once it will not come again."""
-        self._meter.start()
         process_records_input.checkpointer.checkpoint()
         self._meter.add(len(process_records_input.records))
 

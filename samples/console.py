@@ -30,7 +30,7 @@ from streamclient import (
 )
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
 
-ENDPOINT = os.environ.get("TABLESTORE_ENDPOINT", "http://127.0.0.1:8087")
+ENDPOINT = os.environ.get("TABLESTORE_ENDPOINT", "http://127.0.0.1:8180")
 WRITTEN = 3
 all_seen = threading.Event()
 

@@ -24,8 +24,8 @@ FIRST_WORKERS = ("worker-1", "worker-2", "worker-3")
 LATE_WORKER = "worker-4"
 CATCH_UP_SECONDS = 60.0
 """Bound for reading what is left after the last write; usually a few seconds."""
-READY_SECONDS = 60.0
-"""Bound for a worker's Spark to start; 5 to 15 seconds on two cores."""
+READY_SECONDS = 120.0
+"""Bound for a worker's Spark to start; 5 to 15 seconds on two idle cores."""
 TICK_SECONDS = 0.25
 PROGRESS_SECONDS = 3.0
 

@@ -141,7 +141,7 @@ class Standing(Enum):
     """An earlier write of this worker landed late."""
     ABSENT = "absent"
     RESET = "reset"
-    """The row was put again over the old one, as a Java worker's shard sync does."""
+    """Nobody owns the row: it was put again over the old one, as a Java worker's shard sync does."""
     NAME_CONFLICT = "name conflict"
     """Another process writes under this worker's name."""
     LOST = "lost"
@@ -157,9 +157,7 @@ def standing(held: HeldLease, write: LeaseWrite, row: Lease | None) -> Standing:
     if row.owner == known.owner:
         distance = row.counter - known.counter
         return {0: Standing.UNCHANGED, 1: Standing.ADVANCED}.get(distance, Standing.NAME_CONFLICT)
-    if not row.owner and row.counter < known.counter:
-        return Standing.RESET
-    return Standing.LOST
+    return Standing.LOST if row.owner else Standing.RESET
 
 
 def was_stored(held: HeldLease, write: LeaseWrite, row: Lease | None) -> bool | None:

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 
-from streamclient.cli import main
+from streamclient.server.command import DESCRIPTION, add_arguments, run
+
+
+def main() -> int:
+    """Run the server; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="streamclient server", description=DESCRIPTION)
+    add_arguments(parser)
+    return run(parser.parse_args())
+
 
 if __name__ == "__main__":
-    sys.exit(main(["server", *sys.argv[1:]]))
+    sys.exit(main())

@@ -16,15 +16,20 @@ EXIT_UNUSABLE = 2
 """The server could not start: wrong arguments, address in use, data directory not usable."""
 
 
+DESCRIPTION = (
+    "Run a local Tablestore until SIGINT or SIGTERM. The first line on standard output is "
+    "'listening on http://HOST:PORT'."
+)
+
+
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register the subcommand."""
-    parser = commands.add_parser(
-        "server",
-        help="run a local Tablestore",
-        description="Run a local Tablestore until SIGINT or SIGTERM. The first line on standard output is "
-        "'listening on http://HOST:PORT'.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+    add_arguments(commands.add_parser("server", help="run a local Tablestore", description=DESCRIPTION))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the subcommand, and what it runs."""
+    parser.formatter_class = argparse.ArgumentDefaultsHelpFormatter
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="port to listen on; 0 takes any free one")
     parser.add_argument("--instance", default=DEFAULT_INSTANCE, help="instance name that clients must give")

@@ -178,7 +178,7 @@ def _merge(session: _Session, arguments: argparse.Namespace) -> Outcome:
 def _trim(session: _Session, arguments: argparse.Namespace) -> Outcome:
     limits = {"before_micros": arguments.before_micros, "keep_last": arguments.keep_last}
     answer = session.call("POST", "trim", {"table": arguments.table, "shard_id": arguments.shard, **limits})
-    return answer, f"{answer['trimmed']} records forgotten"
+    return answer, f"records forgotten: {answer['trimmed']}"
 
 
 def _expire_iterators(session: _Session, arguments: argparse.Namespace) -> Outcome:
@@ -219,4 +219,4 @@ def _fault_line(fault: Mapping[str, Any]) -> str:
 
 def _clear_faults(session: _Session, arguments: argparse.Namespace) -> Outcome:
     answer = session.call("DELETE", "faults", {"id": arguments.id})
-    return answer, f"{answer['removed']} faults removed"
+    return answer, f"faults removed: {answer['removed']}"

@@ -28,11 +28,14 @@ KEEP_ALIVE_SECONDS = 300.0
 BODY_TIMEOUT_SECONDS = 30.0
 """A client that has sent its headers gets this long for the body."""
 
-STOP_TIMEOUT_SECONDS = 5.0
-"""How long a stop waits for running requests: those only ever wait for an injected fault, and a stop wakes them."""
+STOP_TIMEOUT_SECONDS = 1.0
+"""How long a stop waits for running requests. Those that wait for an injected fault are woken; what remains are bodies
+that their clients have not finished sending."""
 
 JOIN_TIMEOUT_SECONDS = 30.0
 """How long a stop waits for the thread before it reports that the thread hangs."""
+
+MAX_PORT = 65535
 
 BACKLOG = 1024
 """Connections that may queue before they are accepted: an SDK opens up to 500 at once."""
@@ -57,6 +60,7 @@ class HttpServer:
 
         Raises:
             OSError: the address cannot be bound; the message names it.
+            ValueError: no port has this number.
         """
         listener = _bind(self._host, self._wanted_port)
         self.port = listener.getsockname()[1]
@@ -165,12 +169,15 @@ class HttpServer:
 
 def _bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    if not 0 <= port <= MAX_PORT:
+        raise ValueError(
+            f"cannot listen on {host}:{port}: a port is a number from 0 to {MAX_PORT}, 0 means any free one"
+        )
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
-    except (OSError, OverflowError) as error:
-        code = error.errno if isinstance(error, OSError) else None
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise OSError(code, f"cannot listen on {host}:{port}: {reason}; choose another port, or 0 for any") from error
+    except OSError as error:
+        text = f"cannot listen on {host}:{port}: {error.strerror}; choose another address or port, or port 0 for any"
+        raise OSError(error.errno, text) from error
 
 
 def _response(answer: Answer) -> web.Response:

@@ -97,6 +97,7 @@ class LocalTablestore:
 
         Raises:
             OSError: the address cannot be bound.
+            ValueError: no port has this number.
             DataDirectoryError: the data directory is in use by another server, or not usable.
             RuntimeError: already running.
         """

@@ -164,7 +164,9 @@ def _transferring_names_the_new_owner_twice(manager: ILeaseManager, stream_id: s
     _expect("second transfer", manager.transfer_lease(lease, "b"), False)
     _expect("renewal by the former owner", manager.renew_lease(lease), False)
     _expect("take by the new owner", manager.take_lease(handed_over, "b"), True)
-    _expect("transfer without a mark", manager.transfer_lease(evolve(lease, owner="b", counter=9), "c"), True)
+    unmarked = evolve(lease, owner="b", stealer="", counter=9)
+    _expect("transfer without a mark", manager.transfer_lease(unmarked, "c"), True)
+    _expect("row at last", manager.get_lease("shard-1"), evolve(unmarked, owner="c", stealer="c", counter=10))
 
 
 def _a_checkpoint_counts_as_a_heartbeat(manager: ILeaseManager, stream_id: str) -> None:

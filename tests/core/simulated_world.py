@@ -12,6 +12,7 @@ from functools import partial
 from random import Random
 
 from attrs import define, field, frozen
+from simulated_java import JavaWorker
 from simulated_stream import SHARD_END_TEXT, SimulatedStream
 from streamclient.config import ClientConfig
 from streamclient.core import events, leases
@@ -98,6 +99,7 @@ class World:
     stored_values: set[str] = field(factory=set)
     values: dict[int, str] = field(factory=dict)
     """Requested checkpoint by request id."""
+    javas: dict[str, JavaWorker] = field(factory=dict)
     reports: list[events.Report] = field(factory=list)
     history: list[str] = field(factory=list)
     identifiers: int = 0
@@ -148,6 +150,10 @@ class World:
         ):
             self._every(worker, event, interval / 1000)
         return worker
+
+    def start_java_worker(self, name: str) -> JavaWorker:
+        self.javas[name] = JavaWorker(self, name)
+        return self.javas[name].start()
 
     def _every(self, worker: SimulatedWorker, event: events.Event, seconds: float) -> None:
         if worker.is_alive:
@@ -363,9 +369,20 @@ class World:
     # --- laws --------------------------------------------------------------------------------------------------
 
     def check_laws(self) -> None:
-        self._check_single_reader()
+        if not self.is_vandalised:
+            self._check_single_reader()
 
-    def _check_single_reader(self) -> None:
+    def java_reads(self, java: JavaWorker, lease_key: str) -> None:
+        """A Java worker processes a batch: nobody else may be reading under a lease it may rely on."""
+        self._check_parents(lease_key)
+        readers = self._check_single_reader()
+        assert lease_key not in readers, f"{lease_key} is read by {java.name} and {readers[lease_key]}"
+
+    @staticmethod
+    def position(row: Lease) -> int:
+        return position_of(row.checkpoint)
+
+    def _check_single_reader(self) -> dict[str, str]:
         """No two workers run a consumer of one shard under leases that both may rely on."""
         readers: dict[str, str] = {}
         for worker in self.workers.values():
@@ -379,6 +396,7 @@ class World:
                     continue
                 other = readers.setdefault(consumer.lease_key, worker.name)
                 assert other == worker.name, f"{consumer.lease_key} is read by {other} and {worker.name}"
+        return readers
 
     def _check_parents(self, shard_id: str) -> None:
         """No child starts before its parents ended."""
@@ -403,6 +421,7 @@ class World:
         live = {name: worker for name, worker in self.workers.items() if worker.is_alive}
         reasons = [f"{shard_id} has no row" for shard_id in self.stream.shards if shard_id not in self.table]
         held = {name: set(worker.holdings.held) for name, worker in live.items()}
+        held |= {name: set(java.owned) for name, java in self.javas.items() if java.is_alive}
         for key, row in sorted(self.table.items()):
             holders = [name for name in held if key in held[name]]
             if holders != [row.owner] or row.stealer:

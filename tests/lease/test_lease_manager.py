@@ -23,18 +23,20 @@ from tablestore import (
     TableMeta,
     TableOptions,
 )
-from tablestore.error import OTSClientError, OTSServiceError
+from tablestore.error import OTSServiceError
 
 from streamclient.config import ClientConfig
 from streamclient.core import leases as rule
 from streamclient.core.leases import WriteOutcome
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, StreamClientException
+from streamclient.interfaces import IRetryStrategy, RetryableAction
 from streamclient.lease.connection import for_lease_calls, write_timeout_seconds
-from streamclient.lease.manager import BYTES_PER_BATCH, ROW_OVERHEAD_BYTES, LeaseManager
+from streamclient.lease.manager import BYTES_PER_BATCH, RETRIES_AT_MOST, ROW_OVERHEAD_BYTES, LeaseManager
 from streamclient.lease.rows import KEY_SCHEMA, row_item
 from streamclient.lease.store import WriteAnswer
 from streamclient.model import Lease
-from streamclient.server import LocalTablestore
+from streamclient.server import Cut, Fail, FailRows, FaultRule, LateAnswer, LocalTablestore, LoseAnswer
+from streamclient.server.faults import FaultAction
 
 TABLE = "status"
 STREAM = "stream-1"
@@ -64,8 +66,12 @@ def client(server: LocalTablestore) -> OTSClient:
 
 
 @pytest.fixture
-def manager(client: OTSClient) -> LeaseManager:
-    pauses = Pauses()
+def pauses() -> Pauses:
+    return Pauses()
+
+
+@pytest.fixture
+def manager(client: OTSClient, pauses: Pauses) -> LeaseManager:
     made = LeaseManager(client, TABLE, STREAM, clock=pauses.now, sleep=pauses)
     assert made.create_lease_table_if_not_exists()
     return made
@@ -82,20 +88,9 @@ def stored_cells(client: OTSClient, key: str = "s1") -> dict[str, Any]:
     return {name: value for name, value, _ in row.attribute_columns} if row else {}
 
 
-def intercepted(manager: LeaseManager, monkeypatch: pytest.MonkeyPatch, api: str, errors: list[Exception]) -> list[str]:
-    """Let the named calls of the manager's own client fail, one error each; returns the list of calls made."""
-    calls: list[str] = []
-    own = manager._client
-    send = type(own)._request_helper
-
-    def helper(name: str, *arguments: Any, **options: Any) -> Any:
-        calls.append(name)
-        if name == api and errors:
-            raise errors.pop(0)
-        return send(own, name, *arguments, **options)
-
-    monkeypatch.setattr(own, "_request_helper", helper)
-    return calls
+def requests(server: LocalTablestore, operation: str) -> int:
+    """How many requests of an operation reached the server since the last reset."""
+    return sum(count.requests for count in server.requests() if count.operation == operation)
 
 
 # --- the table ---------------------------------------------------------------------------------------------------
@@ -162,34 +157,37 @@ def test_a_table_created_by_another_worker_meanwhile_is_fine(
 
 
 def test_a_table_that_may_not_be_described_is_used_unchecked(
-    manager: LeaseManager, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    server: LocalTablestore, manager: LeaseManager, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def denied(name: str) -> Any:
-        raise OTSServiceError(403, "OTSNoPermissionAccess", "denied")
-
-    monkeypatch.setattr(manager._table.client, "describe_table", denied)
+    server.add_fault(FaultRule("DescribeTable", Fail("OTSNoPermissionAccess", http_status=403)))
 
     assert manager.create_lease_table_if_not_exists() is False
     assert "unchecked" in caplog.text
 
 
-def test_waiting_for_the_table_ends_after_the_configured_time(client: OTSClient) -> None:
+def test_set_up_is_retried_through_passing_trouble(server: LocalTablestore, client: OTSClient) -> None:
+    """The answer to CreateTable is lost: the table exists then, and that is found out."""
+    server.add_fault(FaultRule("DescribeTable", Fail("OTSServerBusy"), times=2))
+    server.add_fault(FaultRule("CreateTable", LoseAnswer(), times=1))
+    pauses = Pauses()
+
+    LeaseManager(client, TABLE, STREAM, sleep=pauses).create_lease_table_if_not_exists()
+
+    assert pauses == [0.1, 0.2, 0.3]
+    assert TABLE in client.list_table()
+
+
+def test_waiting_for_the_table_ends_after_the_configured_time(server: LocalTablestore, client: OTSClient) -> None:
     pauses = Pauses()
     config = ClientConfig(max_wait_table_ready_time_millis=1_000, check_table_ready_interval_millis=100)
     manager = LeaseManager(client, TABLE, STREAM, config, clock=pauses.now, sleep=pauses)
     manager.create_lease_table_if_not_exists()
-    answers: list[Exception] = [OTSServiceError(404, "OTSTableNotReady", "The table is not ready.")] * 3
-
-    def probe(*_: Any, **__: Any) -> Any:
-        if answers:
-            raise answers[0]
-        return None
-
-    manager._table.client.get_row = probe
+    server.add_fault(FaultRule("GetRow", Fail("OTSTableNotReady")))
 
     assert manager.wait_until_lease_table_ready() is False
     assert 1.0 <= pauses.now() < 1.2
-    answers.clear()
+    server.clear_faults()
+    server.add_fault(FaultRule("GetRow", Fail("OTSTableNotReady"), times=3))
     assert manager.wait_until_lease_table_ready() is True
 
 
@@ -299,84 +297,145 @@ def test_cells_are_stamped_by_the_service(manager: LeaseManager, server: LocalTa
 
 
 @pytest.mark.parametrize(
-    ("error", "kind"),
+    ("fault", "kind", "counter"),
     [
-        (OTSServiceError(503, "OTSTimeout", "Operation timeout."), ErrorKind.AMBIGUOUS),
-        (OTSServiceError(503, "OTSServerBusy", "Server is busy."), ErrorKind.THROTTLED),
-        (ConnectionResetError("reset"), ErrorKind.AMBIGUOUS),
+        (Fail("OTSTimeout"), ErrorKind.AMBIGUOUS, 7),
+        (Fail("OTSServerBusy"), ErrorKind.THROTTLED, 7),
+        (Fail("OTSRowOperationConflict"), ErrorKind.TRANSIENT, 7),
+        (Cut(), ErrorKind.AMBIGUOUS, 7),
+        (LoseAnswer(), ErrorKind.AMBIGUOUS, 8),
     ],
 )
 def test_a_write_without_a_clear_answer_is_sent_once_and_uncertain(
-    manager: LeaseManager, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: ErrorKind
+    server: LocalTablestore, manager: LeaseManager, fault: FaultAction, kind: ErrorKind, counter: int
 ) -> None:
+    """It may be applied or not; only the row can tell."""
     manager.create_lease(LEASE)
-    calls = intercepted(manager, monkeypatch, "BatchWriteRow", [error])
+    server.add_fault(FaultRule("BatchWriteRow", fault, times=1))
+    server.reset_requests()
 
     (answer,) = manager.write_many([rule.renew(LEASE)])
 
     assert answer.outcome is WriteOutcome.UNCERTAIN
     assert isinstance(answer.error, DependencyException)
-    assert (answer.error.kind, answer.error.__cause__) == (kind, error)
-    assert calls == ["BatchWriteRow"]
+    assert answer.error.kind is kind
+    assert answer.error.__cause__ is not None
+    assert requests(server, "BatchWriteRow") == 1
+    assert manager.get_lease("s1") == evolve(LEASE, counter=counter)
 
 
-def test_a_verb_raises_what_made_its_write_uncertain(manager: LeaseManager, monkeypatch: pytest.MonkeyPatch) -> None:
-    intercepted(manager, monkeypatch, "BatchWriteRow", [ConnectionResetError("reset")])
-
-    with pytest.raises(DependencyException, match="reset"):
-        manager.renew_lease(LEASE)
-
-
-def test_an_error_of_one_row_leaves_the_others_their_answers(
-    manager: LeaseManager, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    others = [evolve(LEASE, lease_key=f"s{number}") for number in range(2, 5)]
-    for lease in others:
-        manager.create_lease(lease)
-    send = manager._client.batch_write_row
-
-    def busy(request: BatchWriteRowRequest) -> Any:
-        response = send(request)
-        row = response.table_of_update[TABLE][1]
-        row.is_ok, row.error_code, row.error_message = False, "OTSServerBusy", "Server is busy."
-        response.table_of_update[TABLE].pop()
-        return response
-
-    monkeypatch.setattr(manager._client, "batch_write_row", busy)
-    first, second, third = manager.write_many([rule.renew(lease) for lease in others])
-
-    assert first == WriteAnswer(WriteOutcome.ACCEPTED)
-    assert isinstance(second.error, DependencyException)
-    assert second.error.kind is ErrorKind.THROTTLED
-    assert third.outcome is WriteOutcome.UNCERTAIN
-    assert "lacks this row" in str(third.error)
-
-
-def test_reads_are_retried_and_writes_are_not(manager: LeaseManager, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_a_write_is_given_up_after_its_time(server: LocalTablestore, manager: LeaseManager) -> None:
+    short = ClientConfig(lease_duration_millis=600, renewer_interval_millis=100, taker_interval_millis=100)
+    impatient = LeaseManager(server.client(), TABLE, STREAM, short)
     manager.create_lease(LEASE)
-    failures: list[Exception] = [OTSServiceError(503, "OTSServerUnavailable", ""), ConnectionResetError("reset")]
-    calls = intercepted(manager, monkeypatch, "GetRange", failures)
+    server.add_fault(FaultRule("BatchWriteRow", LateAnswer(5.0), times=1))
 
-    assert list(manager.list_leases()) == [LEASE]
-    assert calls == ["GetRange"] * 3
-    assert manager._sleep == [0.1, 0.2]
+    (answer,) = impatient.write_many([rule.renew(LEASE)])
 
-
-def test_a_read_that_can_never_succeed_is_not_retried(manager: LeaseManager, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = intercepted(manager, monkeypatch, "GetRow", [OTSServiceError(403, "OTSAuthFailed", "Signature mismatch.")])
-
-    with pytest.raises(DependencyException, match="OTSAuthFailed"):
-        manager.get_lease("s1")
-    assert calls == ["GetRow"]
+    assert answer.outcome is WriteOutcome.UNCERTAIN
+    assert "timed out" in str(answer.error)
 
 
-def test_a_client_error_is_the_cause_of_ours(manager: LeaseManager, monkeypatch: pytest.MonkeyPatch) -> None:
-    error = OTSClientError("broken")
-    intercepted(manager, monkeypatch, "GetRow", [error])
+def test_a_verb_raises_what_made_its_write_uncertain(server: LocalTablestore, manager: LeaseManager) -> None:
+    server.add_fault(FaultRule("BatchWriteRow", Cut()))
 
     with pytest.raises(DependencyException) as caught:
+        manager.renew_lease(LEASE)
+    assert caught.value.kind is ErrorKind.AMBIGUOUS
+
+
+def test_an_error_of_one_row_leaves_the_others_their_answers(server: LocalTablestore, manager: LeaseManager) -> None:
+    leases = [evolve(LEASE, lease_key=f"s{number}") for number in range(3)]
+    manager.write_many([rule.create(lease) for lease in leases])
+    server.add_fault(FaultRule("BatchWriteRow", FailRows(rows=(1,), code="OTSServerBusy")))
+
+    first, second, third = manager.write_many([rule.renew(lease) for lease in leases])
+
+    assert first == third == WriteAnswer(WriteOutcome.ACCEPTED)
+    assert second.outcome is WriteOutcome.UNCERTAIN
+    assert isinstance(second.error, DependencyException)
+    assert second.error.kind is ErrorKind.THROTTLED
+    assert [lease.counter for lease in manager.list_leases()] == [8, 7, 8]
+
+
+def test_a_row_that_the_answer_lacks_is_uncertain(manager: LeaseManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    manager.create_lease(LEASE)
+    send = manager._client.batch_write_row
+
+    def short(request: BatchWriteRowRequest) -> Any:
+        response = send(request)
+        response.table_of_update[TABLE].clear()
+        return response
+
+    monkeypatch.setattr(manager._client, "batch_write_row", short)
+    (answer,) = manager.write_many([rule.renew(LEASE)])
+
+    assert answer.outcome is WriteOutcome.UNCERTAIN
+    assert "lacks this row" in str(answer.error)
+
+
+@pytest.mark.parametrize("fault", [Fail("OTSServerUnavailable"), Fail("OTSServerBusy"), Cut()])
+def test_reads_are_retried(server: LocalTablestore, manager: LeaseManager, pauses: Pauses, fault: FaultAction) -> None:
+    manager.create_lease(LEASE)
+    server.add_fault(FaultRule("Get*", fault, times=2))
+    assert list(manager.list_leases()) == [LEASE]
+    assert pauses == [0.1, 0.2]
+
+    server.add_fault(FaultRule("Get*", fault, times=1))
+    assert manager.get_lease("s1") == LEASE
+    assert pauses == [0.1, 0.2, 0.1]
+
+
+def test_reads_are_retried_as_the_strategy_says(server: LocalTablestore, manager: LeaseManager) -> None:
+    class Twice(IRetryStrategy):
+        def should_retry(self, action: RetryableAction, error: Exception, retries: int) -> bool:
+            return action is RetryableAction.LEASE_ACTION_LIST_LEASES and retries < 2
+
+        def backoff_millis(self, action: RetryableAction, error: Exception, retries: int) -> int:
+            return 1_000 + retries
+
+    pauses = Pauses()
+    config = ClientConfig(lease_manager_retry_strategy=Twice())
+    strict = LeaseManager(server.client(), TABLE, STREAM, config, sleep=pauses)
+    server.add_fault(FaultRule("Get*", Fail("OTSServerBusy")))
+
+    with pytest.raises(DependencyException, match="OTSServerBusy"):
+        strict.list_leases()
+    assert pauses == [1.0, 1.001]
+    with pytest.raises(DependencyException, match="OTSServerBusy"):
+        strict.get_lease("s1")
+    assert len(pauses) == 2
+
+
+def test_a_strategy_that_never_says_no_ends_too(server: LocalTablestore, manager: LeaseManager) -> None:
+    class Endless(IRetryStrategy):
+        def should_retry(self, action: RetryableAction, error: Exception, retries: int) -> bool:
+            return True
+
+        def backoff_millis(self, action: RetryableAction, error: Exception, retries: int) -> int:
+            return 0
+
+    pauses = Pauses()
+    config = ClientConfig(lease_manager_retry_strategy=Endless())
+    stubborn = LeaseManager(server.client(), TABLE, STREAM, config, sleep=pauses)
+    server.add_fault(FaultRule("GetRow", Fail("OTSServerBusy")))
+
+    with pytest.raises(DependencyException, match="OTSServerBusy"):
+        stubborn.get_lease("s1")
+    assert len(pauses) == RETRIES_AT_MOST
+
+
+def test_a_read_that_can_never_succeed_is_not_retried(
+    server: LocalTablestore, manager: LeaseManager, pauses: Pauses
+) -> None:
+    server.add_fault(FaultRule("GetRow", Fail("OTSNoPermissionAccess", http_status=403)))
+
+    with pytest.raises(DependencyException, match="OTSNoPermissionAccess") as caught:
         manager.get_lease("s1")
-    assert caught.value.__cause__ is error
+    assert caught.value.kind is ErrorKind.PERMANENT
+    assert isinstance(caught.value.__cause__, OTSServiceError)
+    assert pauses == []
 
 
 def test_a_scan_that_never_ends_is_an_error(manager: LeaseManager, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -405,14 +464,14 @@ def test_a_scan_reads_every_page(manager: LeaseManager, monkeypatch: pytest.Monk
     assert len(pages) >= 3
 
 
-def test_many_writes_go_out_in_batches_of_two_hundred(manager: LeaseManager, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_writes_go_out_in_batches_of_two_hundred(server: LocalTablestore, manager: LeaseManager) -> None:
     leases = [evolve(LEASE, lease_key=f"s{number:04}") for number in range(450)]
-    calls = intercepted(manager, monkeypatch, "none", [])
+    server.reset_requests()
 
     answers = manager.write_many([rule.create(lease) for lease in leases])
 
     assert {answer.outcome for answer in answers} == {WriteOutcome.ACCEPTED}
-    assert calls == ["BatchWriteRow"] * 3
+    assert requests(server, "BatchWriteRow") == 3
     assert list(manager.list_leases()) == leases
 
 
@@ -426,15 +485,15 @@ def test_writes_to_one_row_follow_each_other(manager: LeaseManager) -> None:
     assert outcomes == [accepted, accepted, refused, accepted]
 
 
-def test_large_rows_go_out_in_smaller_batches(manager: LeaseManager, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = intercepted(manager, monkeypatch, "none", [])
+def test_large_rows_go_out_in_smaller_batches(server: LocalTablestore, manager: LeaseManager) -> None:
+    server.reset_requests()
     large = "x" * (BYTES_PER_BATCH // 3)
     leases = [evolve(LEASE, lease_key=f"s{number}", checkpoint=large) for number in range(5)]
 
     answers = manager.write_many([rule.create(lease) for lease in leases])
 
     assert {answer.outcome for answer in answers} == {WriteOutcome.ACCEPTED}
-    assert calls == ["BatchWriteRow"] * 3
+    assert requests(server, "BatchWriteRow") == 3
 
 
 def test_the_overhead_of_a_row_is_as_bounded(manager: LeaseManager) -> None:
@@ -449,12 +508,12 @@ def test_the_overhead_of_a_row_is_as_bounded(manager: LeaseManager) -> None:
         assert len(body) / 10 < ROW_OVERHEAD_BYTES
 
 
-def test_an_invalid_write_is_not_sent(manager: LeaseManager, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = intercepted(manager, monkeypatch, "none", [])
+def test_an_invalid_write_is_not_sent(server: LocalTablestore, manager: LeaseManager) -> None:
+    server.reset_requests()
 
     with pytest.raises(ConfigurationError, match="belongs to stream 'other'"):
         manager.create_lease(evolve(LEASE, stream_id="other"))
-    assert calls == []
+    assert requests(server, "BatchWriteRow") == 0
 
 
 # --- the client --------------------------------------------------------------------------------------------------

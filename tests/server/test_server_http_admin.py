@@ -88,7 +88,7 @@ def test_a_shard_is_split_at_its_median_by_default(local: LocalTablestore, table
 
     views = {view.shard_id: view for view in local.shards(table)}
     assert not views[only.shard_id].is_open
-    assert views[low].parent_id == views[high].parent_id == only.shard_id
+    assert views[low].parent_ids == views[high].parent_ids == (only.shard_id,)
 
 
 def test_records_are_trimmed(local: LocalTablestore, table: str) -> None:
@@ -188,8 +188,8 @@ def test_the_command_line_controls_shards(
 
     merged = output(local, capsys, "merge", table, low, high).strip()
     listed = output(local, capsys, "shards", table)
-    assert [line for line in listed.splitlines() if "is_open=True" in line][0].startswith(f"shard_id={merged}")
-    assert output(local, capsys, "trim", table, low, "--keep-last", "0") == "0 records forgotten\n"
+    assert next(line for line in listed.splitlines() if "is_open=True" in line).startswith(f"shard_id={merged}")
+    assert output(local, capsys, "trim", table, low, "--keep-last", "0") == "records forgotten: 0\n"
     assert output(local, capsys, "expire-iterators", table) == "iterators expired\n"
     assert output(local, capsys, "advance-clock", "10") == "clock advanced by 10 s\n"
 
@@ -199,7 +199,7 @@ def test_the_command_line_controls_faults(local: LocalTablestore, capsys: pytest
 
     assert output(local, capsys, "fault", "add", rule) == "fault 1 added\n"
     assert output(local, capsys, "fault", "list").startswith("1: struck 0 of 0: {")
-    assert output(local, capsys, "fault", "clear", "1") == "1 faults removed\n"
+    assert output(local, capsys, "fault", "clear", "1") == "faults removed: 1\n"
     assert output(local, capsys, "fault", "list") == "no faults\n"
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
 
 import pytest
+from server_http_tools import connect, create_table, error_code, headers_for, receive, send
 
 from streamclient.server import (
     Cut,
@@ -25,56 +26,12 @@ from streamclient.server import (
 )
 from streamclient.wire import schema, signature
 
-Answer = tuple[int, dict[str, str], bytes]
-
-
-def headers_for(local: LocalTablestore, operation: str, body: bytes) -> dict[str, str]:
-    headers = {
-        "x-ots-date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.000Z"),
-        "x-ots-apiversion": "2015-12-31",
-        "x-ots-accesskeyid": local.access_key_id,
-        "x-ots-instancename": local.instance,
-        "x-ots-contentmd5": signature.content_md5(body),
-    }
-    headers["x-ots-signature"] = signature.sign_request_v2(local.access_key_secret, f"/{operation}", headers)
-    return headers
-
 
 @pytest.fixture
 def connection(local: LocalTablestore) -> Iterator[http.client.HTTPConnection]:
     opened = connect(local)
     yield opened
     opened.close()
-
-
-def connect(local: LocalTablestore) -> http.client.HTTPConnection:
-    return http.client.HTTPConnection(local.endpoint.removeprefix("http://"), timeout=30)
-
-
-def send(
-    local: LocalTablestore, connection: http.client.HTTPConnection, operation: str, body: bytes = b""
-) -> Answer:
-    connection.request("POST", f"/{operation}", body, headers_for(local, operation, body))
-    return receive(connection)
-
-
-def receive(connection: http.client.HTTPConnection) -> Answer:
-    response = connection.getresponse()
-    return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
-
-
-def error_code(body: bytes) -> str:
-    return str(schema.parse(schema.Error, body).code)
-
-
-def create_table(local: LocalTablestore, connection: http.client.HTTPConnection, name: str = "t") -> None:
-    request = schema.CreateTableRequest()
-    request.table_meta.table_name = name
-    request.table_meta.primary_key.add(name="pk", type=schema.PrimaryKeyType.INTEGER)
-    request.reserved_throughput.capacity_unit.read = request.reserved_throughput.capacity_unit.write = 0
-    request.table_options.time_to_live, request.table_options.max_versions = -1, 1
-    request.stream_spec.enable_stream, request.stream_spec.expiration_time = True, 24
-    assert send(local, connection, "CreateTable", request.SerializeToString())[0] == 200
 
 
 def tables(local: LocalTablestore) -> list[str]:

@@ -23,7 +23,9 @@ def puts(count: int) -> list[Any]:
     return [put(number, number, v=number) for number in range(1, count + 1)]
 
 
-def run_batches(spark: Any, sink: Any, shard: StoredShard, *cuts: int, last: ShutdownReason = ShutdownReason.STOLEN) -> None:
+def run_batches(
+    spark: Any, sink: Any, shard: StoredShard, *cuts: int, last: ShutdownReason = ShutdownReason.STOLEN
+) -> None:
     """Read the shard from its checkpoint in batches of given sizes; stops quietly at the first failure."""
     with SparkRecordProcessorFactory(sink, session=spark, config=SparkConfig(max_age_millis=3_600_000)) as factory:
         run = Run(factory, shard)
@@ -47,10 +49,9 @@ def lake_keys(spark: Any, path: Path) -> list[int]:
     return [key for (key,) in rows(read_changes(spark, path), "pk")]
 
 
-@pytest.mark.parametrize("again", [(1, 9), (4, 6), (7, 3), (10,)], ids=str)
-@pytest.mark.parametrize("stored", [0, 3])
+@pytest.mark.parametrize(("stored", "again"), [(0, (1, 9)), (0, (10,)), (3, (4, 6)), (3, (7, 3))], ids=str)
 def test_batch_that_was_written_but_not_checkpointed_is_overwritten_however_it_is_cut_again(
-    spark: Any, tmp_path: Path, again: tuple[int, ...], stored: int
+    spark: Any, tmp_path: Path, stored: int, again: tuple[int, ...]
 ) -> None:
     shard = StoredShard("s1", puts(10 + stored))
     if stored:

@@ -10,13 +10,20 @@ from typing import Any
 import pytest
 from spark_helpers import Run, StoredShard, delete, put, rows, update
 
-from streamclient.errors import ApplicationException, ConfigurationError, ShutdownException, StreamClientException
-from streamclient.model import ShutdownReason
+from streamclient.errors import (
+    ApplicationException,
+    ConfigurationError,
+    ShutdownException,
+    StreamClientException,
+    UnfitValueError,
+)
+from streamclient.model import ColumnType, ShutdownReason
 from streamclient.spark import (
     BatchContext,
     FileSink,
     SparkConfig,
     SparkRecordProcessorFactory,
+    UnfitValue,
     current_rows,
     manifests,
     read_changes,
@@ -105,9 +112,8 @@ def test_shards_share_one_job_and_each_is_checkpointed(spark: Any, tmp_path: Pat
         files(frame, context)
 
     with make(sink, spark, max_age_millis=3_600_000, max_records=2) as factory:
-        gate = threading.Lock()
         runs = [Run(factory, shard) for shard in shards]
-        with factory._committer._changed, gate:
+        with factory._committer._changed:
             # While the lock is held the committing thread cannot run, so all five become due together.
             for run in runs:
                 run.read(2)
@@ -141,16 +147,17 @@ def test_failing_sink_fails_exactly_the_shards_of_its_batch(spark: Any) -> None:
 
 
 def test_failure_is_raised_by_the_next_call_and_only_once(spark: Any) -> None:
-    sink, shard = Recorder(lambda context: (_ for _ in ()).throw(OSError("gone"))), StoredShard("s1", puts(3))
+    def fail(context: BatchContext) -> None:
+        raise OSError("gone")
+
+    sink, shard = Recorder(fail), StoredShard("s1", puts(3))
     with make(sink, spark, max_records=1, max_age_millis=3_600_000) as factory:
         run = Run(factory, shard)
         run.read(1)
         sink.await_call()
+        factory._committer.flush(run.processor._started())
         with pytest.raises(ApplicationException, match="gone"):
-            for _ in range(2):
-                run.read(1)
-                factory._committer.flush(run.processor._started())
-                run.processor._started().raise_error()
+            run.read(1)
         run.stop(ShutdownReason.PROCESS_RESTART)
     assert shard.checkpoints == []
     assert len(sink.batches) == 1
@@ -222,6 +229,70 @@ def test_refused_checkpoint_ends_the_processor_with_its_own_error(spark: Any) ->
             run.stop()
 
 
+def test_diverted_records_are_stored_before_the_checkpoint_and_not_in_the_lake(spark: Any, tmp_path: Path) -> None:
+    shard = StoredShard("s1", [put(1, 1, v=1), put(2, 2, v="x"), put(3, 3, v=3)])
+    events: list[object] = []
+    shard.before_checkpoint = events.append
+    factory = SparkRecordProcessorFactory(
+        FileSink(tmp_path),
+        session=spark,
+        config=SparkConfig(unfit_value=UnfitValue.DIVERT),
+        reject_sink=lambda rejected, context: events.append([one.record for one in rejected]),
+        reporter=events.append,
+    )
+    with factory:
+        run = Run(factory, shard)
+        run.read(3)
+        run.stop()
+    report, rejected, checkpoint = events
+    assert "column 'v' of shard s1 is INTEGER" in str(report)
+    assert (rejected, checkpoint) == ([shard.records[1]], "after 3")
+    assert rows(read_changes(spark, tmp_path), "pk", "v") == [(1, 1), (3, 3)]
+
+
+def test_batch_of_diverted_records_only_still_replaces_what_stood_there(spark: Any, tmp_path: Path) -> None:
+    """Two shards, one wholly diverted: its directory has a manifest and no rows."""
+    bad, good = StoredShard("bad", [put(1, 1, v="x")]), StoredShard("good", [put(1, 1, v=1)])
+    factory = SparkRecordProcessorFactory(
+        FileSink(tmp_path),
+        session=spark,
+        schema={"pk": ColumnType.INTEGER, "v": ColumnType.INTEGER},
+        config=SparkConfig(unfit_value=UnfitValue.DIVERT, max_age_millis=3_600_000),
+        reject_sink=lambda rejected, context: None,
+    )
+    with factory:
+        runs = [Run(factory, shard) for shard in (bad, good)]
+        with factory._committer._changed:
+            for run in runs:
+                run.read(1)
+                run.processor._started().is_flushing = True
+        for run in runs:
+            run.stop()
+    assert {one.shard_id: one.record_count for one in manifests(spark, tmp_path)} == {"bad": 0, "good": 1}
+    assert rows(read_changes(spark, tmp_path), "_shard_id", "v") == [("good", 1)]
+
+
+def test_value_that_does_not_fit_stops_its_shard_and_no_other(spark: Any, tmp_path: Path) -> None:
+    bad, good = StoredShard("bad", [put(1, 1, v="x")]), StoredShard("good", [put(1, 1, v=1)])
+    factory = SparkRecordProcessorFactory(
+        FileSink(tmp_path),
+        session=spark,
+        schema={"pk": ColumnType.INTEGER, "v": ColumnType.INTEGER},
+        config=SparkConfig(unfit_value=UnfitValue.FAIL, max_age_millis=3_600_000),
+    )
+    with factory:
+        runs = [Run(factory, shard) for shard in (bad, good)]
+        with factory._committer._changed:
+            for run in runs:
+                run.read(1)
+                run.processor._started().is_flushing = True
+        with pytest.raises(UnfitValueError, match="column 'v' of shard bad is INTEGER"):
+            runs[0].stop()
+        runs[1].stop()
+    assert (bad.checkpoints, good.checkpoints) == ([], ["after 1"])
+    assert rows(read_changes(spark, tmp_path), "_shard_id", "v") == [("good", 1)]
+
+
 def test_ended_shard_stores_its_end(spark: Any) -> None:
     sink, empty, full = Recorder(), StoredShard("empty"), StoredShard("full", puts(1))
     with make(sink, spark) as factory:
@@ -271,7 +342,7 @@ def test_waiting_for_a_hanging_sink_ends_with_its_name(spark: Any) -> None:
     with make(sink, spark, max_wait_millis=100) as factory:
         run = Run(factory, shard)
         run.read(1)
-        with pytest.raises(StreamClientException, match="100 ms for its last batch .SparkConfig.max_wait_millis"):
+        with pytest.raises(StreamClientException, match=r"100 ms for its last batch .SparkConfig.max_wait_millis"):
             run.stop()
         release.set()
     assert shard.checkpoints == []
@@ -313,12 +384,6 @@ def test_thread_ends_with_the_last_processor_and_starts_with_the_next(spark: Any
 
 def test_reject_sink_and_divert_need_each_other(spark: Any) -> None:
     with pytest.raises(ConfigurationError, match="needs a reject_sink"):
-        make(Recorder(), spark, unfit_value=_divert())
+        make(Recorder(), spark, unfit_value=UnfitValue.DIVERT)
     with pytest.raises(ConfigurationError, match="only used with"):
         SparkRecordProcessorFactory(Recorder(), session=spark, reject_sink=lambda rejected, context: None)
-
-
-def _divert() -> Any:
-    from streamclient.spark import UnfitValue
-
-    return UnfitValue.DIVERT

@@ -175,6 +175,22 @@ def test_any_bytes_give_a_value_or_a_codec_error(data: bytes) -> None:
     assert encode_value(value) == data or isinstance(value, float), "a NaN may change its payload"
 
 
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("03 05 00 00 00 61", "a length of 5 bytes, expected at most the 1 that follow"),
+        ("07 ff ff ff ff", "a length of 4294967295 bytes"),
+        ("00 01 00", "ends at byte 3, inside a value"),
+        ("02 01 00", "1 more bytes, expected the end of the value"),
+        ("03 01 00 00 00 ff", "not UTF-8"),
+        ("", "ends at byte 0"),
+    ],
+)
+def test_a_value_is_exactly_one(data: str, message: str) -> None:
+    with pytest.raises(CodecError, match=message):
+        decode_value(bytes.fromhex(data))
+
+
 def test_a_lying_length_costs_no_memory() -> None:
     frame = HEADER + bytes.fromhex("01 03 04 ff ff ff ff 70 6b")
     tracemalloc.start()

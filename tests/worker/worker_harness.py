@@ -1,8 +1,8 @@
-"""A worker on virtual time, in one thread: nothing happens unless a test lets it happen.
+"""Workers on virtual time: nothing happens unless a test lets it happen, and only one thing at a time.
 
-``Simulation`` owns the clock and one queue of pool calls. Its pools queue calls instead of running them; ``advance``
-alternates between the owner's turn and one queued call, and lets time leap when both are idle. A call that waits (as
-``checkpoint`` does) lets the same go on until its event is set.
+``Simulation`` owns the clock. Its pools queue calls instead of running them; each step takes the owners' turns, goes on
+with one call, and lets time leap when there is nothing to do. Calls into user code run in threads of their own, so
+that they can wait, but exactly one thread runs while the others stand still: runs repeat exactly.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ from functools import partial
 from typing import Any
 
 from streamclient.config import ClientConfig, StreamConfig
+from streamclient.core.leases import LeaseWrite, WriteKind, WriteOutcome
+from streamclient.errors import DependencyException, ErrorKind
 from streamclient.interfaces import IRecordProcessor
-from streamclient.lease import MemoryLeaseManager
-from streamclient.model import InitializationInput, ProcessRecordsInput, ShutdownInput, ShutdownReason
+from streamclient.lease import MemoryLeaseManager, WriteAnswer
+from streamclient.model import InitializationInput, Lease, ProcessRecordsInput, ShutdownInput, ShutdownReason
 from streamclient.testing.fakes import FakeStream
 from streamclient.worker import Runtime, Worker
 from streamclient.worker.assembly import Machinery
 from streamclient.worker.scheduling import Job
 
 SMALLEST_STEP = 0.001
+UNREACHABLE = DependencyException("no route to the status table", kind=ErrorKind.AMBIGUOUS)
 MOST_STEPS = 500_000
 
 
@@ -36,25 +39,67 @@ class QueuedPool(Executor):
         self.name = name
         self.is_frozen = False
         self.calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self.may_wait = not name.endswith(("-status", "-fetch"))
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
         self.calls.append((future, partial(fn, *args, **kwargs)))
         return future
 
-    def run_one(self) -> bool:
-        if self.is_frozen or not self.calls:
-            return False
+    def run_one(self) -> None:
         future, call = self.calls.popleft()
-        if future.set_running_or_notify_cancel():
-            try:
-                future.set_result(call())
-            except BaseException as error:
-                future.set_exception(error)
-        return True
+        if not future.set_running_or_notify_cancel():
+            return
+        if self.may_wait:
+            Strand(self, partial(_complete, future, call)).go_on()
+        else:
+            _complete(future, call)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         self.calls.clear()
+
+
+def _complete(future: Future[Any], call: Callable[[], Any]) -> None:
+    try:
+        future.set_result(call())
+    except BaseException as error:
+        future.set_exception(error)
+
+
+class Strand:
+    """One call in a thread of its own, which runs only while the simulation stands still."""
+
+    def __init__(self, pool: QueuedPool, call: Callable[[], None]) -> None:
+        self.pool = pool
+        self.event: threading.Event | None = None
+        self.limit = 0.0
+        self._call = call
+        self._mine = threading.Semaphore(0)
+        self._theirs = threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def go_on(self) -> None:
+        """Run until the call ends or waits."""
+        self.event = None
+        self.pool.simulation.strands[self._thread.ident or 0] = self
+        self._mine.release()
+        self._theirs.acquire()
+
+    def wait(self, event: threading.Event, limit: float) -> None:
+        """In the strand: stand still until the event is set or the time has come."""
+        self.event, self.limit = event, limit
+        self._theirs.release()
+        self._mine.acquire()
+
+    def can_go_on(self, now: float) -> bool:
+        return not self.pool.is_frozen and self.event is not None and (self.event.is_set() or now >= self.limit)
+
+    def _run(self) -> None:
+        self._mine.acquire()
+        self._call()
+        del self.pool.simulation.strands[threading.get_ident()]
+        self._theirs.release()
 
 
 class _Ticker:
@@ -86,6 +131,7 @@ class Simulation:
         self.pools: list[QueuedPool] = []
         self.tickers: list[_Ticker] = []
         self.workers: list[SimulatedWorker] = []
+        self.strands: dict[int, Strand] = {}
         self.dice = random.Random(seed)
         self.identifiers = 0
 
@@ -103,10 +149,15 @@ class Simulation:
     def wait(self, event: threading.Event, seconds: float) -> bool:
         """Let everything else go on until the event is set or the time is over."""
         limit = self.now + seconds
+        strand = self.strands.get(threading.get_ident())
+        if strand is not None:
+            if not event.is_set():
+                strand.wait(event, limit)
+            return event.is_set()
         for _ in range(MOST_STEPS):
             if event.is_set() or self.now >= limit:
                 return event.is_set()
-            self._step(limit)
+            self._step(limit, event.is_set)
         raise AssertionError("a wait does not end")
 
     def advance(self, seconds: float) -> None:
@@ -122,23 +173,25 @@ class Simulation:
             if self.now >= limit:
                 assert not required, f"not reached within {seconds} s: {[w.statuses() for w in self.workers]}"
                 return
-            self._step(limit)
+            self._step(limit, condition)
         raise AssertionError("the simulation does not come to rest")
 
-    def _step(self, limit: float) -> None:
+    def _step(self, limit: float, condition: Callable[[], bool]) -> None:
         for ticker in self.tickers:
             ticker.run_due(self.now)
         for worker in self.workers:
             worker.turn()
-        ready = [pool for pool in self.pools if pool.calls and not pool.is_frozen]
+        ready: list[Callable[[], None]] = [p.run_one for p in self.pools if p.calls and not p.is_frozen]
+        ready += [strand.go_on for strand in self.strands.values() if strand.can_go_on(self.now)]
         if ready:
-            self.dice.choice(ready).run_one()
-        elif not any(worker.has_messages for worker in self.workers):
+            self.dice.choice(ready)()
+        elif not condition() and not any(worker.has_messages for worker in self.workers):
             self.now = min(limit, max(self.now + SMALLEST_STEP, self._next_moment(limit)))
 
     def _next_moment(self, limit: float) -> float:
         moments = [due for ticker in self.tickers if not ticker.is_stopped for due in ticker.due.values()]
         moments += [worker.next_moment for worker in self.workers if not worker.is_over]
+        moments += [strand.limit for strand in self.strands.values() if not strand.pool.is_frozen]
         return min([*moments, limit])
 
     def _identifier(self) -> str:
@@ -269,6 +322,39 @@ class Journal:
 
     def shutdowns(self, shard_id: str) -> list[ShutdownReason]:
         return [detail for what, detail in self.by_shard[shard_id] if what == "shutdown"]
+
+
+class FaultyLeases(MemoryLeaseManager):
+    """Leases in memory behind a bad network."""
+
+    def __init__(self, stream_id: str, behind: MemoryLeaseManager | None = None) -> None:
+        super().__init__(stream_id)
+        self.behind = behind or self
+        self.is_cut_off = False
+        self.lose_answers_of: set[WriteKind] = set()
+
+    def list_leases(self) -> Sequence[Lease]:
+        self._refuse()
+        return super().list_leases() if self.behind is self else self.behind.list_leases()
+
+    def get_lease(self, lease_key: str) -> Lease | None:
+        self._refuse()
+        return super().get_lease(lease_key) if self.behind is self else self.behind.get_lease(lease_key)
+
+    def write_many(self, writes: Sequence[LeaseWrite]) -> Sequence[WriteAnswer]:
+        if self.is_cut_off:
+            return [WriteAnswer(WriteOutcome.UNCERTAIN, UNREACHABLE)] * len(writes)
+        answers = super().write_many(writes) if self.behind is self else self.behind.write_many(writes)
+        lost = [write.kind in self.lose_answers_of for write in writes]
+        self.lose_answers_of -= {write.kind for write in writes}
+        return [
+            WriteAnswer(WriteOutcome.UNCERTAIN, UNREACHABLE) if gone else answer
+            for gone, answer in zip(lost, answers, strict=True)
+        ]
+
+    def _refuse(self) -> None:
+        if self.is_cut_off:
+            raise UNREACHABLE
 
 
 class World:

@@ -22,7 +22,26 @@ def read_frame(data: bytes) -> Row:
     try:
         return decode_row(data)
     except CodecError as error:
-        raise invalid(f"Cell data broken, {error}.") from error
+        row = _read_padded_frame(data)
+        if row is None:
+            raise invalid(f"Cell data broken, {error}.") from error
+        return row
+
+
+def _read_padded_frame(data: bytes) -> Row | None:
+    """A row with zero bytes after its end, or ``None`` if that is not what is wrong with the frame.
+
+    The Node SDK reserves more bytes than it writes for range bounds, deleted versions and key placeholders, and sends
+    what is left over as zeros. The row's checksum, its last byte, may be a zero itself: both readings are tried, and
+    the checksum decides.
+    """
+    stripped = data.rstrip(b"\0")
+    for candidate in (stripped, stripped + b"\0"):
+        try:
+            return decode_row(candidate)
+        except CodecError:
+            continue
+    return None
 
 
 def check_write_key(key: Key, limits: Limits) -> Key:

@@ -2,7 +2,7 @@ package interop;
 
 import com.alicloud.openservices.tablestore.SyncClient;
 import com.alicloud.openservices.tablestore.model.PrimaryKeyColumn;
-import com.alicloud.openservices.tablestore.model.RecordColumn;
+import com.alicloud.openservices.tablestore.model.RecordSequenceInfo;
 import com.alicloud.openservices.tablestore.model.StreamRecord;
 import com.aliyun.openservices.ots.internal.streamclient.ClientConfig;
 import com.aliyun.openservices.ots.internal.streamclient.StreamConfig;
@@ -17,7 +17,6 @@ import com.aliyun.openservices.ots.internal.streamclient.model.ShutdownReason;
 import java.io.FileDescriptor;
 import java.io.FileOutputStream;
 import java.io.PrintStream;
-import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.Executors;
 import java.util.concurrent.ExecutorService;
@@ -125,16 +124,14 @@ public final class JavaWorker {
 
         @Override
         public void processRecords(ProcessRecordsInput input) {
-            List<String> records = new ArrayList<String>();
-            for (StreamRecord record : input.getRecords()) {
-                records.add(describe(record));
-            }
-            if (!records.isEmpty()) {
-                say("begin", "count", String.valueOf(records.size()));
+            if (!input.getRecords().isEmpty()) {
+                sayRecords(input.getRecords());
                 pause();
-                sayList("records", records);
             }
             checkpoint(input.getCheckpointer());
+            if (!input.getRecords().isEmpty()) {
+                say("done", "count", String.valueOf(input.getRecords().size()));
+            }
         }
 
         @Override
@@ -171,26 +168,21 @@ public final class JavaWorker {
             emit(event, "shard", shard, "lease", lease, name, value);
         }
 
-        private void sayList(String event, List<String> records) {
+        private void sayRecords(List<StreamRecord> records) {
             StringBuilder list = new StringBuilder();
-            for (String record : records) {
-                list.append(list.length() == 0 ? "" : ",").append(record);
+            for (StreamRecord record : records) {
+                list.append(list.length() == 0 ? "" : ",").append(describe(record));
             }
-            emitRaw(object(event, "shard", shard, "lease", lease) + ",\"records\":[" + list + "]}");
+            emitRaw(object("records", "shard", shard, "lease", lease) + ",\"records\":[" + list + "]}");
         }
     }
 
-    /** [type, first key column, value of column "n" or ""]. */
+    /** [type, value of the first key column, epoch, microseconds, row index]. */
     private static String describe(StreamRecord record) {
         PrimaryKeyColumn key = record.getPrimaryKey().getPrimaryKeyColumn(0);
-        String number = "";
-        for (RecordColumn column : record.getColumns()) {
-            if (column.getColumn().getName().equals("n")) {
-                number = column.getColumn().getValue().toString();
-            }
-        }
+        RecordSequenceInfo sequence = record.getSequenceInfo();
         return "[" + quote(record.getRecordType().toString()) + "," + quote(key.getValue().toString()) + ","
-            + quote(number) + "]";
+            + sequence.getEpoch() + "," + sequence.getTimestamp() + "," + sequence.getRowIndex() + "]";
     }
 
     private static String stackTrace(Exception exception) {
@@ -206,7 +198,9 @@ public final class JavaWorker {
     /** An object without its closing brace. */
     private static String object(String event, String... fields) {
         StringBuilder text = new StringBuilder("{\"event\":").append(quote(event));
-        text.append(",\"at\":").append(System.currentTimeMillis());
+        // The monotonic clock of the machine, which other processes read as well, and the wall clock.
+        text.append(",\"nanos\":").append(System.nanoTime());
+        text.append(",\"millis\":").append(System.currentTimeMillis());
         for (int index = 0; index < fields.length; index += 2) {
             text.append(',').append(quote(fields[index])).append(':').append(quote(fields[index + 1]));
         }

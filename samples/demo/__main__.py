@@ -1,0 +1,97 @@
+"""``make demo``: the main job, end to end, on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+
+from samples.demo.comparison import Outcome, compare
+from samples.demo.story import Stage, play
+from samples.demo.writer import TABLE
+from streamclient.errors import StreamClientError
+from streamclient.server import LocalTablestore
+from streamclient.spark import find_java, local_session
+from streamclient.testing.deliveries import read_deliveries, read_history
+from streamclient.testing.fleet import Fleet
+
+CHANGES = 12_000
+WRITE_SECONDS = 35.0
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Options of the demo."""
+    parser = argparse.ArgumentParser(prog="python -m samples.demo", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1, help="what is written; the same seed writes the same")
+    parser.add_argument("--changes", type=int, default=CHANGES)
+    parser.add_argument("--seconds", type=float, default=WRITE_SECONDS, help="about how long to write")
+    parser.add_argument("--output", type=Path, default=Path("demo-output"))
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Run the demo; 0 only if lake and table are equal."""
+    options = parse_arguments()
+    logging.basicConfig(level=logging.ERROR)
+    try:
+        find_java()
+    except StreamClientError as error:
+        print(error, file=sys.stderr)
+        return 2
+    started = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"{time.monotonic() - started:6.1f} s  {text}", flush=True)
+
+    directory = options.output.resolve() / datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
+    with LocalTablestore() as local, Fleet(directory) as fleet:
+        say(f"local Tablestore at {local.endpoint}, seed {options.seed}")
+        stage = Stage(directory, local, local.client(), fleet, say)
+        acknowledged = play(stage, seed=options.seed, count=options.changes, seconds=options.seconds)
+        say("comparing lake, table and stream with Spark")
+        outcome = judge(stage, acknowledged)
+    summarize(outcome, stage, time.monotonic() - started)
+    print(outcome.last_line(), flush=True)
+    return 0 if outcome.is_ok else 1
+
+
+def judge(stage: Stage, acknowledged: int) -> Outcome:
+    """Compare everything, in a Spark session of its own."""
+    stream_id = stage.streams.list_stream(TABLE)[0].stream_id
+    history = read_history(stage.streams, stream_id)
+    deliveries = read_deliveries(sorted(stage.directory.glob("*.lines")))
+    spark = local_session("demo-comparison")
+    try:
+        return compare(
+            spark,
+            stage.lake,
+            client=stage.client,
+            table=TABLE,
+            history=history,
+            deliveries=deliveries,
+            acknowledged=acknowledged,
+        )
+    finally:
+        spark.stop()
+
+
+def summarize(outcome: Outcome, stage: Stage, seconds: float) -> None:
+    """What happened, for a person."""
+    look = f"{sys.executable} -m samples.demo.look {stage.lake}"
+    print(
+        f"\n"
+        f"  the writer had {outcome.acknowledged} changes acknowledged; the stream holds {outcome.changes}\n"
+        f"  the fleet delivered {outcome.delivered} of them, {outcome.repeats} again after the kill\n"
+        f"  in the lake: {outcome.lost} missing, {outcome.duplicates_in_lake} twice, {outcome.invented} unknown\n"
+        f"  order: {outcome.out_of_order} changes out of order within their key\n"
+        f"  the table has {outcome.table_rows} rows; {outcome.different_rows} differ from what the lake leads to\n"
+        f"  took {seconds:.0f} s; everything is in {stage.directory}\n"
+        f"  look into the lake: {look}\n"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,232 @@
+"""The command ``streamclient server`` as a process: starting, stopping, and being killed under load."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import frozen
+from server_http_tools import connect, create_table, stream_elements
+
+from streamclient.server import DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET, DEFAULT_INSTANCE, LocalTablestore
+from streamclient.wire.plainbuffer import decode_row
+
+WAIT_SECONDS = 60.0
+"""For a process to do what it was asked; generous, as the machine may be busy."""
+
+ENOUGH_ROWS = 40
+"""Acknowledged rows of each writer before the server is killed."""
+
+
+@frozen
+class ServerProcess:
+    """A running server process, addressed like a LocalTablestore."""
+
+    process: subprocess.Popen[str]
+    endpoint: str
+    instance: str = DEFAULT_INSTANCE
+    access_key_id: str = DEFAULT_ACCESS_KEY_ID
+    access_key_secret: str = DEFAULT_ACCESS_KEY_SECRET
+
+    def client(self, **options: Any) -> Any:
+        from tablestore import OTSClient
+
+        return OTSClient(
+            self.endpoint,
+            self.access_key_id,
+            self.access_key_secret,
+            self.instance,
+            logger_name="streamclient.server.client",
+            **options,
+        )
+
+
+def spawn(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-m", "streamclient.server", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@contextmanager
+def serving(*arguments: str) -> Iterator[ServerProcess]:
+    process = spawn("--port", "0", *arguments)
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        assert line.startswith("listening on http://127.0.0.1:"), (line, process.stderr and process.stderr.read())
+        yield ServerProcess(process, line.removeprefix("listening on ").strip())
+    finally:
+        process.kill()
+        process.communicate(timeout=WAIT_SECONDS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_server_cleanly(number: signal.Signals) -> None:
+    """Even while clients are connected: exit code 0, and not a word more on either output."""
+    with serving() as server:
+        client = server.client()
+        assert client.list_table() == ()
+        server.process.send_signal(number)
+        out, err = server.process.communicate(timeout=WAIT_SECONDS)
+        client.connection.pool.clear()
+
+    assert (server.process.returncode, out, err) == (0, "", "")
+
+
+@pytest.mark.slow
+def test_the_first_line_means_that_requests_are_answered() -> None:
+    started = time.monotonic()
+    with serving() as server:
+        connection = connect(server)
+        create_table(server, connection)  # type: ignore[arg-type]
+        connection.close()
+
+    assert time.monotonic() - started < WAIT_SECONDS
+
+
+@pytest.mark.slow
+def test_own_credentials_are_the_only_ones() -> None:
+    from tablestore import OTSServiceError
+
+    with serving("--instance", "mine", "--access-key-id", "id", "--access-key-secret", "secret") as server:
+        stranger = server.client()
+        owner = ServerProcess(server.process, server.endpoint, "mine", "id", "secret").client()
+        with pytest.raises(OTSServiceError, match="The AccessKeyID does not exist"):
+            stranger.list_table()
+        assert owner.list_table() == ()
+        for client in (stranger, owner):
+            client.connection.pool.clear()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--port", "{port}"], "cannot listen on 127.0.0.1:{port}"),
+        (["--port", "99999"], "cannot listen on 127.0.0.1:99999"),
+        (["--port", "0", "--host", "203.0.113.1"], "cannot listen on 203.0.113.1:0"),
+        (["--port", "0", "--data", "{data}"], "{data}"),
+        (["--port", "0", "--data", "/dev/null/x"], "/dev/null/x"),
+        (["--port", "0", "--instance", ""], "instance must be"),
+    ],
+)
+def test_a_server_that_cannot_start_says_why_on_one_line(tmp_path: Path, arguments: list[str], reason: str) -> None:
+    """Port in use, no such port or address, data directory held by another server, arguments that cannot work."""
+    with LocalTablestore(data_dir=tmp_path) as holder:
+        facts = {"port": holder.endpoint.rpartition(":")[2], "data": str(tmp_path)}
+        process = spawn(*(argument.format(**facts) for argument in arguments))
+        out, err = process.communicate(timeout=WAIT_SECONDS)
+
+    assert (process.returncode, out) == (2, "")
+    assert err.startswith("streamclient server: ")
+    assert reason.format(**facts) in err
+    assert err.count("\n") == 1
+
+
+class Writer(threading.Thread):
+    """Writes rows one after another until the server is gone, and remembers what was acknowledged."""
+
+    def __init__(self, server: ServerProcess, number: int) -> None:
+        super().__init__()
+        from tablestore import NoRetryPolicy
+
+        self.number = number
+        self.acknowledged: list[tuple[int, int]] = []
+        """Key and value of each write, in order."""
+        self.wrote_enough = threading.Event()
+        self._client = server.client(retry_policy=NoRetryPolicy(), socket_timeout=WAIT_SECONDS)
+
+    def run(self) -> None:
+        from urllib3.exceptions import HTTPError
+
+        try:
+            for value in range(100_000):
+                self.acknowledged += self._write(value)
+                if len(self.acknowledged) >= ENOUGH_ROWS:
+                    self.wrote_enough.set()
+        except HTTPError:
+            return
+        finally:
+            self._client.connection.pool.clear()
+
+    def _write(self, value: int) -> list[tuple[int, int]]:
+        """A single row or a batch over the writer's own keys; the rows, once they are acknowledged."""
+        from tablestore import BatchWriteRowRequest, Condition, PutRowItem, Row, TableInBatchWriteRowItem
+
+        keys = [self.number * 100 + value % 7] if value % 3 else [self.number * 100 + key for key in range(7)]
+        rows = [Row([("pk", key)], [("v", value)]) for key in keys]
+        if len(rows) == 1:
+            self._client.put_row("t", rows[0], Condition("IGNORE"))
+        else:
+            request = BatchWriteRowRequest()
+            request.add(TableInBatchWriteRowItem("t", [PutRowItem(row, Condition("IGNORE")) for row in rows]))
+            assert self._client.batch_write_row(request).is_all_succeed()
+        return [(key, value) for key in keys]
+
+
+def stream_of(server: ServerProcess) -> tuple[list[tuple[int, int]], list[Any]]:
+    """Key and value of each record, and the sequence numbers."""
+    changes: list[tuple[int, int]] = []
+    sequences: list[Any] = []
+    for element in stream_elements(server, "t"):
+        row = decode_row(element.record)
+        changes.append((row.primary_key[0][1], row.cells[0].value))  # type: ignore[arg-type]
+        sequences.append(row.sequence)
+    return changes, sequences
+
+
+def table_of(server: ServerProcess) -> dict[int, int]:
+    from tablestore import INF_MAX, INF_MIN
+
+    client = server.client()
+    _, _, rows, _ = client.get_range("t", "FORWARD", [("pk", INF_MIN)], [("pk", INF_MAX)])
+    client.connection.pool.clear()
+    return {row.primary_key[0][1]: row.attribute_columns[0][1] for row in rows}
+
+
+def is_subsequence(part: list[tuple[int, int]], whole: list[tuple[int, int]]) -> bool:
+    rest = iter(whole)
+    return all(each in rest for each in part)
+
+
+@pytest.mark.slow
+def test_nothing_acknowledged_is_lost_or_reordered_by_a_kill(tmp_path: Path) -> None:
+    """Three times over the same data: kill -9 under writes, restart, compare with what was acknowledged."""
+    acknowledged: list[list[tuple[int, int]]] = []
+    earlier: list[tuple[int, int]] = []
+    for round_number in range(3):
+        with serving("--data", str(tmp_path)) as server:
+            if round_number == 0:
+                connection = connect(server)
+                create_table(server, connection)  # type: ignore[arg-type]
+                connection.close()
+            writers = [Writer(server, round_number * 10 + number) for number in range(3)]
+            for writer in writers:
+                writer.start()
+            assert all(writer.wrote_enough.wait(WAIT_SECONDS) for writer in writers)
+            server.process.kill()
+            for writer in writers:
+                writer.join(WAIT_SECONDS)
+            acknowledged += [writer.acknowledged for writer in writers]
+
+        with serving("--data", str(tmp_path)) as server:
+            changes, sequences = stream_of(server)
+            table = table_of(server)
+
+        assert changes[: len(earlier)] == earlier, "records of an earlier round changed"
+        assert sequences == sorted(sequences), "the stream is out of order"
+        assert all(is_subsequence(written, changes) for written in acknowledged), "an acknowledged write is missing"
+        assert dict(changes) == table, "stream and table disagree"
+        earlier = changes

@@ -1,0 +1,187 @@
+"""Reading the lake: each format without loss, files of different schemas, and the rows that changes leave."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from spark_helpers import Run, StoredShard, change, delete, delete_cell, put, put_cell, rows, update
+
+from streamclient.errors import ConfigurationError, StreamClientException
+from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
+from streamclient.spark import (
+    FileSink,
+    SparkRecordProcessorFactory,
+    UnfitValue,
+    current_rows,
+    fold_changes,
+    read_changes,
+)
+from streamclient.spark.arrow import build_table, to_frame
+from streamclient.spark.columns import GrowingSchema, RawColumns
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+AWKWARD = [
+    put(1, "plain", i=-(2**63), d=1e-7, b=True, s="x", y=b"\x00\xff"),
+    put(2, "empty", s="", y=b""),
+    put(3, "\\N", s="\\N", d=math.inf),
+    put(4, "\\", s="\\\\", d=-0.0),
+    put(5, 'quote " and , and\ttab', s=' "lead and trail" '),
+    put(6, "line\nend", s="carriage\r\nreturn\rand é 漢 😀"),
+    put(7, "null", s="null"),
+    update(8, "plain", delete_cell("i"), delete_cell("s", 5), b=False),
+    change(9, "versions", put_cell("i", 2, 20), put_cell("i", 1, 10), put_cell("with.dot `tick` 'q'", "v", 3)),
+    delete(10, "empty"),
+]
+
+
+def write(spark: Any, sink: Any, shard: StoredShard) -> None:
+    with SparkRecordProcessorFactory(sink, session=spark) as factory:
+        run = Run(factory, shard)
+        run.read(len(shard.records))
+        run.stop()
+
+
+def everything(frame: Any) -> list[Any]:
+    return [tuple(row) for row in frame.orderBy("_sequence").collect()]
+
+
+@pytest.mark.parametrize("name", ["orc", "json", "csv"])
+def test_each_format_gives_back_what_parquet_does(spark: Any, tmp_path: Path, name: str) -> None:
+    write(spark, FileSink(tmp_path / "parquet"), StoredShard("s/1 %", AWKWARD))
+    write(spark, FileSink(tmp_path / name, name), StoredShard("s/1 %", AWKWARD))
+
+    expected, actual = read_changes(spark, tmp_path / "parquet"), read_changes(spark, tmp_path / name)
+
+    assert actual.schema.simpleString() == expected.schema.simpleString()
+    assert everything(actual) == everything(expected)
+    assert [row["pk"] for row in expected.orderBy("_sequence").collect()] == [one.key["pk"] for one in AWKWARD]
+    assert everything(expected)[3][expected.columns.index("d")] == 0.0
+
+
+def test_unknown_format_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="format must be one of parquet, orc, json, csv, not 'avro'"):
+        FileSink(tmp_path, "avro")
+
+
+def test_files_of_old_and_new_schemas_are_read_together(spark: Any, tmp_path: Path) -> None:
+    """A column that grows from integer to double to text, and one that appears late, over separate processes."""
+    sink = FileSink(tmp_path)
+    write(spark, sink, StoredShard("s1", [put(1, 1, v=1), put(2, 2, v=2)]))
+    write(spark, sink, StoredShard("s2", [put(3, 3, v=0.5, late="x")]))
+    assert rows(read_changes(spark, tmp_path), "pk", "v", "late") == [(1, 1.0, None), (2, 2.0, None), (3, 0.5, "x")]
+
+    write(spark, sink, StoredShard("s3", [put(4, 4, v=2**60)]))
+    write(spark, sink, StoredShard("s4", [put(5, 5, v=b"hi"), put(6, 6, v=1e10), put(7, 7, v=True)]))
+    write(spark, sink, StoredShard("s5", [put(8, 8, v=1e10)]))
+
+    assert rows(read_changes(spark, tmp_path), "pk", "v") == [
+        (1, "1"),
+        (2, "2"),
+        (3, "0.5"),
+        (4, str(2**60)),
+        (5, "base64:aGk="),
+        (6, "1.0E10"),
+        (7, "true"),
+        (8, "1.0E10"),
+    ]
+
+
+def test_lakes_of_two_tables_are_not_mixed(spark: Any, tmp_path: Path) -> None:
+    sink = FileSink(tmp_path)
+    write(spark, sink, StoredShard("s1", [put(1, 1, v=1)]))
+    other = StreamRecord(RecordType.DELETE, (("other", 1),), (), SequenceInfo(0, 1, 0))
+    write(spark, sink, StoredShard("s2", [other]))
+    with pytest.raises(StreamClientException, match="different primary_key"):
+        read_changes(spark, tmp_path)
+
+
+Versions = dict[str, list[tuple[int, Any]]]
+
+
+def model(records: list[StreamRecord], max_versions: int) -> dict[str, dict[str, Any]]:
+    """What a table would hold: written cell by cell, for clarity."""
+    table: dict[Any, Versions] = {}
+    for record in records:
+        key = record.primary_key[0][1]
+        if record.record_type is RecordType.DELETE:
+            table.pop(key, None)
+            continue
+        if record.record_type is RecordType.PUT:
+            table[key] = {}
+        is_new = key not in table
+        row = table.setdefault(key, {})
+        for cell in sorted(record.columns, key=lambda one: one.operation is ColumnOperation.PUT):
+            kept = row.get(cell.name, [])
+            if cell.operation is ColumnOperation.DELETE_ALL_VERSION:
+                row[cell.name] = []
+                continue
+            kept = [one for one in kept if one[0] != cell.timestamp_millis]
+            if cell.operation is ColumnOperation.PUT:
+                kept = sorted([*kept, (cell.timestamp_millis or 0, cell.value)], reverse=True)
+            row[cell.name] = kept[:max_versions]
+        if is_new and not any(cell.operation is ColumnOperation.PUT for cell in record.columns):
+            if record.record_type is RecordType.UPDATE:
+                del table[key]
+    return {key: {name: kept[0][1] for name, kept in row.items() if kept} for key, row in table.items()}
+
+
+def history(seed: int, count: int, keys: int, *, several_versions: bool) -> list[StreamRecord]:
+    dice = random.Random(seed)
+    records = []
+    for number in range(1, count + 1):
+        kind = dice.choices(list(RecordType), [2, 6, 1])[0]
+        cells: list[RecordColumn] = []
+        for name in dice.sample("abc", dice.randrange(4)) if kind is not RecordType.DELETE else ():
+            roll = dice.random() if kind is RecordType.UPDATE else 1.0
+            # Few versions, so that they meet: older than what is there, equal to it, and newer.
+            if roll < 0.15:
+                cells.append(delete_cell(name))
+            elif roll < 0.35:
+                cells.append(delete_cell(name, dice.randrange(6)))
+            else:
+                versions = dice.sample(range(6), 3 if several_versions and dice.random() < 0.3 else 1)
+                cells += [put_cell(name, f"{name}{number}@{version}", version) for version in sorted(versions)[::-1]]
+        # The clock falls back with each epoch, as it may when a child shard lives on another server.
+        epoch, time = divmod(number, 200)
+        records.append(StreamRecord(kind, (("pk", dice.randrange(keys)),), tuple(cells), SequenceInfo(epoch, time, 0)))
+    return records
+
+
+@pytest.mark.parametrize("max_versions", [1, 3])
+def test_folded_changes_are_the_rows_of_the_table(spark: Any, max_versions: int) -> None:
+    records = history(max_versions, 1_500, 150, several_versions=max_versions > 1)
+    schema = GrowingSchema(UnfitValue.WIDEN)
+    shuffled = random.Random(7).sample(records, len(records)) + records[:100]
+    raw = schema.fit(RawColumns.collect("s1", shuffled)).raw
+    changes = to_frame(spark, build_table([raw], schema.frame_columns(), "_"))
+
+    folded = fold_changes(changes, ["pk"], max_versions=max_versions)
+
+    actual = {
+        row["pk"]: {name: row[name] for name in "abc" if row[name] is not None}
+        for row in folded.select("pk", "a", "b", "c").collect()
+    }
+    assert actual == model(records, max_versions)
+    assert len(actual) > 50
+
+
+def test_row_without_columns_exists(spark: Any, tmp_path: Path) -> None:
+    shard = StoredShard(
+        "s1", [put(1, 1), update(2, 2, delete_cell("v")), update(3, 3, v=1), update(4, 3, delete_cell("v"))]
+    )
+    write(spark, FileSink(tmp_path), shard)
+    assert rows(current_rows(spark, tmp_path), "pk", "v") == [(1, None), (3, None)]
+
+
+def test_frame_comes_in_partitions_worth_their_rows(spark: Any) -> None:
+    import pyarrow as pa
+
+    before = spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
+    assert to_frame(spark, pa.table({"a": range(30_000)})).rdd.getNumPartitions() == 2
+    assert to_frame(spark, pa.table({"a": range(300)})).rdd.getNumPartitions() == 1
+    assert spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") == before

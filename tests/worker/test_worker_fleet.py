@@ -1,0 +1,383 @@
+"""Several workers and their leases, on virtual time: hand-over, loss, outages, shutdown, splits and merges."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+import pytest
+from worker_harness import UNREACHABLE, FaultyLeases, RecordingProcessor, SimulatedWorker, World
+
+from streamclient.core.leases import WriteKind, WriteOutcome
+from streamclient.errors import ShutdownException
+from streamclient.lease import WriteAnswer
+from streamclient.model import ProcessRecordsInput, ShardState, ShutdownReason
+from streamclient.testing.fakes import make_record
+
+
+def records(count: int, start: int = 0) -> list[Any]:
+    return [make_record(f"k{number}", number) for number in range(start, start + count)]
+
+
+def keys(count: int, start: int = 0) -> list[str]:
+    return [f"k{number}" for number in range(start, start + count)]
+
+
+def balanced(world: World, *workers: SimulatedWorker) -> bool:
+    """Whether every shard is read, and each worker reads one."""
+    return all(len(worker.reads) == 1 for worker in workers)
+
+
+def reading(world: World, worker: SimulatedWorker, count: int) -> None:
+    world.simulation.until(lambda: len(worker.reads) == count, 200)
+
+
+# --- hand-over --------------------------------------------------------------------------------------------------------
+
+
+def test_joining_worker_gets_its_share_and_each_shard_one_reader() -> None:
+    world = World("a", "b", "c", "d")
+    first = world.worker("w1")
+    reading(world, first, 4)
+    second = world.worker("w2")
+    world.simulation.until(lambda: len(first.reads) == len(second.reads) == 2, 200)
+    for name in "abcd":
+        world.stream.append(name, *records(3))
+    world.simulation.until(lambda: all(world.journal.accepted[name] == keys(3) for name in "abcd"), 60)
+
+    assert not first.reads & second.reads
+    moved = [reasons for name in "abcd" if (reasons := world.journal.shutdowns(name))]
+    assert moved == [[ShutdownReason.STOLEN]] * 2
+
+
+def test_handed_over_shard_continues_at_the_checkpoint_of_the_stolen_shutdown() -> None:
+    world = World("a", "b")
+    world.journal.on_process = lambda processor, given: world.journal.accepted[processor.shard_id].extend(
+        record.key["id"] for record in given.records
+    )
+    first = world.worker("w1")
+    reading(world, first, 2)
+    for name in "ab":
+        world.stream.append(name, *records(3))
+    world.simulation.advance(3)
+    second = world.worker("w2")
+    world.simulation.until(lambda: balanced(world, first, second), 200)
+    world.simulation.advance(10)
+
+    assert world.journal.delivered("a") == world.journal.delivered("b") == keys(3)
+
+
+def test_waiting_child_is_handed_over_although_its_parent_never_ends() -> None:
+    """D-12: a shard that waits for its parents has no user code to wait for."""
+    world = World("p")
+    release: list[bool] = []
+    world.journal.on_process = lambda processor, given: None
+    world.journal.on_shutdown = lambda processor, given: None
+    first = world.worker("w1", restart_backoff_min_millis=50_000)
+    reading(world, first, 1)
+    world.stream.append("p", *records(1))
+    world.stream.split("p", "c1", "c2")
+    world.simulation.until(lambda: len(first.statuses()) == 3, 60)
+    assert {first.statuses()[name].state for name in ("c1", "c2")} == {ShardState.WAITING_ON_PARENT_SHARDS}
+    assert "p" in first.statuses()["c1"].reason
+    second = world.worker("w2")
+    world.simulation.until(lambda: bool(second.statuses()), 60)
+
+    assert release == []
+    assert set(second.statuses()) <= {"c1", "c2", "p"}
+
+
+def test_children_start_only_after_their_parents_ended() -> None:
+    """Split, then merge: no child before its parents, over two workers."""
+    world = World("a")
+    world.stream.append("a", *records(4))
+    first, second = world.worker("w1", max_records=1), world.worker("w2", max_records=1)
+    world.simulation.until(lambda: bool(world.journal.delivered("a")), 60)
+    world.stream.split("a", "b", "c")
+    world.stream.append("b", *records(3, 10))
+    world.stream.append("c", *records(3, 20))
+    world.simulation.until(lambda: len(world.journal.delivered("b") + world.journal.delivered("c")) == 6, 200)
+    world.stream.merge("b", "c", "d")
+    world.stream.append("d", *records(2, 30))
+    world.simulation.until(lambda: world.journal.delivered("d") == keys(2, 30), 200)
+
+    order = [shard for shard, what, _ in world.journal.entries if what == "process"]
+    assert order.index("d") > max(place for place, shard in enumerate(order) if shard in "bc")
+    assert min(order.index("b"), order.index("c")) > max(place for place, shard in enumerate(order) if shard == "a")
+    assert (first.error, second.error) == (None, None)
+
+
+# --- loss -------------------------------------------------------------------------------------------------------------
+
+
+def test_killed_worker_is_replaced_at_its_last_checkpoint() -> None:
+    world = World("a")
+    world.stream.append("a", *records(6))
+    first = world.worker("w1", max_records=2)
+    world.simulation.until(lambda: len(world.journal.accepted["a"]) >= 2, 60)
+    first.kill()
+    kept = world.checkpoint("a")
+    world.worker("w2", max_records=2)
+    world.simulation.until(lambda: world.journal.delivered("a")[-1:] == ["k5"], 60)
+
+    initial = [detail for what, detail in world.journal.by_shard["a"] if what == "initialize"]
+    assert initial == ["TRIM_HORIZON", kept]
+
+
+def cut_off_fleet() -> tuple[World, FaultyLeases, SimulatedWorker]:
+    world = World("a")
+    table = FaultyLeases(world.stream.stream_id)
+    world.leases = table
+    worker = world.worker("w1")
+    reading(world, worker, 1)
+    return world, table, worker
+
+
+def test_checkpoint_of_a_lost_lease_is_refused() -> None:
+    """D-26: a zombie stores nothing, is told so, and its processor hears ZOMBIE."""
+    world = World("a")
+    mine = FaultyLeases(world.stream.stream_id, behind=world.leases)
+    slow = threading.Event()
+    errors: list[BaseException] = []
+
+    def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
+        world.journal.on_process = world.journal.checkpoint_batch
+        world.simulation.wait(slow, 1_000)
+        try:
+            given.checkpointer.checkpoint()
+        except ShutdownException as error:
+            errors.append(error)
+            raise
+
+    world.journal.on_process = process
+    world.stream.append("a", *records(2))
+    first = world.worker("w1", lease_manager=mine)
+    world.simulation.until(lambda: world.journal.delivered("a") == keys(2), 60)
+    mine.is_cut_off = True
+    second = world.worker("w2")
+    world.simulation.until(lambda: world.checkpoint("a") == "a@2", 100)
+    assert "the lease is lost" in first.statuses()["a"].reason
+    slow.set()
+    mine.is_cut_off = False
+    world.simulation.until(lambda: world.journal.shutdowns("a") == [ShutdownReason.ZOMBIE], 60)
+
+    assert len(errors) == 1
+    assert second.reads == {"a"}
+    assert first.error is None
+
+
+def test_regained_shard_waits_until_its_old_processor_returned() -> None:
+    """D-27: never two calls for one shard in one worker."""
+    world, table, worker = cut_off_fleet()
+    slow = threading.Event()
+    inside: list[str] = []
+    overlaps: list[str] = []
+
+    def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
+        overlaps.extend(inside)
+        inside.append(processor.tenancy)
+        if len(overlaps) == 0 and not slow.is_set():
+            world.simulation.wait(slow, 1_000)
+        inside.remove(processor.tenancy)
+
+    world.journal.on_process = process
+    world.stream.append("a", *records(2))
+    world.simulation.until(lambda: bool(inside), 10)
+    table.is_cut_off = True
+    world.simulation.advance(60)
+    table.is_cut_off = False
+    world.simulation.advance(60)
+    assert world.owner("a") == "w1"
+    assert "the lease is lost; process_records has been running for" in worker.statuses()["a"].reason
+
+    slow.set()
+    world.simulation.until(lambda: world.journal.delivered("a") == keys(2) * 2, 60)
+    assert overlaps == []
+    assert world.journal.shutdowns("a")[0] is ShutdownReason.ZOMBIE
+
+
+def test_table_outage_stops_reading_and_ends_by_itself() -> None:
+    """D-34: however long the status table is away, the worker lives, says so, and resumes."""
+    world, table, worker = cut_off_fleet()
+    table.is_cut_off = True
+    world.simulation.advance(300)
+
+    assert worker.statuses() == {}
+    health = worker.machinery.coordinator.health
+    assert not health.is_healthy
+    assert "no scan of the status table succeeded for" in health.reason
+    assert "no route to the status table" in health.reason
+    table.is_cut_off = False
+    world.stream.append("a", *records(2))
+    world.simulation.until(lambda: world.journal.accepted["a"] == keys(2), 60)
+    world.simulation.advance(15)
+    assert worker.machinery.coordinator.health.is_healthy
+    assert worker.error is None
+
+
+def test_failing_renewals_alone_make_the_worker_unhealthy() -> None:
+    """D-35: health is judged by answers, not by what was sent."""
+    world, table, worker = cut_off_fleet()
+    answer = table.write_many
+    table.write_many = lambda writes: [WriteAnswer(WriteOutcome.UNCERTAIN, UNREACHABLE)] * len(writes)  # type: ignore[method-assign]
+    world.simulation.advance(200)
+    health = worker.machinery.coordinator.health
+    assert not health.is_healthy
+    assert "no lease write was answered for" in health.reason
+
+    table.write_many = answer  # type: ignore[method-assign]
+    world.simulation.until(lambda: worker.machinery.coordinator.health.is_healthy, 100)
+
+
+@pytest.mark.parametrize("kind", [WriteKind.RENEW, WriteKind.CHECKPOINT, WriteKind.TAKE])
+def test_applied_write_with_a_lost_answer_keeps_the_lease(kind: WriteKind) -> None:
+    """D-14, end to end: one lost packet costs neither the lease nor a processor."""
+    world, table, worker = cut_off_fleet()
+    table.lose_answers_of = {kind}
+    world.stream.append("a", *records(2))
+    world.simulation.advance(30)
+
+    assert world.journal.accepted["a"] == keys(2)
+    assert world.journal.shutdowns("a") == []
+    assert worker.reads == {"a"}
+
+
+# --- slow user code ---------------------------------------------------------------------------------------------------
+
+
+def test_hung_processor_is_visible_and_never_delays_heartbeats(caplog: pytest.LogCaptureFixture) -> None:
+    """D-37."""
+    world = World("a", "b")
+    hang = threading.Event()
+
+    def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
+        if processor.shard_id == "a":
+            world.simulation.wait(hang, 10_000)
+
+    world.journal.on_process = process
+    world.stream.append("a", *records(1))
+    worker = world.worker("w1")
+    world.simulation.until(lambda: world.journal.delivered("a") == keys(1), 60)
+    before = world.leases.get_lease("a")
+    with caplog.at_level(logging.WARNING):
+        world.simulation.advance(200)
+    after = world.leases.get_lease("a")
+
+    assert before is not None
+    assert after is not None
+    assert after.counter - before.counter >= 200 // 6 - 1
+    status = worker.statuses()["a"]
+    assert status.reason == "process_records has been running for 200 s"
+    assert status.user_code_seconds == pytest.approx(200, abs=1)
+    warnings = [record.getMessage() for record in caplog.records if "process_records has been" in record.getMessage()]
+    assert len(warnings) == 3
+    assert "world.simulation.wait(hang" in warnings[0]
+    world.stream.append("b", *records(2))
+    world.simulation.until(lambda: world.journal.delivered("b") == keys(2), 60)
+
+
+# --- shutdown ---------------------------------------------------------------------------------------------------------
+
+
+def test_shutdown_lets_the_batch_end_checkpoints_and_hands_every_lease_over() -> None:
+    """D-36: the running batch is stored, every processor hears of it, and another worker has the leases at once."""
+    world = World("a", "b")
+    working = threading.Event()
+    first = world.worker("w1")
+    reading(world, first, 2)
+    second = world.worker("w2")
+    world.simulation.until(lambda: balanced(world, first, second), 200)
+    name = next(iter(first.reads))
+
+    def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
+        if processor.shard_id == name:
+            world.simulation.wait(working, 5)
+        world.journal.checkpoint_batch(processor, given)
+
+    world.journal.on_process = process
+    world.stream.append(name, *records(2))
+    world.simulation.until(lambda: world.journal.delivered(name) == keys(2), 20)
+    start = world.simulation.now
+    first.stop()
+    first.stop()
+    world.simulation.until(lambda: first.is_over, 20)
+    world.simulation.until(lambda: second.reads == {"a", "b"}, 7)
+
+    assert world.simulation.now - start <= 12
+    assert world.checkpoint(name).endswith("@2")
+    assert world.journal.shutdowns(name)[-1] is ShutdownReason.STOLEN
+    assert {world.owner("a"), world.owner("b")} == {"w2"}
+    world.simulation.advance(10)
+    assert world.journal.delivered(name) == keys(2)
+
+
+def test_shutdown_is_bounded_in_spite_of_a_hung_processor(caplog: pytest.LogCaptureFixture) -> None:
+    """D-36, D-48: the others are handed over, the hung one is named and left to expire, and stores nothing later."""
+    world = World("a", "b", shutdown_timeout_millis=10_000)
+    hang = threading.Event()
+    late: list[BaseException] = []
+
+    def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
+        world.simulation.wait(hang, 10_000)
+        try:
+            given.checkpointer.checkpoint()
+        except ShutdownException as error:
+            late.append(error)
+
+    world.journal.on_process = process
+    first = world.worker("w1")
+    reading(world, first, 2)
+    world.stream.append("a", *records(1))
+    world.simulation.until(lambda: world.journal.delivered("a") == keys(1), 10)
+    start = world.simulation.now
+    first.stop()
+    world.simulation.until(lambda: first.is_over, 60)
+    hang.set()
+    world.simulation.advance(1)
+
+    assert world.simulation.now - start <= 11.1
+    assert world.journal.shutdowns("b") == [ShutdownReason.STOLEN]
+    assert world.journal.shutdowns("a") == []
+    assert len(late) == 1
+    assert "gave up waiting for <consumer of a, delivering" in caplog.text
+    assert world.checkpoint("a") == "TRIM_HORIZON"
+
+
+def test_uncertain_transfer_endangers_neither_worker_nor_lease() -> None:
+    """D-41: a hand-over whose answer is lost is cleared up in the background."""
+    world = World("a", "b")
+    table = FaultyLeases(world.stream.stream_id)
+    world.leases = table
+    first = world.worker("w1")
+    reading(world, first, 2)
+    table.lose_answers_of = {WriteKind.TRANSFER}
+    second = world.worker("w2")
+    world.simulation.until(lambda: balanced(world, first, second), 200)
+    world.stream.append("a", *records(2))
+    world.stream.append("b", *records(2))
+    world.simulation.until(lambda: len(world.journal.accepted["a"] + world.journal.accepted["b"]) == 4, 60)
+
+    assert (first.error, second.error) == (None, None)
+    assert not first.reads & second.reads
+
+
+def test_fault_of_the_package_ends_the_worker_but_tells_the_processors() -> None:
+    world = World("a")
+    worker = world.worker("w1")
+    reading(world, worker, 1)
+    coordinator = worker.machinery.coordinator
+    coordinator._holdings.handle = lambda event, now: 1 // 0  # type: ignore[method-assign,assignment,return-value]
+    world.simulation.until(lambda: worker.is_over, 60)
+
+    assert isinstance(worker.error, ZeroDivisionError)
+    assert world.journal.shutdowns("a") == [ShutdownReason.ZOMBIE]
+
+
+def test_stop_of_an_unused_worker_is_immediate() -> None:
+    world = World("a")
+    worker = world.worker("w1")
+    worker.stop()
+    world.simulation.until(lambda: worker.is_over, 2)
+
+    assert world.journal.entries == []

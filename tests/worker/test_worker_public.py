@@ -1,0 +1,378 @@
+"""``Worker`` itself, with its real threads."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from worker_harness import Journal, RecordingProcessor
+
+from streamclient import (
+    ClientConfig,
+    ConfigurationError,
+    DependencyException,
+    ErrorKind,
+    IRecordProcessor,
+    IRecordProcessorFactory,
+    MemoryLeaseManager,
+    ShutdownReason,
+    StreamClientException,
+    StreamConfig,
+    Worker,
+    WorkerStatus,
+)
+from streamclient.model import InitializationInput, ProcessRecordsInput, ShutdownInput
+from streamclient.testing.fakes import FakeStream, make_record
+
+QUICK = {"taker_interval_millis": 50, "renewer_interval_millis": 500, "sync_shard_interval_millis": 100}
+PATIENCE_SECONDS = 60
+
+
+class Scene:
+    """A stream, leases and a journal whose changes can be awaited."""
+
+    def __init__(self, *shard_ids: str) -> None:
+        self.stream = FakeStream("orders", shard_ids or ("a",))
+        self.leases = MemoryLeaseManager(self.stream.stream_id)
+        self.journal = Journal()
+        self.changed = threading.Condition()
+        note = self.journal.note
+
+        def announce(*entry: Any) -> None:
+            with self.changed:
+                note(*entry)
+                self.changed.notify_all()
+
+        self.journal.note = announce  # type: ignore[method-assign]
+
+    def worker(self, name: str = "w1", executor: Executor | None = None, **config: Any) -> Worker:
+        return Worker(
+            name,
+            ClientConfig(**{**QUICK, **config}),
+            StreamConfig(client=object(), data_table_name="orders", status_table_name="s", max_records=5),
+            self.journal.make,
+            executor,
+            self.leases,
+            stream_api=self.stream,
+        )
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        with self.changed:
+            assert self.changed.wait_for(condition, PATIENCE_SECONDS), self.journal.entries
+
+
+def records(count: int) -> list[Any]:
+    return [make_record(f"k{number}", number) for number in range(count)]
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    """D-47: every thread of a worker ends with it."""
+    before = set(threading.enumerate())
+    yield
+    deadline = time.monotonic() + 10
+    left: set[threading.Thread] = set()
+    while time.monotonic() < deadline:
+        left = {thread for thread in set(threading.enumerate()) - before if "left-behind" not in thread.name}
+        if not left:
+            return
+        next(iter(left)).join(0.1)
+    raise AssertionError(f"threads left: {left}")
+
+
+def test_a_worker_reads_its_shards_and_hands_over_on_exit() -> None:
+    scene = Scene("a", "b")
+    scene.stream.append("a", *records(12))
+    with scene.worker() as worker:
+        scene.until(lambda: len(scene.journal.delivered("a")) == 12 and "b" in scene.journal.by_shard)
+        assert worker.worker_status is WorkerStatus.RUNNING
+        assert set(worker.shard_statuses()) == {"a", "b"}
+        assert worker.health.is_healthy
+
+    assert worker.worker_status is WorkerStatus.SHUTDOWN
+    assert worker.exception is None
+    assert scene.journal.shutdowns("a") == scene.journal.shutdowns("b") == [ShutdownReason.STOLEN]
+    lease = scene.leases.get_lease("a")
+    assert lease is not None
+    assert lease.checkpoint == "a@12"
+
+
+def test_an_executor_of_one_thread_is_enough() -> None:
+    """D-38: shards that end together, checkpoints and children, all over a single thread."""
+    scene = Scene("p", "q")
+    scene.stream.append("p", *records(3))
+    scene.stream.split("p", "c1", "c2")
+    scene.stream.merge("c1", "q", "d")
+    scene.stream.append("c2", *records(2))
+    scene.stream.append("d", *records(4))
+    with ThreadPoolExecutor(1) as executor, scene.worker(executor=executor):
+        scene.until(lambda: len(scene.journal.delivered("d")) == 4 and len(scene.journal.delivered("c2")) == 2)
+
+    assert executor.submit is not None
+    assert scene.journal.shutdowns("p") == scene.journal.shutdowns("c1") == [ShutdownReason.TERMINATE]
+
+
+def test_running_a_second_time_disturbs_nothing() -> None:
+    """D-42."""
+    scene = Scene("a")
+    with scene.worker() as worker:
+        scene.until(lambda: "a" in scene.journal.by_shard)
+        with pytest.raises(StreamClientException, match="w1 is RUNNING and runs only once"):
+            worker.run()
+        scene.stream.append("a", *records(2))
+        scene.until(lambda: len(scene.journal.delivered("a")) == 2)
+        assert worker.worker_status is WorkerStatus.RUNNING
+        assert worker.exception is None
+    with pytest.raises(StreamClientException, match="SHUTDOWN"):
+        worker.run()
+
+
+def test_shutdown_before_run_is_final() -> None:
+    worker = Scene().worker()
+
+    assert worker.worker_status is WorkerStatus.NOT_RUNNING
+    assert worker.shard_statuses() == {}
+    assert worker.shutdown()
+    assert worker.worker_status is WorkerStatus.SHUTDOWN
+    with pytest.raises(StreamClientException):
+        worker.run()
+
+
+def test_shutdown_from_user_code_does_not_wait_for_itself() -> None:
+    scene = Scene("a")
+    answers: list[bool] = []
+    scene.journal.on_process = lambda processor, given: answers.append(worker.shutdown())
+    scene.stream.append("a", *records(1))
+    worker = scene.worker(executor=None)
+    start = time.monotonic()
+    worker.run()
+
+    assert answers == [False]
+    assert worker.worker_status is WorkerStatus.SHUTDOWN
+    assert time.monotonic() - start < 20
+    assert scene.journal.shutdowns("a") == [ShutdownReason.STOLEN]
+
+
+def test_shutdown_is_bounded_and_idempotent_from_many_threads() -> None:
+    """D-36: a processor that hangs costs the time-out, once, and blocks neither the caller nor the exit."""
+    scene = Scene("a")
+    hang = threading.Event()
+    scene.journal.on_process = lambda processor, given: hang.wait(PATIENCE_SECONDS) and None
+    scene.stream.append("a", *records(1))
+    worker = scene.worker(shutdown_timeout_millis=300)
+    runner = threading.Thread(target=worker.run)
+    runner.start()
+    scene.until(lambda: scene.journal.delivered("a") != [])
+    answers: list[bool] = []
+    callers = [threading.Thread(target=lambda: answers.append(worker.shutdown())) for _ in range(4)]
+    start = time.monotonic()
+    for caller in callers:
+        caller.start()
+    for caller in [*callers, runner]:
+        caller.join(PATIENCE_SECONDS)
+    elapsed = time.monotonic() - start
+    hang.set()
+
+    assert answers == [True] * 4
+    assert elapsed < 10
+    assert worker.shard_statuses()["a"].reason == ""
+    assert worker.worker_status is WorkerStatus.SHUTDOWN
+
+
+def test_shutdown_without_waiting_returns_at_once() -> None:
+    scene = Scene("a")
+    worker = scene.worker()
+    runner = threading.Thread(target=worker.run)
+    runner.start()
+    scene.until(lambda: "a" in scene.journal.by_shard)
+    worker.shutdown(wait=False)
+    runner.join(PATIENCE_SECONDS)
+
+    assert worker.worker_status is WorkerStatus.SHUTDOWN
+
+
+class DeniedStream(FakeStream):
+    """Answers every look-up with an error, a number of times."""
+
+    def __init__(self, error: Exception, times: int) -> None:
+        super().__init__()
+        self.error, self.left = error, times
+
+    def list_stream(self, table_name: str | None = None) -> Any:
+        if self.left:
+            self.left -= 1
+            raise self.error
+        return super().list_stream(table_name)
+
+
+def test_wrong_permission_at_start_ends_the_worker_in_error(caplog: pytest.LogCaptureFixture) -> None:
+    scene = Scene()
+    denied = DependencyException("no permission", kind=ErrorKind.PERMANENT, code="OTSAuthFailed")
+    scene.stream = DeniedStream(denied, 1)
+    worker = scene.worker()
+    worker.run()
+
+    assert worker.worker_status is WorkerStatus.ERROR
+    assert worker.exception is denied
+    assert "worker w1 ends: no permission" in caplog.text
+
+
+def test_a_table_without_stream_is_named() -> None:
+    scene = Scene()
+    scene.stream.table_name = "other"
+    worker = scene.worker()
+    worker.run()
+
+    assert isinstance(worker.exception, ConfigurationError)
+    assert "data table 'orders' has no stream" in str(worker.exception)
+
+
+def test_passing_trouble_at_start_is_waited_out() -> None:
+    scene = Scene("shard-1")
+    scene.stream = DeniedStream(DependencyException("busy", kind=ErrorKind.THROTTLED), 2)
+    with scene.worker():
+        scene.until(lambda: "shard-1" in scene.journal.by_shard)
+
+
+def test_a_worker_that_waits_for_the_service_can_be_stopped() -> None:
+    scene = Scene()
+    scene.stream = DeniedStream(DependencyException("busy", kind=ErrorKind.THROTTLED), 1_000_000)
+    worker = scene.worker()
+    runner = threading.Thread(target=worker.run)
+    runner.start()
+    assert worker.shutdown()
+    runner.join(PATIENCE_SECONDS)
+
+    assert worker.worker_status is WorkerStatus.SHUTDOWN
+    assert worker.exception is None
+
+
+class InlineExecutor(Executor):
+    """Runs calls in the thread that submits them."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except BaseException as error:
+            future.set_exception(error)
+        return future
+
+
+def test_an_executor_that_cannot_work_is_named_and_harms_no_lease() -> None:
+    scene = Scene("a")
+    closed = ThreadPoolExecutor(1)
+    closed.shutdown()
+    for executor, reason in ((closed, "cannot schedule new futures"), (InlineExecutor(), "threads of its own")):
+        found = threading.Event()
+        with scene.worker(executor=executor) as worker:
+            for _ in range(1_000):
+                if reason in getattr(worker.shard_statuses().get("a"), "reason", ""):
+                    found.set()
+                    break
+                found.wait(0.02)
+        assert found.is_set()
+        assert worker.exception is None
+        assert scene.journal.entries == []
+
+
+def test_a_processor_thread_waiting_in_a_queue_is_visible() -> None:
+    scene = Scene("a", "b")
+    hang = threading.Event()
+    scene.journal.on_process = lambda processor, given: hang.wait(PATIENCE_SECONDS) and None
+    scene.stream.append("a", *records(1))
+    scene.stream.append("b", *records(1))
+    with ThreadPoolExecutor(1) as executor, scene.worker(executor=executor) as worker:
+        scene.until(lambda: bool(scene.journal.delivered("a") or scene.journal.delivered("b")))
+        blocked = "b" if scene.journal.delivered("a") else "a"
+        for _ in range(500):
+            if "for a free thread of the executor" in worker.shard_statuses()[blocked].reason:
+                break
+            hang.wait(0.02)
+        else:
+            raise AssertionError(worker.shard_statuses())
+        hang.set()
+
+
+class Factory(IRecordProcessorFactory):
+    """A factory object, as in Java."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+
+    def create_processor(self) -> IRecordProcessor:
+        return RecordingProcessor(self.journal)
+
+
+class DuckProcessor:
+    """A processor that inherits nothing."""
+
+    told: list[str] = []  # noqa: RUF012  # shared by design of the test
+    changed = threading.Event()
+
+    def initialize(self, given: InitializationInput) -> None:
+        self.told.append("initialize")
+
+    def process_records(self, given: ProcessRecordsInput) -> None:
+        self.told.append("process")
+        self.changed.set()
+
+    def shutdown(self, given: ShutdownInput) -> None:
+        self.told.append("shutdown")
+
+
+def test_factories_may_be_objects_or_callables_or_processor_classes() -> None:
+    scene = Scene("a")
+    scene.stream.append("a", *records(1))
+    settings = ClientConfig(**QUICK), StreamConfig(client=object(), data_table_name="orders", status_table_name="s")
+    with Worker("w1", *settings, Factory(scene.journal), None, scene.leases, stream_api=scene.stream):
+        scene.until(lambda: scene.journal.delivered("a") == ["k0"])
+    scene.stream.append("a", *records(1))
+    with Worker("w1", *settings, DuckProcessor, None, scene.leases, stream_api=scene.stream):  # type: ignore[arg-type]
+        assert DuckProcessor.changed.wait(PATIENCE_SECONDS)
+
+    assert DuckProcessor.told[-1] == "shutdown"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"worker_identifier": ""}, "worker_identifier must be a non-empty string, not ''"),
+        ({"worker_identifier": 7}, "worker_identifier must be a str, not 7"),
+        ({"client_config": None}, "client_config must be a ClientConfig, not None"),
+        ({"stream_config": {}}, "stream_config must be a StreamConfig"),
+        ({"record_processor_factory": None}, "record_processor_factory must be"),
+        ({"record_processor_factory": Factory}, "record_processor_factory must be"),
+        ({"executor": 4}, "executor must be a concurrent.futures.Executor or None, not 4"),
+        ({"lease_manager": "table"}, "lease_manager must be an ILeaseManager or None"),
+    ],
+)
+def test_wrong_arguments_are_named_before_anything_happens(change: dict[str, Any], message: str) -> None:
+    scene = Scene()
+    given: dict[str, Any] = {
+        "worker_identifier": "w1",
+        "client_config": ClientConfig(),
+        "stream_config": StreamConfig(client=object(), data_table_name="orders", status_table_name="s"),
+        "record_processor_factory": scene.journal.make,
+        "lease_manager": scene.leases,
+        "stream_api": scene.stream,
+    }
+    with pytest.raises(ConfigurationError) as caught:
+        Worker(**{**given, **change})
+
+    assert message in str(caught.value)
+
+
+def test_only_changes_of_state_are_logged_at_info(caplog: pytest.LogCaptureFixture) -> None:
+    scene = Scene("a")
+    with caplog.at_level(logging.INFO, "streamclient"), scene.worker():
+        scene.until(lambda: "a" in scene.journal.by_shard)
+        quiet = len(caplog.records)
+        scene.stream.append("a", *records(50))
+        scene.until(lambda: len(scene.journal.delivered("a")) == 50)
+        assert len(caplog.records) == quiet

@@ -1,0 +1,117 @@
+"""Everything at once, on virtual time, in an order of the dice: three workers, and nothing may be lost or reordered."""
+
+from __future__ import annotations
+
+import pytest
+from worker_harness import FaultyLeases, RecordingProcessor, World
+
+from streamclient.core.leases import WriteKind
+from streamclient.model import ProcessRecordsInput
+from streamclient.testing.fakes import make_record
+
+TURNS = 40
+
+
+class Storm:
+    """Writes, splits and merges; kills, stops and replaces workers; loses answers; lets processors fail."""
+
+    def __init__(self, seed: int) -> None:
+        self.world = World(
+            "s0",
+            "s1",
+            seed=seed,
+            lease_duration_millis=10_000,
+            renewer_interval_millis=3_000,
+            taker_interval_millis=3_000,
+        )
+        self.dice = self.world.simulation.dice
+        self.table = self.world.leases = FaultyLeases(self.world.stream.stream_id)
+        self.world.journal.on_process = self.process
+        self.written: dict[str, list[str]] = {"s0": [], "s1": []}
+        self.accepted: dict[str, list[str]] = {}
+        self.parents: dict[str, set[str]] = {}
+        self.open = ["s0", "s1"]
+        self.workers = 0
+        self.fleet = {worker.worker.worker_identifier: worker for worker in (self.new_worker() for _ in range(3))}
+
+    def new_worker(self):  # type: ignore[no-untyped-def]
+        self.workers += 1
+        return self.world.worker(f"w{self.workers}", max_records=3)
+
+    def process(self, processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
+        if self.dice.random() < 0.05:
+            raise ValueError("bad luck")
+        self.accepted.setdefault(processor.shard_id, []).extend(record.key["id"] for record in given.records)
+        if self.dice.random() < 0.7:
+            given.checkpointer.checkpoint()
+
+    def write(self, turn: int) -> None:
+        for name in self.open:
+            batch = [make_record(f"k{turn}-{number}", turn) for number in range(self.dice.randint(0, 5))]
+            self.world.stream.append(name, *batch)
+            self.written[name] += [str(record.key["id"]) for record in batch]
+
+    def split(self) -> None:
+        parent = self.open.pop(self.dice.randrange(len(self.open)))
+        count = len(self.written)
+        self.world.stream.split(parent, f"s{count}", f"s{count + 1}")
+        for child in (f"s{count}", f"s{count + 1}"):
+            self.adopt(child, {parent})
+
+    def merge(self) -> None:
+        if len(self.open) > 1:
+            first, second, child = self.open.pop(), self.open.pop(), f"s{len(self.written)}"
+            self.world.stream.merge(first, second, child)
+            self.adopt(child, {first, second})
+
+    def adopt(self, child: str, parents: set[str]) -> None:
+        self.parents[child] = parents
+        self.open.append(child)
+        self.written[child] = []
+
+    def lose_an_answer(self) -> None:
+        self.table.lose_answers_of = {self.dice.choice(list(WriteKind))}
+
+    def replace(self) -> None:
+        name = self.dice.choice(sorted(self.fleet))
+        leaving = self.fleet.pop(name)
+        self.dice.choice([leaving.kill, leaving.stop])()
+        worker = self.new_worker()
+        self.fleet[worker.worker.worker_identifier] = worker
+
+    def run(self) -> None:
+        calm = lambda: None  # noqa: E731
+        choices = [self.split, self.merge, self.lose_an_answer, self.lose_an_answer, self.replace, *[calm] * 5]
+        for turn in range(TURNS):
+            self.world.simulation.advance(self.dice.choice([0.2, 1.0, 5.0]))
+            self.write(turn)
+            self.dice.choice(choices)()
+        for name in self.open:
+            self.world.stream.close(name)
+        self.world.simulation.until(self.is_finished, 2_000)
+
+    def is_finished(self) -> bool:
+        rows = self.table.list_leases()
+        return len(rows) == len(self.written) and all(row.is_finished for row in rows)
+
+    def early_children(self) -> list[tuple[str, str]]:
+        firsts: dict[str, int] = {}
+        lasts: dict[str, int] = {}
+        for place, (shard, what, keys) in enumerate(self.world.journal.entries):
+            if what == "process" and keys:
+                firsts.setdefault(shard, place)
+                lasts[shard] = place
+        pairs = [(child, parent) for child, parents in self.parents.items() for parent in parents]
+        return [(c, p) for c, p in pairs if c in firsts and p in lasts and firsts[c] < lasts[p]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12))
+def test_every_record_is_processed_in_order_whatever_happens(seed: int) -> None:
+    storm = Storm(seed)
+    storm.run()
+
+    first_seen = {name: list(dict.fromkeys(storm.accepted.get(name, []))) for name in storm.written}
+    assert first_seen == storm.written
+    assert storm.early_children() == []
+    assert [worker.error for worker in storm.world.simulation.workers if worker.error] == []
