@@ -7,6 +7,7 @@ few lines of shell in front of it take that one request out.
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import shutil
@@ -110,6 +111,8 @@ def _with_all_modules(home: Path) -> Path:
     if os.name != "posix" or _OPTIONAL_MODULE in modules:
         return home
     front = Path(tempfile.mkdtemp(prefix="streamclient-java-"))
+    # Spark's launcher needs it for a moment only; the Java process then runs on its own.
+    atexit.register(shutil.rmtree, front, ignore_errors=True)
     java = front / "bin" / "java"
     java.parent.mkdir()
     java.write_text(_WRAPPER.format(java=quote(str(home / "bin" / "java")), module=_OPTIONAL_MODULE))

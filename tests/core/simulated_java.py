@@ -51,7 +51,9 @@ class JavaWorker:
             self.world.after(seconds, partial(self._every, action, seconds))
 
     def _put(self, verb: str, row: Lease) -> None:
-        self.world.history.append(f"{self.world.now:.3f} {self.name} {verb} {self.world.table.get(row.lease_key)} -> {row}")
+        self.world.history.append(
+            f"{self.world.now:.3f} {self.name} {verb} {self.world.table.get(row.lease_key)} -> {row}"
+        )
         self.world.table[row.lease_key] = row
 
     # --- LeaseTaker --------------------------------------------------------------------------------------------

@@ -38,9 +38,7 @@ def build(directory: Path) -> str:
     shutil.copytree(SOURCES, project)
     command = ["mvn", "-q", "-B", "compile", "dependency:copy-dependencies", "-DoutputDirectory=target/lib"]
     try:
-        built = subprocess.run(
-            command, cwd=project, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False
-        )
+        built = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
         raise JavaUnavailable(f"Maven did not finish within {BUILD_SECONDS} s; is its registry reachable?") from error
     output = built.stdout + built.stderr

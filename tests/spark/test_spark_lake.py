@@ -124,9 +124,9 @@ def model(records: list[StreamRecord], max_versions: int) -> dict[str, dict[str,
             if cell.operation is ColumnOperation.PUT:
                 kept = sorted([*kept, (cell.timestamp_millis or 0, cell.value)], reverse=True)
             row[cell.name] = kept[:max_versions]
-        if is_new and not any(cell.operation is ColumnOperation.PUT for cell in record.columns):
-            if record.record_type is RecordType.UPDATE:
-                del table[key]
+        puts = any(cell.operation is ColumnOperation.PUT for cell in record.columns)
+        if is_new and not puts and record.record_type is RecordType.UPDATE:
+            del table[key]
     return {key: {name: kept[0][1] for name, kept in row.items() if kept} for key, row in table.items()}
 
 

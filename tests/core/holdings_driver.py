@@ -1,0 +1,120 @@
+"""One ``Holdings`` driven step by step over a dict of rows, for tests that walk one path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import count
+from random import Random
+from typing import TypeVar
+
+from streamclient.config import ClientConfig
+from streamclient.core import events, leases
+from streamclient.core.events import ConsumerEnd
+from streamclient.core.holdings import Holdings
+from streamclient.core.leases import LeaseWrite, WriteOutcome
+from streamclient.model import InitialPosition, Lease, Shard
+
+STREAM_ID = "stream"
+COMMAND = TypeVar("COMMAND")
+
+
+def row(key: str, owner: str = "", counter: int = 0, **others: object) -> Lease:
+    return Lease(key, STREAM_ID, owner, counter, **others)  # type: ignore[arg-type]
+
+
+class Driver:
+    """``now`` starts at 100; every helper returns the commands that followed."""
+
+    def __init__(self, *rows: Lease, name: str = "me", position: InitialPosition | None = None, **config: int) -> None:
+        self.now = 100.0
+        self.table = {lease.lease_key: lease for lease in rows}
+        self.log: list[events.Command] = []
+        numbers = count(1)
+        self.holdings = Holdings(
+            name,
+            STREAM_ID,
+            ClientConfig(**config),
+            position or InitialPosition.oldest(),
+            Random(0),
+            new_identifier=lambda: f"t{next(numbers)}",
+            wall_start_micros=777,
+        )
+
+    def send(self, event: events.Event) -> list[events.Command]:
+        commands = self.holdings.handle(event, self.now)
+        self.log.extend(commands)
+        return commands
+
+    def scan(self) -> list[events.Command]:
+        self.send(events.TakeDue())
+        return self.send(events.RowsRead(tuple(self.table[key] for key in sorted(self.table))))
+
+    def list_shards(self, *shards: Shard) -> list[events.Command]:
+        return self.send(events.ShardsListed(shards))
+
+    def land(self, write: LeaseWrite) -> WriteOutcome:
+        """Apply a write to the table, if permitted."""
+        stored = self.table.get(write.lease_key)
+        if not leases.permits(stored, write):
+            return WriteOutcome.REFUSED
+        after = leases.apply_write(stored, write)
+        self.table.pop(write.lease_key, None)
+        if after is not None:
+            self.table[write.lease_key] = after
+        return WriteOutcome.ACCEPTED
+
+    def answer(
+        self, write: LeaseWrite, outcome: WriteOutcome | None = None, sent_at: float | None = None
+    ) -> list[events.Command]:
+        """Apply and answer a write; with ``outcome``, answer that without applying anything."""
+        outcome = self.land(write) if outcome is None else outcome
+        return self.send(events.WriteAnswered(write, outcome, self.now if sent_at is None else sent_at))
+
+    def read_back(self, key: str) -> list[events.Command]:
+        return self.send(events.RowReadBack(key, self.table.get(key)))
+
+    def settle(self, commands: Iterable[events.Command]) -> list[events.Command]:
+        """Carry out all writes and reads that commands ask for, until none is left; returns all commands."""
+        pending, done = list(commands), []
+        while pending:
+            command = pending.pop(0)
+            done.append(command)
+            if isinstance(command, events.WriteLease):
+                pending += self.answer(command.write)
+            elif isinstance(command, events.ReadRow):
+                pending += self.read_back(command.lease_key)
+            elif isinstance(command, events.ReadRows):
+                pending += self.send(events.RowsRead(tuple(self.table[key] for key in sorted(self.table))))
+        return done
+
+    def hold(self) -> list[events.Command]:
+        """Scan, take what there is, and let consumers start."""
+        return self.settle(self.scan())
+
+    def renew(self) -> list[events.Command]:
+        return self.send(events.RenewDue())
+
+    def checkpoint(self, key: str, value: str, request_id: int = 1) -> list[events.Command]:
+        identifier = self.holdings.held[key].identifier if key in self.holdings.held else "gone"
+        return self.send(events.CheckpointRequested(request_id, key, identifier, value))
+
+    def stopped(self, key: str, end: ConsumerEnd = ConsumerEnd.STOPPED, identifier: str = "") -> list[events.Command]:
+        return self.send(events.ConsumerStopped(key, identifier or self.holdings.held[key].identifier, end))
+
+    def others_renew(self, me: str = "me") -> None:
+        """Every other owner moves its counters."""
+        for key, lease in self.table.items():
+            if lease.owner not in ("", me) and not lease.is_handed_over:
+                self.table[key] = leases.apply_write(lease, leases.renew(lease)) or lease
+
+
+def only(commands: Iterable[events.Command], kind: type[COMMAND]) -> list[COMMAND]:
+    return [command for command in commands if isinstance(command, kind)]
+
+
+def writes(commands: Iterable[events.Command]) -> list[LeaseWrite]:
+    return [command.write for command in commands if isinstance(command, events.WriteLease)]
+
+
+def answers(commands: Iterable[events.Command]) -> list[tuple[int, str]]:
+    return [(c.request_id, c.outcome.value) for c in commands if isinstance(c, events.AnswerCheckpoint)]

@@ -1,0 +1,645 @@
+"""One path per rule of the lease protocol."""
+
+from __future__ import annotations
+
+import pytest
+from holdings_driver import Driver, answers, only, row, writes
+from streamclient.core import events, leases
+from streamclient.core.events import ConsumerEnd, Severity
+from streamclient.core.leases import WriteKind, WriteOutcome
+from streamclient.model import InitialPosition, Shard, ShardState, ShutdownReason
+
+PERMANENT_MARK = {"stealer": "other"}
+
+
+def reader(**config: int) -> Driver:
+    """A driver that holds and reads shard ``a``."""
+    driver = Driver(row("a", checkpoint="i1"), **config)
+    started = only(driver.hold(), events.StartConsumer)
+    assert [(start.shard_info.shard_id, start.checkpoint) for start in started] == [("a", "i1")]
+    return driver
+
+
+# --- taking ----------------------------------------------------------------------------------------------------------
+
+
+def test_free_lease_is_taken_and_read() -> None:
+    driver = reader()
+
+    assert driver.table["a"] == row("a", "me", 1, checkpoint="i1")
+    assert driver.holdings.held["a"].state is ShardState.PROCESSING
+    assert repr(driver.holdings) == "Holdings(me: 1 held, 0 marked, 0 expired)"
+
+
+def test_each_take_is_registered_by_itself() -> None:
+    """D-17: a failing take does not drop the leases taken in the same pass."""
+    driver = Driver(row("a"), row("b"))
+    first, second = writes(driver.scan())
+    driver.answer(first)
+    driver.answer(second, WriteOutcome.UNCERTAIN)
+    driver.send(events.RowUnreadable("b", TimeoutError()))
+
+    assert list(driver.holdings.held) == [first.lease_key]
+
+
+def test_take_whose_answer_was_lost_is_held_from_the_time_it_was_sent() -> None:
+    driver = Driver(row("a"))
+    (take,) = writes(driver.scan())
+    sent_at = driver.now
+    driver.land(take)
+    driver.now += 5
+    driver.answer(take, WriteOutcome.UNCERTAIN, sent_at)
+    driver.read_back("a")
+
+    assert driver.holdings.held["a"].valid_until == pytest.approx(sent_at + 19)
+
+
+def test_take_answered_after_its_validity_is_not_held() -> None:
+    driver = Driver(row("a"))
+    (take,) = writes(driver.scan())
+    driver.now += 19
+    driver.answer(take, sent_at=100.0)
+
+    assert not driver.holdings.held
+
+
+def test_rows_of_an_earlier_life_are_taken_at_once() -> None:
+    driver = Driver(row("a", "me", 8, checkpoint="i5"))
+
+    assert [str(write) for write in writes(driver.scan())] == ["take a(me, -, 8, i5) -> a(me, -, 9, i5)"]
+
+
+def test_marked_row_of_an_earlier_life_is_handed_over_at_once() -> None:
+    """D-11: nobody would ever read it otherwise."""
+    driver = Driver(row("a", "me", 8, stealer="other"))
+
+    assert [str(write) for write in writes(driver.scan())] == [
+        "transfer a(me, other, 8, TRIM_HORIZON) -> a(other, other, 9, TRIM_HORIZON)"
+    ]
+
+
+def test_handed_over_lease_is_taken_at_once_again_after_a_late_renewal_of_the_old_owner() -> None:
+    """D-16: an old owner may move the counter once more."""
+    driver = Driver(row("a", "me", 8, stealer="me"))
+    (take,) = writes(driver.scan())
+    driver.table["a"] = row("a", "me", 9, stealer="me")
+    driver.answer(take)
+    driver.settle(driver.read_back("a"))
+
+    assert driver.table["a"] == row("a", "me", 10)
+    assert "a" in driver.holdings.held
+
+
+def test_transfer_that_crossed_a_take_is_not_mistaken_for_it() -> None:
+    """Both lead to the same owner and counter; only the take clears the stealer."""
+    driver = Driver(row("a", "other", 8, stealer="me"))
+    driver.scan()
+    driver.now += 21
+    (take,) = writes(driver.scan())
+    driver.table["a"] = row("a", "me", 9, stealer="me")
+    driver.answer(take)
+    driver.settle(driver.read_back("a"))
+
+    assert driver.table["a"] == row("a", "me", 10)
+
+
+def test_row_in_my_name_that_somebody_else_moves_is_left_alone_and_reported() -> None:
+    """D-28."""
+    driver = Driver(row("a", "me", 8))
+    (take,) = writes(driver.scan())
+    driver.answer(take, WriteOutcome.UNCERTAIN)
+    driver.send(events.RowUnreadable("a", TimeoutError()))
+    driver.now += 6
+    driver.table["a"] = row("a", "me", 11)
+    commands = driver.scan()
+
+    assert writes(commands) == []
+    assert [report.severity for report in only(commands, events.Report)] == [Severity.ERROR]
+
+
+# --- renewing --------------------------------------------------------------------------------------------------------
+
+
+def test_renewal_moves_the_counter_and_extends_validity_from_its_sending() -> None:
+    driver = reader()
+    driver.now += 6
+    (renewal,) = writes(driver.renew())
+    sent_at = driver.now
+    driver.now += 3
+    driver.answer(renewal, sent_at=sent_at)
+
+    assert renewal.kind is WriteKind.RENEW
+    assert driver.holdings.held["a"].valid_until == pytest.approx(sent_at + 19)
+
+
+def test_lease_under_a_pending_write_gets_no_second_one() -> None:
+    driver = reader()
+    driver.now += 6
+    assert len(writes(driver.renew())) == 1
+    driver.now += 6
+
+    assert writes(driver.renew()) == []
+    assert writes(driver.checkpoint("a", "i2")) == []
+
+
+def test_recent_checkpoint_spares_a_renewal_only_while_a_third_of_the_duration_is_kept() -> None:
+    driver = reader()
+    driver.settle(driver.checkpoint("a", "i2"))
+    driver.now += 0.5
+    assert writes(driver.renew()) == []
+    driver.now += 1.0
+    assert len(writes(driver.renew())) == 1
+
+
+def test_applied_renewal_whose_answer_was_lost_keeps_the_lease() -> None:
+    """D-14."""
+    driver = reader()
+    driver.now += 6
+    (renewal,) = writes(driver.renew())
+    driver.land(renewal)
+    commands = driver.answer(renewal, WriteOutcome.UNCERTAIN)
+    assert only(commands, events.ReadRow) == [events.ReadRow("a")]
+    driver.read_back("a")
+
+    assert driver.holdings.held["a"].lease == row("a", "me", 2, checkpoint="i1")
+    assert not only(driver.log, events.StopConsumer)
+
+
+def test_lost_renewal_is_sent_again_first_at_once_then_after_growing_pauses() -> None:
+    driver = reader()
+    driver.now += 6
+    (renewal,) = writes(driver.renew())
+    pauses = []
+    for _ in range(5):
+        driver.answer(renewal, WriteOutcome.UNCERTAIN)
+        again = driver.read_back("a")
+        start = driver.now
+        while not writes(again):
+            deadline = driver.holdings.next_deadline(driver.now)
+            assert deadline is not None
+            driver.now = deadline
+            again = driver.send(events.Tick())
+        pauses.append(driver.now - start)
+
+    assert pauses == pytest.approx([0, 1, 2, 4, 6])
+
+
+def test_unrenewed_lease_stops_being_read_before_others_may_take_it() -> None:
+    """D-34: the worker lives on, and takes the lease again when the table is back."""
+    driver = reader()
+    identifier = driver.holdings.held["a"].identifier
+    driver.now = driver.holdings.next_deadline(driver.now) or 0
+    commands = driver.send(events.Tick())
+    assert only(commands, events.StopConsumer) == [events.StopConsumer("a", identifier, ShutdownReason.ZOMBIE)]
+    assert not driver.holdings.held
+
+    driver.stopped("a", identifier=identifier)
+    started = only(driver.hold(), events.StartConsumer)
+    assert [start.shard_info.lease_identifier for start in started] == ["t2"]
+
+
+def test_shard_is_not_read_again_before_its_old_consumer_is_gone() -> None:
+    """D-27."""
+    driver = reader()
+    old = driver.holdings.held["a"].identifier
+    driver.now += 20
+    driver.send(events.Tick())
+    assert writes(driver.scan()) == []
+
+    commands = driver.stopped("a", identifier=old)
+    assert only(driver.settle(commands), events.StartConsumer)
+
+
+def test_late_answer_of_an_old_tenancy_does_not_harm_the_new_one() -> None:
+    """D-15."""
+    driver = reader()
+    old = driver.holdings.held["a"].identifier
+    driver.now += 18
+    (renewal,) = writes(driver.renew())
+    driver.now += 5
+    driver.send(events.Tick())
+    driver.stopped("a", identifier=old)
+    assert writes(driver.scan()) == []
+    driver.settle(driver.answer(renewal, WriteOutcome.UNCERTAIN, 118.0))
+    driver.hold()
+
+    assert driver.holdings.held["a"].lease.counter == driver.table["a"].counter
+
+
+def test_lease_taken_by_another_worker_is_lost() -> None:
+    driver = reader()
+    driver.table["a"] = row("a", "other", 2, checkpoint="i1")
+    driver.now += 6
+    commands = driver.settle(driver.renew())
+
+    assert [stop.reason for stop in only(commands, events.StopConsumer)] == [ShutdownReason.ZOMBIE]
+    assert not driver.holdings.held
+
+
+def test_process_with_the_same_name_makes_this_one_give_way() -> None:
+    """D-28: five refusals in a row that look like own successes are no accident."""
+    driver = reader()
+    for _ in range(5):
+        driver.now += 6
+        driver.others_renew(me="nobody")
+        driver.settle(driver.renew())
+        driver.stopped("a") if "a" not in driver.holdings.held and "a" in driver.holdings.held else None
+
+    assert not driver.holdings.held
+    assert any(report.severity is Severity.ERROR for report in only(driver.log, events.Report))
+
+
+def test_single_false_refusals_do_not_cost_a_lease() -> None:
+    driver = reader()
+    for _ in range(12):
+        driver.now += 6
+        (renewal,) = writes(driver.renew())
+        driver.land(renewal)
+        driver.answer(renewal, WriteOutcome.REFUSED)
+        driver.read_back("a")
+        driver.now += 1
+        driver.settle(driver.checkpoint("a", f"i{driver.now}"))
+
+    assert "a" in driver.holdings.held
+
+
+# --- marks and hand-over ---------------------------------------------------------------------------------------------
+
+
+def mark(driver: Driver, stealer: str = "other") -> None:
+    driver.table["a"] = leases.apply_write(driver.table["a"], leases.steal(driver.table["a"], stealer)) or row("a")
+
+
+def test_mark_is_noticed_on_the_very_next_renewal() -> None:
+    """D-13; the lease stays renewed while its consumer finishes, and then goes to who asked."""
+    driver = reader()
+    mark(driver)
+    driver.now += 6
+    commands = driver.settle(driver.renew())
+    assert [stop.reason for stop in only(commands, events.StopConsumer)] == [ShutdownReason.STOLEN]
+    assert driver.table["a"] == row("a", "me", 2, stealer="other", checkpoint="i1")
+
+    assert answers(driver.settle(driver.checkpoint("a", "i2"))) == [(1, "stored")]
+    driver.settle(driver.stopped("a"))
+    assert driver.table["a"] == row("a", "other", 4, stealer="other", checkpoint="i2")
+    assert not driver.holdings.held
+
+
+def test_mark_is_noticed_in_a_scan_that_is_older_than_the_last_heartbeat() -> None:
+    """D-13."""
+    driver = reader()
+    mark(driver)
+    scanned = tuple(driver.table.values())
+    driver.send(events.TakeDue())
+    driver.table["a"] = row("a", "me", 1, checkpoint="i1")
+    driver.settle(driver.checkpoint("a", "i2"))
+    commands = driver.send(events.RowsRead(scanned))
+
+    assert [stop.reason for stop in only(commands, events.StopConsumer)] == [ShutdownReason.STOLEN]
+
+
+def test_mark_from_before_this_tenancy_is_not_believed() -> None:
+    driver = Driver(row("a", "me", 8, stealer="me"))
+    driver.hold()
+    driver.send(events.TakeDue())
+    commands = driver.send(events.RowsRead((row("a", "me", 8, stealer="other"),)))
+
+    assert not only(commands, events.StopConsumer)
+
+
+def test_marked_lease_that_waits_for_its_parents_is_handed_over_at_once() -> None:
+    """D-12."""
+    driver = Driver(row("p", "z", 3), row("a", parent_shard_ids={"p"}), row("b", "me", 1))
+    driver.hold()
+    assert driver.holdings.held["a"].state is ShardState.WAITING_ON_PARENT_SHARDS
+    assert "parent p is not finished" in driver.holdings.held["a"].reason
+    mark(driver)
+    driver.settle(driver.scan())
+
+    assert driver.table["a"].owner == driver.table["a"].stealer == "other"
+
+
+def test_marked_finished_lease_is_handed_over_without_a_consumer() -> None:
+    driver = Driver(row("a", checkpoint="SHARD_END"))
+    assert not only(driver.hold(), events.StartConsumer)
+    assert driver.holdings.held["a"].state is ShardState.SHUTDOWN_COMPLETE
+    mark(driver)
+    driver.now += 6
+    driver.settle(driver.renew())
+
+    assert driver.table["a"].owner == "other"
+
+
+def test_mark_of_a_dead_worker_is_erased_and_reading_goes_on() -> None:
+    """D-25: handing over to a dead worker would leave the shard unread for a lease duration."""
+    driver = Driver(row("a", checkpoint="i1"), row("d", "other", 5), row("e", "me", 5))
+    driver.hold()
+    for _ in range(5):
+        driver.now += 6
+        driver.settle(driver.renew())
+        driver.settle(driver.scan())
+    mark(driver)
+    driver.now += 6
+    commands = driver.settle(driver.renew())
+
+    assert not [stop for stop in only(commands, events.StopConsumer) if stop.lease_key == "a"]
+    assert driver.table["a"].stealer == ""
+    assert driver.table["a"].owner == "me"
+
+
+def test_mark_of_a_joining_worker_without_any_lease_is_served() -> None:
+    driver = reader()
+    driver.now += 50
+    driver.send(events.Tick())
+    driver.stopped("a", identifier="t1")
+    driver.hold()
+    mark(driver, "joining")
+    driver.now += 6
+    driver.settle(driver.renew())
+    driver.settle(driver.stopped("a"))
+
+    assert driver.table["a"].owner == "joining"
+
+
+def test_no_consumer_starts_while_a_transfer_may_still_land() -> None:
+    """The transfer's fate is unknown, the mark turned out void: only an accepted write makes the lease safe again."""
+    driver = Driver(row("a", checkpoint="i1"), row("d", "other", 5), row("e", "me", 5))
+    driver.hold()
+    mark(driver)
+    driver.now += 6
+    driver.settle(driver.renew())
+    (transfer,) = writes(driver.stopped("a"))
+    assert transfer.kind is WriteKind.TRANSFER
+    driver.answer(transfer, WriteOutcome.UNCERTAIN)
+    for _ in range(4):
+        driver.now += 4
+        driver.send(events.TakeDue())
+        driver.send(events.RowsRead(tuple(driver.table.values())))
+        for renewal in writes(driver.renew()):
+            driver.answer(renewal)
+    driver.now += 1.9
+    driver.send(events.TakeDue())
+    driver.send(events.RowsRead(tuple(driver.table.values())))
+    commands = driver.read_back("a") if "a" in driver.holdings.held else []
+
+    assert not only(commands, events.StartConsumer)
+
+
+# --- checkpoints -----------------------------------------------------------------------------------------------------
+
+
+def test_checkpoints_are_stored_one_by_one_and_equal_ones_together() -> None:
+    driver = reader()
+    (first,) = writes(driver.checkpoint("a", "i2", 1))
+    driver.checkpoint("a", "i3", 2)
+    driver.checkpoint("a", "i3", 3)
+    driver.checkpoint("a", "i4", 4)
+    commands = driver.settle(driver.answer(first))
+
+    assert answers(commands) == [(1, "stored"), (2, "stored"), (3, "stored"), (4, "stored")]
+    assert [write.result and write.result.checkpoint for write in writes(commands)] == ["i3", "i4"]
+
+
+def test_checkpoint_of_another_tenancy_is_refused() -> None:
+    driver = reader()
+
+    assert answers(driver.send(events.CheckpointRequested(7, "a", "t99", "i2"))) == [(7, "lease_lost")]
+    assert answers(driver.send(events.CheckpointRequested(8, "b", "t1", "i2"))) == [(8, "lease_lost")]
+
+
+@pytest.mark.parametrize("lands", [True, False])
+def test_uncertain_checkpoint_is_read_back(lands: bool) -> None:
+    driver = reader()
+    (write,) = writes(driver.checkpoint("a", "i2"))
+    if lands:
+        driver.land(write)
+    driver.answer(write, WriteOutcome.UNCERTAIN)
+    commands = driver.settle(driver.read_back("a"))
+
+    assert answers(commands) == [(1, "stored")]
+    assert driver.table["a"].checkpoint == "i2"
+    assert len(writes(commands)) == (0 if lands else 1)
+
+
+def test_checkpoint_that_lands_after_an_earlier_renewal_of_unknown_fate_is_sent_again() -> None:
+    driver = reader()
+    driver.now += 6
+    (renewal,) = writes(driver.renew())
+    driver.answer(renewal, WriteOutcome.UNCERTAIN)
+    (again,) = writes(driver.read_back("a"))
+    driver.checkpoint("a", "i2")
+    driver.answer(again, WriteOutcome.UNCERTAIN)
+    (write,) = writes(driver.read_back("a"))
+    driver.land(renewal)
+    driver.answer(write)
+    commands = driver.settle(driver.read_back("a"))
+
+    assert answers(commands) == [(1, "stored")]
+    assert driver.table["a"] == row("a", "me", 3, checkpoint="i2")
+
+
+@pytest.mark.parametrize(
+    ("found", "outcome"),
+    [
+        (row("a", "other", 2, checkpoint="i1"), "lease_lost"),
+        (row("a", "other", 3, checkpoint="i2"), "stored"),
+        (row("a", "other", 9, checkpoint="i7"), "unknown"),
+    ],
+)
+def test_checkpoint_in_doubt_on_a_lost_lease_is_answered_by_what_the_row_shows(
+    found: leases.Lease, outcome: str
+) -> None:
+    driver = reader()
+    (write,) = writes(driver.checkpoint("a", "i2"))
+    driver.answer(write, WriteOutcome.UNCERTAIN)
+    driver.table["a"] = found
+    driver.checkpoint("a", "i3", 2)
+    commands = driver.read_back("a")
+
+    assert answers(commands) == [(1, outcome), (2, "lease_lost")]
+    assert [stop.reason for stop in only(commands, events.StopConsumer)] == [ShutdownReason.ZOMBIE]
+
+
+def test_checkpoint_is_unknown_when_the_table_stays_out_of_reach() -> None:
+    driver = reader()
+    (write,) = writes(driver.checkpoint("a", "i2", 1))
+    driver.checkpoint("a", "i3", 2)
+    driver.answer(write, WriteOutcome.UNCERTAIN)
+    driver.send(events.RowUnreadable("a", TimeoutError()))
+    driver.now += 19
+    commands = driver.send(events.Tick())
+
+    assert answers(commands) == [(1, "unknown"), (2, "lease_lost")]
+
+
+def test_stored_shard_end_asks_for_the_children_and_lets_them_start() -> None:
+    driver = Driver(row("p"), row("c", parent_shard_ids={"p"}))
+    driver.hold()
+    assert driver.holdings.held["c"].state is ShardState.WAITING_ON_PARENT_SHARDS
+    commands = driver.settle(driver.checkpoint("p", "SHARD_END"))
+
+    assert only(commands, events.ListShards)
+    assert [start.shard_info.shard_id for start in only(commands, events.StartConsumer)] == ["c"]
+    driver.settle(driver.stopped("p", ConsumerEnd.SHARD_END))
+    assert driver.holdings.held["p"].state is ShardState.SHUTDOWN_COMPLETE
+
+
+# --- rows that vanish or are reset -----------------------------------------------------------------------------------
+
+
+def test_deleted_row_of_a_listed_shard_is_created_again_where_it_stood() -> None:
+    """D-02."""
+    driver = reader()
+    driver.settle(driver.checkpoint("a", "i5"))
+    del driver.table["a"]
+    driver.now += 6
+    commands = driver.settle(driver.renew())
+    assert only(commands, events.ListShards)
+    driver.settle(driver.list_shards(Shard("a")))
+
+    assert driver.table["a"] == row("a", "me", 3, checkpoint="i5")
+    assert not only(driver.log, events.StopConsumer)
+
+
+def test_deleted_row_of_an_expired_shard_is_given_up_loudly() -> None:
+    """D-09."""
+    driver = reader()
+    del driver.table["a"]
+    driver.now += 6
+    driver.settle(driver.renew())
+    commands = driver.list_shards(Shard("b"))
+
+    assert not driver.holdings.held
+    assert [r.severity for r in only(commands, events.Report) if r.lease_key == "a"] == [Severity.ERROR]
+
+
+def test_reset_row_is_taken_back_with_its_checkpoint() -> None:
+    """D-04."""
+    driver = reader()
+    driver.settle(driver.checkpoint("a", "i5"))
+    driver.table["a"] = row("a")
+    driver.now += 6
+    driver.settle(driver.renew())
+
+    assert driver.table["a"] == row("a", "me", 1, checkpoint="i5")
+    assert not only(driver.log, events.StopConsumer)
+
+
+# --- done and stop ---------------------------------------------------------------------------------------------------
+
+
+def test_shard_whose_processor_is_done_is_released_and_not_taken_again() -> None:
+    """D-05."""
+    driver = reader()
+    commands = driver.settle(driver.stopped("a", ConsumerEnd.DONE))
+    assert writes(commands) == []
+    assert not driver.holdings.held
+    driver.now += 30
+
+    assert writes(driver.scan()) == []
+
+
+def test_shard_whose_processor_is_done_goes_to_another_worker() -> None:
+    driver = Driver(row("a"), row("b", "other", 4))
+    driver.hold()
+    driver.settle(driver.stopped("a", ConsumerEnd.DONE))
+
+    assert driver.table["a"].owner == driver.table["a"].stealer == "other"
+
+
+def test_stopping_worker_takes_nothing_and_hands_over_what_it_held() -> None:
+    """D-36: consumers stop first, with a checkpoint that works; then the lease goes straight to a live worker."""
+    driver = Driver(row("a"), row("b", "other", 4), row("f", checkpoint="SHARD_END"))
+    driver.hold()
+    driver.now += 6
+    driver.others_renew()
+    driver.settle(driver.scan())
+    commands = driver.settle(driver.send(events.StopRequested()))
+    assert [stop.reason for stop in only(commands, events.StopConsumer)] == [ShutdownReason.STOLEN]
+    assert not driver.holdings.is_drained
+
+    assert answers(driver.settle(driver.checkpoint("a", "i9"))) == [(1, "stored")]
+    driver.settle(driver.stopped("a"))
+    assert driver.holdings.is_drained
+    assert driver.table["a"] == row("a", "other", 3, stealer="other", checkpoint="i9")
+
+
+def test_stopping_worker_without_living_neighbours_leaves_its_rows() -> None:
+    driver = reader()
+    driver.send(events.StopRequested())
+    driver.settle(driver.stopped("a"))
+
+    assert driver.holdings.is_drained
+    assert driver.table["a"].owner == "me"
+
+
+def test_take_accepted_after_the_stop_is_handed_on() -> None:
+    driver = Driver(row("a"), row("b", "other", 4))
+    (take,) = writes(driver.scan())
+    driver.send(events.StopRequested())
+    assert not driver.holdings.is_drained
+    driver.settle(driver.answer(take))
+
+    assert driver.table["a"].owner == driver.table["a"].stealer == "other"
+    assert driver.holdings.is_drained
+
+
+def test_stopping_worker_passes_on_what_is_handed_to_it() -> None:
+    driver = reader()
+    driver.table |= {"b": row("b", "other", 4), "c": row("c", "me", 4, stealer="me")}
+    driver.send(events.StopRequested())
+    driver.settle(driver.scan())
+
+    assert driver.table["c"].owner == driver.table["c"].stealer == "other"
+
+
+# --- shards ----------------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_created_parents_first_and_taken_without_waiting_for_the_next_round() -> None:
+    driver = Driver()
+    driver.scan()
+    commands = driver.settle(driver.list_shards(Shard("c", "p"), Shard("p")))
+
+    assert [(write.kind.value, write.lease_key) for write in writes(commands)][:2] == [("create", "p"), ("create", "c")]
+    assert [start.shard_info.shard_id for start in only(commands, events.StartConsumer)] == ["p"]
+
+
+def test_child_row_waits_until_its_parents_row_is_known_to_exist() -> None:
+    driver = Driver()
+    driver.scan()
+    (create,) = writes(driver.list_shards(Shard("c", "p"), Shard("p")))
+    commands = driver.answer(create, WriteOutcome.UNCERTAIN)
+
+    assert writes(commands) == []
+
+
+def test_start_at_latest_is_looked_up_before_the_row_is_created() -> None:
+    driver = Driver(row("p", "other", 3), position=InitialPosition.latest())
+    driver.scan()
+    commands = driver.list_shards(Shard("p"), Shard("c", "p"), Shard("n"))
+
+    assert only(commands, events.ResolveAndCreate) == [events.ResolveAndCreate(row("n"), 777)]
+    assert [write.result for write in writes(commands)] == [row("c", parent_shard_ids={"p"})]
+
+
+def test_only_one_scan_and_one_listing_are_under_way() -> None:
+    driver = Driver()
+    assert driver.send(events.TakeDue()) == [events.ReadRows()]
+    assert driver.send(events.TakeDue()) == []
+    assert driver.send(events.SyncDue()) == [events.ListShards()]
+    assert driver.send(events.SyncDue()) == []
+
+
+def test_absent_parent_row_blocks_until_a_listing_shows_that_the_parent_is_gone() -> None:
+    """D-03."""
+    driver = Driver(row("c", parent_shard_ids={"p"}))
+    commands = driver.hold()
+    assert not only(commands, events.StartConsumer)
+    driver.settle(driver.list_shards(Shard("p"), Shard("c", "p")))
+    assert "p" in driver.table
+    assert driver.holdings.held["c"].state is ShardState.WAITING_ON_PARENT_SHARDS
+
+    gone = Driver(row("c", parent_shard_ids={"p"}))
+    gone.hold()
+    assert only(gone.list_shards(Shard("c", "p")), events.StartConsumer)
