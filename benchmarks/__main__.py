@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from benchmarks import decoding, leases, pages, parquet, workers
-from benchmarks.report import Line, machine, progress, table
+from benchmarks.report import Line, load, machine, progress, table
 from benchmarks.settings import FULL, QUICK, Settings
 from benchmarks.stage import Stage
 
@@ -38,12 +38,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="smallest sizes: shows that it runs, not how fast")
     given = sys.argv[1:] if arguments is None else list(arguments)
     options = parser.parse_args(given)
-    heading = f"{machine()}\n`{' '.join(['python -m benchmarks', *given])}`\n"
-    started = time.monotonic()
+    started, load_before = time.monotonic(), load()
     lines = run(options.only or list(GROUPS), QUICK if options.quick else FULL)
-    print(heading)
+    seconds = time.monotonic() - started
+    print(f"`{' '.join(['python -m benchmarks', *given])}` on {machine()}.")
+    print(f"It took {seconds:.0f} s; load average {load_before} before, {load()} after.\n")
     print(table(lines))
-    print(f"\nTook {time.monotonic() - started:.0f} s.")
 
 
 if __name__ == "__main__":

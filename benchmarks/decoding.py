@@ -18,9 +18,6 @@ from benchmarks.stage import Stage
 from streamclient.records import StreamRecord
 from streamclient.wire.records import default_codec
 
-REPEATS = 3
-"""Pages per measured call; processor time has a resolution of some milliseconds on a few systems."""
-
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
     """Rows per second of processor time for each shape; ratios within one shape."""
@@ -29,19 +26,24 @@ def measure(stage: Stage, settings: Settings) -> list[Line]:
         decoders = _decoders(shape)
         for decode in decoders.values():
             _check(shape, decode())
-        rounds: dict[str, Round] = {name: partial(_rate, decode) for name, decode in decoders.items()}
-        body_bytes = len(shape.body) // PAGE_RECORDS
+        rounds: dict[str, Round] = {
+            name: partial(_rate, decode, settings.decoded_pages) for name, decode in decoders.items()
+        }
         lines += compare(
             "decode",
             "rows/s of CPU",
-            interleaved(settings.rounds, rounds),
-            lambda name, figure, size=body_bytes: f"{size} bytes per row, {figure * size / 1e6:.1f} MB/s",
+            interleaved(settings.rounds, rounds, is_warmed_up=settings.is_warmed_up),
+            partial(_detail, len(shape.body) // PAGE_RECORDS),
         )
     return lines
 
 
+def _detail(row_bytes: int, name: str, figure: float) -> str:
+    return f"{row_bytes} bytes per row, {figure * row_bytes / 1e6:.1f} MB/s"
+
+
 def _decoders(shape: Shape) -> dict[str, Callable[[], list[Any]]]:
-    decoders = {
+    decoders: dict[str, Callable[[], list[Any]]] = {
         f"{shape.name}: SDK, its decoder in Python, bare rows": lambda: list(map(_read_with_sdk, shape.rows)),
         f"{shape.name}: streamclient, whole page with sequence": lambda: list(
             default_codec().decode_page(shape.body).records
@@ -58,12 +60,14 @@ def _read_with_sdk(row: bytes) -> Any:
     return PlainBufferCodedInputStream(PlainBufferInputStream(row)).read_row()
 
 
-def _rate(decode: Callable[[], object]) -> float:
+def _rate(decode: Callable[[], object], count: int) -> float:
+    """Processor time, as nothing here waits: other programs on the machine disturb it less."""
+
     def pages() -> None:
-        for _ in range(REPEATS):
+        for _ in range(count):
             decode()
 
-    return PAGE_RECORDS * REPEATS / seconds_of(pages, time.process_time)
+    return PAGE_RECORDS * count / seconds_of(pages, time.process_time)
 
 
 def _check(shape: Shape, decoded: list[Any]) -> None:

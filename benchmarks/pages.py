@@ -83,7 +83,12 @@ def measure(stage: Stage, settings: Settings) -> list[Line]:
         contents[name] = (size, _checked_size(own[0].read(), size))
         rounds[name] = partial(_rate, own, settings.pages)
     try:
-        return compare("server", "pages/s", interleaved(settings.rounds, rounds), partial(_detail, contents))
+        return compare(
+            "server",
+            "pages/s",
+            interleaved(settings.rounds, rounds, is_warmed_up=settings.is_warmed_up),
+            partial(_detail, contents),
+        )
     finally:
         for reader in readers:
             reader.close()

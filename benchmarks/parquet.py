@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
-import itertools
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attrs import frozen
 
 from benchmarks.report import Line, Round, compare, interleaved, progress
+from benchmarks.rows import FULL, SHORT, RowLayout, RowProcessor
 from benchmarks.settings import Settings
 from benchmarks.stage import Stage
-from benchmarks.tables import ATTRIBUTES, FilledTable
+from benchmarks.tables import FilledTable
 from benchmarks.workers import Meter, make_worker
 from streamclient import (
     ClientConfig,
-    ColumnOperation,
     InitializationInput,
     IRecordProcessor,
+    IRecordProcessorCheckpointer,
+    IShutdownMarker,
     ProcessRecordsInput,
+    ShardInfo,
     ShutdownInput,
+    ShutdownReason,
     StreamRecord,
+    TablestoreStreamApi,
 )
+from streamclient.model import TableDefinition
 from streamclient.spark import BatchContext, FileSink, SparkConfig, SparkRecordProcessorFactory, local_session
-from streamclient.spark.context import sequence_text
 from streamclient.spark.session import running_session
 
 if TYPE_CHECKING:
@@ -41,101 +44,6 @@ NEVER_MILLIS = 600_000
 """Batches here end by their number of records only, so that all candidates write equal ones."""
 
 NEVER_BYTES = 1 << 30
-
-_TABLE_COLUMNS = (
-    "customer string, order_id bigint, amount double, city string, items bigint, note string, paid boolean, "
-    "status string"
-)
-_FEW_ADDED = "_operation string, _epoch bigint, _timestamp bigint, _row_index bigint, _shard_id string"
-_CELLS = "array<struct<column:string,version:bigint,type:string,value:string>>"
-_ALL_ADDED = (
-    "_operation string, _sequence string, _epoch bigint, _timestamp timestamp, _row_index bigint, _shard_id string, "
-    "_versions map<string,bigint>, _deleted_columns array<string>, _deleted_versions map<string,array<bigint>>, "
-    f"_older_versions {_CELLS}, _original_columns {_CELLS}"
-)
-
-
-@frozen
-class RowLayout:
-    """How a record becomes a row without Arrow."""
-
-    schema: str
-    row: Callable[[str, StreamRecord], tuple[Any, ...]]
-
-
-def _own_values(record: StreamRecord) -> Iterator[Any]:
-    yield from (value for _, value in record.primary_key)
-    puts = {cell.name: cell.value for cell in record.columns if cell.operation is ColumnOperation.PUT}
-    yield from (puts.get(name) for name in ATTRIBUTES)
-
-
-def _short_row(shard_id: str, record: StreamRecord) -> tuple[Any, ...]:
-    sequence = record.sequence_info
-    added = (record.record_type.value, sequence.epoch, sequence.timestamp_micros, sequence.row_index, shard_id)
-    return (*_own_values(record), *added)
-
-
-def _full_row(shard_id: str, record: StreamRecord) -> tuple[Any, ...]:
-    """What the columns of ``SparkRecordProcessor`` hold, for records without repeated or original cells."""
-    sequence = record.sequence_info
-    by_operation: dict[ColumnOperation, list[Any]] = {operation: [] for operation in ColumnOperation}
-    for cell in record.columns:
-        by_operation[cell.operation].append(cell)
-    return (
-        *_own_values(record),
-        record.record_type.value,
-        sequence_text(sequence),
-        sequence.epoch,
-        datetime.fromtimestamp(sequence.timestamp_micros / 1e6, timezone.utc),
-        sequence.row_index,
-        shard_id,
-        {cell.name: cell.timestamp_millis for cell in by_operation[ColumnOperation.PUT]},
-        [cell.name for cell in by_operation[ColumnOperation.DELETE_ALL_VERSION]],
-        {cell.name: [cell.timestamp_millis] for cell in by_operation[ColumnOperation.DELETE_ONE_VERSION]},
-        [],
-        None,
-    )
-
-
-SHORT = RowLayout(f"{_TABLE_COLUMNS}, {_FEW_ADDED}", _short_row)
-FULL = RowLayout(f"{_TABLE_COLUMNS}, {_ALL_ADDED}", _full_row)
-
-
-class RowProcessor(IRecordProcessor):
-    """What one writes without this package's Spark part: rows as tuples, a DataFrame of them, Parquet, checkpoint."""
-
-    def __init__(self, session: SparkSession, layout: RowLayout, batch: int, path: Path, meter: Meter) -> None:
-        self._session = session
-        self._layout = layout
-        self._batch = batch
-        self._path = path
-        self._meter = meter
-        self._shard_id = ""
-        self._buffer: list[StreamRecord] = []
-        self._numbers = itertools.count()
-
-    def initialize(self, initialization_input: InitializationInput) -> None:
-        """Remember the shard; reading begins."""
-        self._path.mkdir()
-        self._meter.start()
-        self._shard_id = initialization_input.shard_info.shard_id
-
-    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Buffer; write and checkpoint once there are enough."""
-        self._buffer += process_records_input.records
-        if len(self._buffer) >= self._batch:
-            self._write()
-            process_records_input.checkpointer.checkpoint()
-
-    def shutdown(self, shutdown_input: ShutdownInput) -> None:
-        """Nothing: what is buffered was not checkpointed."""
-
-    def _write(self) -> None:
-        rows = [self._layout.row(self._shard_id, record) for record in self._buffer]
-        frame = self._session.createDataFrame(rows, self._layout.schema)
-        frame.write.parquet(str(self._path / f"batch={next(self._numbers)}"))
-        self._meter.add(len(self._buffer))
-        self._buffer = []
 
 
 class StartingProcessor(IRecordProcessor):
@@ -159,25 +67,94 @@ class StartingProcessor(IRecordProcessor):
         self._processor.shutdown(shutdown_input)
 
 
+class NoCheckpointer(IRecordProcessorCheckpointer):
+    """Stands in for the worker's one where only the way into Parquet is measured."""
+
+    def checkpoint(self, checkpoint_value: str | None = None) -> None:
+        """Accept it."""
+
+    @property
+    def largest_permitted_checkpoint_value(self) -> str:
+        """A position."""
+        return "iterator"
+
+
+class NoMarker(IShutdownMarker):
+    """Nobody marks here."""
+
+    def mark_for_process_done(self) -> None:
+        """Nothing."""
+
+    def mark_for_process_restart(self) -> None:
+        """Nothing."""
+
+
+Feed = Callable[[Callable[[], IRecordProcessor], Meter], None]
+"""Gives all records to processors of a factory, and returns once the meter is complete."""
+
+
+@frozen
+class RowWriter:
+    """Rows without Arrow."""
+
+    session: SparkSession
+    layout: RowLayout
+    batch: int
+
+    def write(self, feed: Feed, meter: Meter, directory: Path) -> None:
+        """Have processors fed that write into a directory."""
+        feed(partial(RowProcessor, self.session, self.layout, self.batch, directory, meter), meter)
+
+
+@frozen
+class ColumnWriter:
+    """Columns through Arrow, as this package does it."""
+
+    session: SparkSession
+    table: TableDefinition
+    batch: int
+
+    def write(self, feed: Feed, meter: Meter, directory: Path) -> None:
+        """Have processors fed that write into a directory."""
+        files = FileSink(directory)
+
+        def sink(frame: DataFrame, context: BatchContext) -> None:
+            files(frame, context)
+            meter.add(context.record_count)
+
+        config = SparkConfig(
+            max_records=self.batch, max_bytes=NEVER_BYTES, max_buffered_bytes=NEVER_BYTES, max_age_millis=NEVER_MILLIS
+        )
+        with SparkRecordProcessorFactory(sink, session=self.session, table=self.table, config=config) as factory:
+            feed(lambda: StartingProcessor(factory.create_processor(), meter), meter)
+
+
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """Three ways to write equal batches, at each batch size; ratios within one size."""
+    """Three ways to write equal batches: fed by a worker, and from memory; ratios within one batch size."""
     table = stage.table(1, settings.stream_records)
+    by_worker = partial(_feed_by_worker, stage.client(), table)
+    from_memory = partial(_feed_from_memory, _records_of(stage, table))
+    feeds: list[tuple[str, int, Feed]] = [("server", batch, by_worker) for batch in settings.frame_batches]
+    feeds.append(("memory", settings.frame_batches[-1], from_memory))
     lines: list[Line] = []
     with _session() as session:
-        for batch in settings.frame_batches:
+        for source, batch, feed in feeds:
             rounds: dict[str, Round] = {
-                f"into Parquet, batches of {batch}: rows without Arrow, all columns": partial(
-                    _rows_rate, stage.client(), session, table, batch, FULL
-                ),
-                f"into Parquet, batches of {batch}: rows without Arrow, key, values and 5 more": partial(
-                    _rows_rate, stage.client(), session, table, batch, SHORT
-                ),
-                f"into Parquet, batches of {batch}: SparkRecordProcessorFactory and FileSink": partial(
-                    _columns_rate, stage.client(), session, table, batch
-                ),
+                f"{source} to Parquet, batches of {batch}: {name}": partial(_rate, table.records, feed, writer)
+                for name, writer in _writers(session, table.definition, batch).items()
             }
-            lines += compare("parquet", "records/s", interleaved(settings.slow_rounds, rounds))
+            lines += compare(
+                "parquet", "records/s", interleaved(settings.slow_rounds, rounds, is_warmed_up=settings.is_warmed_up)
+            )
     return lines
+
+
+def _writers(session: SparkSession, table: TableDefinition, batch: int) -> dict[str, RowWriter | ColumnWriter]:
+    return {
+        "rows without Arrow, the same 19 columns": RowWriter(session, FULL, batch),
+        "rows without Arrow, 13 columns": RowWriter(session, SHORT, batch),
+        "SparkRecordProcessorFactory with FileSink": ColumnWriter(session, table, batch),
+    }
 
 
 @contextmanager
@@ -192,47 +169,48 @@ def _session() -> Iterator[SparkSession]:
             session.stop()
 
 
-def _rows_rate(client: OTSClient, session: SparkSession, table: FilledTable, batch: int, layout: RowLayout) -> float:
-    meter = Meter(table.records)
+def _records_of(stage: Stage, table: FilledTable) -> list[StreamRecord]:
+    streams = TablestoreStreamApi(stage.client())
+    shard = streams.describe_stream(table.stream_id).shards[0].shard_id
+    iterator = streams.get_shard_iterator(table.stream_id, shard)
+    records: list[StreamRecord] = []
+    for _ in range(0, table.records, PAGE_SIZE):
+        page = streams.get_stream_record(iterator, PAGE_SIZE)
+        records += page.records
+        iterator = page.next_position.text
+    return records
+
+
+def _rate(expected: int, feed: Feed, writer: RowWriter | ColumnWriter) -> float:
+    """Records per second until the last batch is written; that all are in the files is checked afterwards."""
+    meter = Meter(expected)
     with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "lake"
-        make = partial(RowProcessor, session, layout, batch, path, meter)
-        with make_worker(client, table, PAGE_SIZE, make, ClientConfig()) as worker:
-            meter.wait(worker)
-        _check(session, sorted(path.iterdir()), table.records)
-    return meter.rate
-
-
-def _columns_rate(client: OTSClient, session: SparkSession, table: FilledTable, batch: int) -> float:
-    meter = Meter(table.records)
-    config = SparkConfig(
-        max_records=batch, max_bytes=NEVER_BYTES, max_buffered_bytes=NEVER_BYTES, max_age_millis=NEVER_MILLIS
-    )
-    with tempfile.TemporaryDirectory() as directory:
-        files = FileSink(directory)
-
-        def sink(frame: DataFrame, context: BatchContext) -> None:
-            files(frame, context)
-            meter.add(context.record_count)
-
-        factory = SparkRecordProcessorFactory(sink, session=session, table=table.definition, config=config)
-        with (
-            factory,
-            make_worker(
-                client,
-                table,
-                PAGE_SIZE,
-                lambda: StartingProcessor(factory.create_processor(), meter),
-                ClientConfig(),
-            ) as worker,
-        ):
-            meter.wait(worker)
-        _check(session, sorted(Path(directory).glob("_shard=*/_start=*")), table.records)
-    return meter.rate
-
-
-def _check(session: SparkSession, directories: Sequence[Path], expected: int) -> None:
-    """All records are in the files; outside the measured time."""
-    found = session.read.parquet(*map(str, directories)).count()
+        writer.write(feed, meter, Path(directory))
+        files = map(str, Path(directory).glob("**/*.parquet"))
+        found = writer.session.read.parquet(*files).count()
     if found != expected:
         raise RuntimeError(f"the Parquet files hold {found} records, expected {expected}")
+    return meter.rate
+
+
+def _feed_by_worker(
+    client: OTSClient,
+    table: FilledTable,
+    factory: Callable[[], IRecordProcessor],
+    meter: Meter,
+) -> None:
+    with make_worker(client, table, PAGE_SIZE, factory, ClientConfig()) as worker:
+        meter.wait(worker)
+
+
+def _feed_from_memory(records: Sequence[StreamRecord], factory: Callable[[], IRecordProcessor], meter: Meter) -> None:
+    checkpointer, marker = NoCheckpointer(), NoMarker()
+    processor = factory()
+    processor.initialize(
+        InitializationInput(ShardInfo("shard", "stream", frozenset(), "tenancy"), "TRIM_HORIZON", checkpointer, marker)
+    )
+    for start in range(0, len(records), PAGE_SIZE):
+        page = records[start : start + PAGE_SIZE]
+        processor.process_records(ProcessRecordsInput(page, checkpointer, marker))
+    processor.shutdown(ShutdownInput(ShutdownReason.PROCESS_DONE, checkpointer))
+    meter.wait()

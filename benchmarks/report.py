@@ -46,12 +46,12 @@ def seconds_of(action: Callable[[], object], clock: Callable[[], float] = time.p
     return clock() - started
 
 
-def interleaved(rounds: int, candidates: dict[str, Round]) -> dict[str, list[float]]:
+def interleaved(rounds: int, candidates: dict[str, Round], *, is_warmed_up: bool = True) -> dict[str, list[float]]:
     """Rates of candidates that run in turn, round after round, so that a busy moment meets them all.
 
     Each runs once before, unmeasured: caches, connections and Java's compiler are warm afterwards.
     """
-    for name, candidate in candidates.items():
+    for name, candidate in candidates.items() if is_warmed_up else ():
         progress(f"warming up: {name}")
         candidate()
     rates: dict[str, list[float]] = {name: [] for name in candidates}
@@ -84,11 +84,15 @@ def progress(text: str) -> None:
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
+def load() -> str:
+    """Load average of the last minute: well above the number of cores, wall times say little."""
+    return f"{os.getloadavg()[0]:.1f}"
+
+
 def machine() -> str:
     """What the figures were measured on."""
-    load = os.getloadavg()[0]
     return (
-        f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores (load {load:.1f} at the start), "
+        f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, "
         f"Python {platform.python_version()}, tablestore {version('tablestore')}, {_spark()}"
     )
 

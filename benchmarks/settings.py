@@ -11,10 +11,14 @@ class Settings:
 
     rounds: int
     """Measured rounds of each candidate; an odd number, so that the median is a measured one."""
+    is_warmed_up: bool
+    """Whether each candidate runs once unmeasured before its rounds."""
     slow_rounds: int
     """The same where one round takes seconds."""
     pages: int
     """Pages read per round from the server alone."""
+    decoded_pages: int
+    """Pages decoded per round; enough for clocks that count processor time in steps of some milliseconds."""
     stream_records: int
     """Records in the stream that workers read; a multiple of all page and batch sizes."""
     frame_batches: tuple[int, ...]
@@ -26,18 +30,22 @@ class Settings:
 
 FULL = Settings(
     rounds=7,
+    is_warmed_up=True,
     slow_rounds=3,
     pages=100,
+    decoded_pages=3,
     stream_records=20_000,
     frame_batches=(2_000, 10_000),
     lease_counts=(100, 1_000),
-    lease_window_seconds=60.0,
+    lease_window_seconds=30.0,
 )
 
 QUICK = Settings(
     rounds=1,
+    is_warmed_up=False,
     slow_rounds=1,
     pages=2,
+    decoded_pages=1,
     stream_records=2_000,
     frame_batches=(1_000,),
     lease_counts=(10,),

@@ -66,15 +66,13 @@ class Meter:
             if self._count >= self._expected:
                 self._complete.set()
 
-    def wait(self, worker: Worker) -> None:
+    def wait(self, worker: Worker | None = None) -> None:
         """Wait until all are done; raises at once if the worker ends before."""
         deadline = time.monotonic() + LONGEST_ROUND_SECONDS
         while not self._complete.wait(LOOK_SECONDS):
-            if time.monotonic() > deadline or worker.worker_status is WorkerStatus.ERROR:
-                raise RuntimeError(
-                    f"{self._count} of {self._expected} records came; worker: {worker.worker_status}, "
-                    f"{worker.exception!r}, {worker.shard_statuses()}"
-                )
+            has_failed = worker is not None and worker.worker_status is WorkerStatus.ERROR
+            if has_failed or time.monotonic() > deadline:
+                raise RuntimeError(f"{self._count} of {self._expected} records came; {_state_of(worker)}")
 
     @property
     def rate(self) -> float:
@@ -82,6 +80,12 @@ class Meter:
         if self._started is None:
             raise RuntimeError("no record came")
         return self._count / (self._ended - self._started)
+
+
+def _state_of(worker: Worker | None) -> str:
+    if worker is None:
+        return "no worker"
+    return f"worker: {worker.worker_status}, {worker.exception!r}, {worker.shard_statuses()}"
 
 
 class CheckpointingProcessor(IRecordProcessor):
@@ -124,7 +128,7 @@ def measure(stage: Stage, settings: Settings) -> list[Line]:
         table = stage.table(shards, settings.stream_records)
         name = f"to process_records, {shards} shard{'s' * (shards > 1)}, pages of {size}, each checkpointed"
         rounds[name] = partial(_rate, stage.client(), table, size)
-    return compare("worker", "records/s", interleaved(settings.slow_rounds, rounds))
+    return compare("worker", "records/s", interleaved(settings.slow_rounds, rounds, is_warmed_up=settings.is_warmed_up))
 
 
 def _rate(client: OTSClient, table: FilledTable, page_size: int) -> float:

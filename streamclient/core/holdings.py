@@ -133,7 +133,7 @@ def _sync_due(situation: Situation, event: events.SyncDue) -> None:
 def _rows_read(situation: Situation, event: events.RowsRead) -> None:
     situation.is_scanning = False
     situation.view.observe(event.rows, situation.scan_asked_at, situation.now)
-    notice_marks(situation)
+    notice_marks(situation, event.rows)
     settle_all(situation)
     plan_sync(situation)
     create_missing(situation)

@@ -6,6 +6,7 @@ changes state and then settles; nothing depends on the order in which facts beca
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import takewhile
 
 from attrs import evolve
@@ -201,14 +202,17 @@ def retry_due(situation: Situation) -> None:
             settle(situation, key)
 
 
-def notice_marks(situation: Situation) -> None:
-    """Take over marks that a scan showed: on rows of this tenancy that are not newer than what is known."""
-    for key in sorted(situation.held):
-        held, row = situation.held[key], situation.view.row(key)
-        if row is None or row.owner != situation.worker_id or not row.is_marked or held.lease.is_marked:
+def notice_marks(situation: Situation, rows: Iterable[Lease]) -> None:
+    """Take over marks that a scan showed: on rows of this tenancy that are not newer than what is known.
+
+    A scan is older than the last heartbeat as a rule; a mark it shows stands nevertheless, until the tenancy ends.
+    """
+    for row in rows:
+        held = situation.held.get(row.lease_key)
+        if held is None or row.owner != situation.worker_id or not row.is_marked or held.lease.is_marked:
             continue
         if held.first_counter <= row.counter <= held.lease.counter:
-            situation.held[key] = evolve(held, lease=evolve(held.lease, stealer=row.stealer))
+            situation.held[row.lease_key] = evolve(held, lease=evolve(held.lease, stealer=row.stealer))
 
 
 # --- consumers and checkpoints -------------------------------------------------------------------------------------

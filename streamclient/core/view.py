@@ -54,7 +54,9 @@ class LeaseView:
         """Rows that were deleted, as last seen: whoever creates them again starts from there."""
         self.scans = 0
         self._signs: dict[str, float] = {}
-        self._dead: dict[str, float] = {}
+        self._suspects: dict[str, float] = {}
+        """Owners of rows that stood still until they expired, and since when they are suspected."""
+        self._dead: set[str] = set()
         self._leaving: set[str] = set()
 
     def row(self, lease_key: str) -> Lease | None:
@@ -97,7 +99,7 @@ class LeaseView:
 
     def _forget_absent(self, seen: Mapping[str, Lease], asked_at: float) -> None:
         for key in sorted(self.sightings.keys() - seen.keys()):
-            if self.sightings[key].noted_at < asked_at:
+            if self.sightings[key].noted_at <= asked_at:
                 self.note_absent(key)
 
     def _see(self, row: Lease, asked_at: float, now: float) -> None:
@@ -105,7 +107,7 @@ class LeaseView:
         if old is None:
             moved_at = now if row.owner else NEVER
             self._put(Sighting(row, moved_at, marked_at=_marked_at(None, row, now)))
-        elif old.noted_at >= asked_at:
+        elif old.noted_at > asked_at:
             self.sightings[row.lease_key] = evolve(old, is_moved_by_others=False)
         else:
             moved = _moved(old.row, row)
@@ -140,7 +142,7 @@ class LeaseView:
     def live_workers(self, now: float) -> list[str]:
         """Names of this worker and of all that own a row that is not expired, sorted."""
         owners = {s.row.owner for key, s in self.sightings.items() if s.row.owner and not self.is_expired(key, now)}
-        return sorted((owners - self._dead.keys()) | {self.worker_id})
+        return sorted((owners - self._dead) | {self.worker_id})
 
     def is_presumed_dead(self, worker: str) -> bool:
         """Whether a row of that worker stood still until it expired, and it gave no sign of life since.
@@ -174,18 +176,21 @@ class LeaseView:
     def _sign(self, worker: str, now: float) -> None:
         if worker:
             self._signs[worker] = now
-            self._dead.pop(worker, None)
+            self._suspects.pop(worker, None)
+            self._dead.discard(worker)
 
     def _judge_workers(self, now: float) -> None:
         for key in self.expired_keys(now):
             owner = self.sightings[key].row.owner
-            if owner not in ("", self.worker_id) and now - self.last_sign_of_life(owner) > self.duration_seconds:
-                self._dead.setdefault(owner, now)
+            if owner not in ("", self.worker_id):
+                self._suspects.setdefault(owner, now)
         named = {name for s in self.sightings.values() for name in (s.row.owner, s.row.stealer)}
         horizon = now - MEMORY_DURATIONS * self.duration_seconds
         self._signs = {name: at for name, at in self._signs.items() if name in named or at >= horizon}
-        self._dead = {name: at for name, at in self._dead.items() if name in named or at >= horizon}
-        self._leaving &= named
+        self._suspects = {name: at for name, at in self._suspects.items() if name in named or at >= horizon}
+        recent = now - self.duration_seconds
+        self._dead = {name for name in self._suspects if self.last_sign_of_life(name) < recent}
+        self._leaving &= named | self._signs.keys()
 
 
 def _moved(old: Lease, row: Lease) -> bool:

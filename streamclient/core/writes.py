@@ -176,7 +176,7 @@ def _resolve_held(situation: Situation, held: HeldLease, flight: Flight, row: Le
 
 
 def _try_again(situation: Situation, held: HeldLease, row: Lease) -> None:
-    tries = held.tries + 1
+    tries = 0 if row.counter > held.lease.counter else held.tries + 1
     situation.held[row.lease_key] = evolve(
         held,
         lease=row,

@@ -110,7 +110,7 @@ class Engine:
         """Load what the storage holds. ``stream_enabling_millis``: how long a new stream reports to be ENABLING."""
         self._lock = threading.RLock()
         self._storage = storage
-        self._failed = False
+        self._stopped_because: str | None = None
         self._state = ServerState(
             clock=clock, storage=storage, limits=limits, stream_enabling_millis=stream_enabling_millis
         )
@@ -139,8 +139,8 @@ class Engine:
     def _transaction(self) -> Iterator[ServerState]:
         """The state, under the lock; what was changed is committed in any case, as memory already has it."""
         with self._lock:
-            if self._failed:
-                raise ServiceError(500, "OTSInternalServerError", "The storage failed earlier; restart the server.")
+            if self._stopped_because is not None:
+                raise ServiceError(500, "OTSInternalServerError", self._stopped_because)
             try:
                 yield self._state
             finally:
@@ -150,7 +150,7 @@ class Engine:
         try:
             self._state.commit()
         except Exception as error:
-            self._failed = True
+            self._stopped_because = f"The storage failed earlier: {error}; restart the server."
             logger.exception("the storage did not take a commit; refusing all requests from now on")
             raise ServiceError(500, "OTSInternalServerError", f"The storage failed: {error}.") from error
 
@@ -196,7 +196,7 @@ class Engine:
             state.expire_iterators(lineage.stream_of(state, table))
 
     def close(self) -> None:
-        """Release the storage. Closing twice is allowed; executing afterwards is an error."""
+        """Release the storage. Closing twice is allowed; every request afterwards is refused."""
         with self._lock:
-            self._failed = True
+            self._stopped_because = "The server was closed."
             self._storage.close()

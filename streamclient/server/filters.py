@@ -34,6 +34,9 @@ _COMPARISONS: Mapping[ComparatorType, Callable[[Any, Any], bool]] = MappingProxy
     }
 )
 
+_EXISTENCE = (ComparatorType.EXIST, ComparatorType.NOT_EXIST)
+"""Comparators that ignore the value of the filter."""
+
 _DEPTH_MAX = 10
 """Filters in one condition are at most ten, so deeper nesting is always an error; checked before recursing."""
 
@@ -108,16 +111,19 @@ def matches(row_filter: RowFilter, columns: Columns) -> bool:
     """Whether a row with these columns satisfies the filter; an absent row has none."""
     if isinstance(row_filter, Composite):
         return _matches_composite(row_filter, columns)
-    versions = columns.get(row_filter.column_name)
-    if row_filter.comparator is ComparatorType.EXIST:
-        return versions is not None
-    if row_filter.comparator is ComparatorType.NOT_EXIST:
-        return versions is None
-    if versions is None:
+    versions = columns.get(row_filter.column_name, ())
+    considered = versions[:1] if row_filter.latest_version_only else versions
+    if row_filter.comparator in _EXISTENCE:
+        exists = any(_exists(row_filter, value) for _, value in considered)
+        return exists is (row_filter.comparator is ComparatorType.EXIST)
+    if not versions:
         return row_filter.passes_if_missing
-    if row_filter.latest_version_only:
-        return _compare(row_filter, versions[0][1])
-    return any(_compare(row_filter, value) for _, value in versions)
+    return any(_compare(row_filter, value) for _, value in considered)
+
+
+def _exists(single: SingleColumn, value: ColumnValue) -> bool:
+    """A value exists for a filter; with a cast rule only one that the rule can cast."""
+    return single.cast_rule is None or single.cast_rule.apply(value) is not None
 
 
 def _matches_composite(composite: Composite, columns: Columns) -> bool:
@@ -219,7 +225,7 @@ def _parse_single(message: Any) -> SingleColumn:
 
 
 def _filter_value(comparator: ComparatorType, data: bytes) -> ColumnValue | None:
-    if comparator in (ComparatorType.EXIST, ComparatorType.NOT_EXIST):
+    if comparator in _EXISTENCE:
         return None
     value = decode_value(data)
     if value is None or isinstance(value, KeyBound):

@@ -28,11 +28,11 @@ _VERSION_BYTES = 8
 
 def value_size(value: ColumnValue) -> int:
     """Bytes of a value by the service's rule for capacity and limits."""
+    if isinstance(value, str):
+        return len(value) if value.isascii() else len(value.encode())
     if isinstance(value, bool):
         return 1
-    if isinstance(value, (int, float)):
-        return _NUMBER_BYTES
-    return len(value.encode()) if isinstance(value, str) else len(value)
+    return _NUMBER_BYTES if isinstance(value, (int, float)) else len(value)
 
 
 def key_size(names: Iterable[str], key: Iterable[KeyValue]) -> int:

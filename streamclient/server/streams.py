@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import uuid
 from bisect import bisect_left
-from itertools import islice
 
 import attrs
 from attrs import frozen
@@ -118,7 +117,7 @@ class Shard:
         taken: list[StoredRecord] = []
         total = 0
         start = position - self.first_position
-        for record in islice(self.records, start, start + limit):
+        for record in self.records[start : start + limit]:
             total += len(record.element)
             if taken and total > limit_bytes:
                 break

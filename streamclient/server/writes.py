@@ -58,17 +58,18 @@ class RowWrite:
     condition: Condition = field(factory=Condition)
     return_type: ReturnType = ReturnType.NONE
     return_columns: tuple[str, ...] = ()
+    size_bytes: int = field(init=False)
+    """Size by the capacity rule; a key column yet to be generated counts as an integer."""
+
+    @size_bytes.default
+    def _size_bytes(self) -> int:
+        key = (0 if isinstance(value, KeyBound) else value for _, value in self.key)
+        return key_size((name for name, _ in self.key), key) + _cells_size(self.cells)
 
     @property
     def generates_key(self) -> bool:
         """Whether the key has a place that the service fills."""
         return any(value is KeyBound.AUTO_INCREMENT for _, value in self.key)
-
-    @property
-    def size_bytes(self) -> int:
-        """Size by the capacity rule; a generated key column counts as an integer."""
-        key = (0 if isinstance(value, KeyBound) else value for _, value in self.key)
-        return key_size((name for name, _ in self.key), key) + _cells_size(self.cells)
 
 
 def _cells_size(cells: tuple[Cell, ...]) -> int:

@@ -23,6 +23,10 @@ _COMPANION_AGE = 0.5
 """Share of ``max_age_millis`` after which a shard joins a job that runs anyway: it would be due during or soon after
 that job, and a file of half the size is cheaper than another job."""
 
+_PAGES_MAX = 4_000
+"""Reads that one shard may have waiting, however small they are. Twice as many, waiting and in flight, stay well below
+the positions that a worker remembers as permitted checkpoints (10,000)."""
+
 _ALONE_MAX = 10_000
 """Bound of the shards that are remembered as failed; a worker never holds as many."""
 
@@ -114,7 +118,9 @@ class Committer:
         if self._is_closed:
             raise StreamClientException("the SparkRecordProcessorFactory was closed; stop its workers first")
 
-    def _has_room(self, page: Page) -> bool:
+    def _has_room(self, tenancy: Tenancy, page: Page) -> bool:
+        if len(tenancy.buffer.pages) >= _PAGES_MAX:
+            return False
         # One page that is larger than all room goes alone; refusing it would stop the shard for good.
         taken = self._buffered_bytes
         return taken == 0 or taken + page.size_bytes <= self._config.max_buffered_bytes
@@ -124,7 +130,9 @@ class Committer:
         self._waiting_for_room += 1
         self._changed.notify_all()
         try:
-            self._wait_for(lambda: tenancy.is_ended or self._is_closed or self._has_room(page), tenancy, "room")
+            self._wait_for(
+                lambda: tenancy.is_ended or self._is_closed or self._has_room(tenancy, page), tenancy, "room"
+            )
         finally:
             self._waiting_for_room -= 1
 

@@ -69,7 +69,14 @@ def quoted(name: str) -> str:
 
 
 def encode(frame: DataFrame, format_name: str) -> DataFrame:
-    """The frame as the format can hold it."""
+    """The frame as the format can hold it.
+
+    Raises:
+        ConfigurationError: the format cannot hold it; without this, Spark would write nulls.
+    """
+    bad = [name for name in frame.columns if "`" in name] if format_name == "orc" else []
+    if bad:
+        raise ConfigurationError(f"Spark's ORC writer loses columns with a backtick in their name: {bad}; use parquet")
     if format_name != "csv":
         return frame
     return frame.select([_encoded(field) for field in frame.schema.fields])

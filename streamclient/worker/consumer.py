@@ -44,7 +44,12 @@ class ShardConsumer(ConsumerState):
         self._stop_if_idle()
 
     def abandon(self) -> None:
-        """The worker ends without waiting for user code that still runs; it can store nothing any more."""
+        """The worker ends without waiting for user code that still runs; it can store nothing any more.
+
+        A call that no thread has begun never will.
+        """
+        if self._call is not None:
+            self._call.cancel()
         if self._session is not None:
             self._session.checkpointer.close("the worker ended before the processor did")
 

@@ -14,6 +14,9 @@ OVERDUE_SHARE = 1.5
 """A tick that is later than this many intervals is made by the owner itself. A third of the lease duration is the
 longest sensible heartbeat interval, so half an interval of delay costs no lease."""
 
+SHORTEST_DELAY_SECONDS = 0.5
+"""Less than this is an ordinary hiccup of a busy machine, however short the interval."""
+
 
 class Recurring:
     """One recurring event. At most one tick of it waits in the inbox."""
@@ -39,9 +42,9 @@ class Recurring:
 
     def make_up_for_delay(self) -> None:
         """Tick here and now if the scheduler is late: its clock may have been set back. Owner thread."""
-        late = self._loop.now() - self._last
-        if late * 1_000 <= self._interval_millis * OVERDUE_SHARE:
+        if self._loop.now() <= self.overdue_at:
             return
+        late = self._loop.now() - self._last
         if not self._warned:
             self._warned = True
             _log.warning("%s is %.1f s after its last tick; the worker goes on without the scheduler", self._name, late)
@@ -50,7 +53,8 @@ class Recurring:
     @property
     def overdue_at(self) -> float:
         """When the owner has to look again."""
-        return self._last + self._interval_millis * OVERDUE_SHARE / 1_000
+        interval_seconds = self._interval_millis / 1_000
+        return self._last + max(interval_seconds * OVERDUE_SHARE, interval_seconds + SHORTEST_DELAY_SECONDS)
 
     def _requested(self) -> None:
         self._waits = False

@@ -33,10 +33,13 @@ class UserCall:
         self.started_at: float | None = None
         self.thread_id: int | None = None
         self.future: Future[None] | None = None
+        self.is_taken_back = False
 
     def cancel(self) -> bool:
         """Take it back if no thread has begun it; whether it will never run."""
-        return self.future is not None and self.future.cancel()
+        self.is_taken_back = True
+        self.is_taken_back = self.future is not None and self.future.cancel()
+        return self.is_taken_back
 
     def running_seconds(self, now: float) -> float:
         """How long user code has been running; 0.0 while the call waits for a thread."""
@@ -73,13 +76,10 @@ class UserCode:
         self._next_warning[call] = self._slow_seconds
         try:
             call.future = self._executor.submit(self._execute, call, function, done)
-            problem = _problem_of_inline_execution(call)
         except Exception as error:
-            problem = error
-        if problem is not None:
-            refused = StreamClientException(f"the executor cannot run {name} for shard {shard_id}: {problem}")
-            refused.__cause__ = problem
-            self._loop.call_later(0.0, partial(self._finish, call, done, refused))
+            self._loop.call_later(0.0, partial(self._finish, call, done, _never_ran(call, error)))
+        else:
+            call.future.add_done_callback(partial(self._check_that_it_ran, call, done))
         return call
 
     def forget(self, call: UserCall) -> None:
@@ -115,16 +115,22 @@ class UserCode:
             self._threads.discard(me)
         self._loop.post(partial(self._finish, call, done, error))
 
+    def _check_that_it_ran(self, call: UserCall, done: Done, future: Future[None]) -> None:
+        """Notice a call that the executor gave up: cancelled, or lost with a broken pool. Any thread."""
+        if call.started_at is None and not call.is_taken_back:
+            why = None if future.cancelled() else future.exception()
+            self._loop.post(partial(self._finish, call, done, _never_ran(call, why)))
+
     def _finish(self, call: UserCall, done: Done, error: BaseException | None) -> None:
         self.forget(call)
         done(error)
 
 
-def _problem_of_inline_execution(call: UserCall) -> BaseException | None:
-    """What ``_execute`` raised, which it does only before it has run anything."""
-    if call.future is None or not call.future.done() or call.future.cancelled():
-        return None
-    return call.future.exception()
+def _never_ran(call: UserCall, why: BaseException | None) -> StreamClientException:
+    reason = why or "it cancelled the call"
+    error = StreamClientException(f"the executor did not run {call.name} for shard {call.shard_id}: {reason}")
+    error.__cause__ = why
+    return error
 
 
 def _warn(call: UserCall, elapsed: float) -> None:

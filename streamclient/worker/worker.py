@@ -216,7 +216,7 @@ class Worker:
     def prepare(self) -> Machinery:
         """Look up stream and status table, and put the parts together; a step of ``run``."""
         persistence = Persistence(self._stop, self._runtime.wait)
-        stream_api = self._stream_api or _default_stream_api(self._stream_config.client)
+        stream_api = self._stream_api or _default_stream_api(self._stream_config.client, self._stop)
         table_name = self._stream_config.data_table_name
         stream_id = persistence.do("looking up the stream", lambda: find_stream_id(stream_api, table_name))
         manager = self._lease_manager or _default_lease_manager(self._stream_config, stream_id, self._client_config)
@@ -263,10 +263,10 @@ def _processor_maker(factory: object) -> Callable[[], IRecordProcessor]:
 # The SDK takes a third of a second to import; a worker on other stores does without it.
 
 
-def _default_stream_api(client: Any) -> StreamApi:
+def _default_stream_api(client: Any, stop: threading.Event) -> StreamApi:
     from streamclient.stream.tablestore import TablestoreStreamApi  # noqa: PLC0415
 
-    return TablestoreStreamApi(client)
+    return TablestoreStreamApi(client, stop=stop)
 
 
 def _default_lease_manager(config: StreamConfig, stream_id: str, client_config: ClientConfig) -> ILeaseManager:

@@ -14,6 +14,7 @@ from random import Random
 from attrs import define, field, frozen
 from simulated_java import JavaWorker
 from simulated_stream import SHARD_END_TEXT, SimulatedStream
+
 from streamclient.config import ClientConfig
 from streamclient.core import events, leases
 from streamclient.core.events import CheckpointOutcome, ConsumerEnd
@@ -442,4 +443,4 @@ def position_of(checkpoint: str) -> int:
     """Number of the next record."""
     if checkpoint == SHARD_END_TEXT:
         return 10**9
-    return 0 if checkpoint == "TRIM_HORIZON" else int(checkpoint.split(":")[0])
+    return 0 if checkpoint == "TRIM_HORIZON" else int(checkpoint.split(":", maxsplit=1)[0])

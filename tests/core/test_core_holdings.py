@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 from holdings_driver import Driver, answers, only, row, writes
+
 from streamclient.core import events, leases
 from streamclient.core.events import ConsumerEnd, Severity
 from streamclient.core.leases import WriteKind, WriteOutcome
 from streamclient.model import InitialPosition, Shard, ShardState, ShutdownReason
-
-PERMANENT_MARK = {"stealer": "other"}
 
 
 def reader(**config: int) -> Driver:
@@ -170,7 +169,7 @@ def test_lost_renewal_is_sent_again_first_at_once_then_after_growing_pauses() ->
     driver.now += 6
     (renewal,) = writes(driver.renew())
     pauses = []
-    for _ in range(5):
+    for _ in range(4):
         driver.answer(renewal, WriteOutcome.UNCERTAIN)
         again = driver.read_back("a")
         start = driver.now
@@ -181,7 +180,7 @@ def test_lost_renewal_is_sent_again_first_at_once_then_after_growing_pauses() ->
             again = driver.send(events.Tick())
         pauses.append(driver.now - start)
 
-    assert pauses == pytest.approx([0, 1, 2, 4, 6])
+    assert pauses == pytest.approx([0, 1, 2, 4])
 
 
 def test_unrenewed_lease_stops_being_read_before_others_may_take_it() -> None:
@@ -243,7 +242,6 @@ def test_process_with_the_same_name_makes_this_one_give_way() -> None:
         driver.now += 6
         driver.others_renew(me="nobody")
         driver.settle(driver.renew())
-        driver.stopped("a") if "a" not in driver.holdings.held and "a" in driver.holdings.held else None
 
     assert not driver.holdings.held
     assert any(report.severity is Severity.ERROR for report in only(driver.log, events.Report))
@@ -330,21 +328,22 @@ def test_marked_finished_lease_is_handed_over_without_a_consumer() -> None:
     assert driver.table["a"].owner == "other"
 
 
-def test_mark_of_a_dead_worker_is_erased_and_reading_goes_on() -> None:
+def test_mark_of_a_worker_that_died_meanwhile_is_erased_and_reading_goes_on() -> None:
     """D-25: handing over to a dead worker would leave the shard unread for a lease duration."""
-    driver = Driver(row("a", checkpoint="i1"), row("d", "other", 5), row("e", "me", 5))
+    driver = Driver(row("a", checkpoint="i1"), row("d", "other", 5))
     driver.hold()
+    mark(driver)
+    first = driver.holdings.held["a"].identifier
     for _ in range(5):
         driver.now += 6
         driver.settle(driver.renew())
         driver.settle(driver.scan())
-    mark(driver)
-    driver.now += 6
-    commands = driver.settle(driver.renew())
-
-    assert not [stop for stop in only(commands, events.StopConsumer) if stop.lease_key == "a"]
     assert driver.table["a"].stealer == ""
+    commands = driver.settle(driver.stopped("a", identifier=first))
+
+    assert [start.shard_info.shard_id for start in only(commands, events.StartConsumer)] == ["a"]
     assert driver.table["a"].owner == "me"
+    assert driver.holdings.held["a"].identifier != first
 
 
 def test_mark_of_a_joining_worker_without_any_lease_is_served() -> None:
@@ -363,26 +362,22 @@ def test_mark_of_a_joining_worker_without_any_lease_is_served() -> None:
 
 def test_no_consumer_starts_while_a_transfer_may_still_land() -> None:
     """The transfer's fate is unknown, the mark turned out void: only an accepted write makes the lease safe again."""
-    driver = Driver(row("a", checkpoint="i1"), row("d", "other", 5), row("e", "me", 5))
+    driver = Driver(row("a", checkpoint="i1"), row("d", "other", 5))
     driver.hold()
     mark(driver)
-    driver.now += 6
-    driver.settle(driver.renew())
+    driver.settle(driver.scan())
+    for _ in range(3):
+        driver.now += 6
+        driver.settle(driver.renew())
     (transfer,) = writes(driver.stopped("a"))
     assert transfer.kind is WriteKind.TRANSFER
     driver.answer(transfer, WriteOutcome.UNCERTAIN)
-    for _ in range(4):
-        driver.now += 4
-        driver.send(events.TakeDue())
-        driver.send(events.RowsRead(tuple(driver.table.values())))
-        for renewal in writes(driver.renew()):
-            driver.answer(renewal)
-    driver.now += 1.9
-    driver.send(events.TakeDue())
-    driver.send(events.RowsRead(tuple(driver.table.values())))
-    commands = driver.read_back("a") if "a" in driver.holdings.held else []
+    driver.now += 3
+    assert not only(driver.scan(), events.StartConsumer)
+    commands = driver.settle(driver.read_back("a"))
 
-    assert not only(commands, events.StartConsumer)
+    assert driver.table["a"] == row("a", "me", 5, checkpoint="i1")
+    assert [start.shard_info.shard_id for start in only(commands, events.StartConsumer)] == ["a"]
 
 
 # --- checkpoints -----------------------------------------------------------------------------------------------------
@@ -429,7 +424,9 @@ def test_checkpoint_that_lands_after_an_earlier_renewal_of_unknown_fate_is_sent_
     (again,) = writes(driver.read_back("a"))
     driver.checkpoint("a", "i2")
     driver.answer(again, WriteOutcome.UNCERTAIN)
-    (write,) = writes(driver.read_back("a"))
+    driver.read_back("a")
+    driver.now += 1
+    (write,) = writes(driver.send(events.Tick()))
     driver.land(renewal)
     driver.answer(write)
     commands = driver.settle(driver.read_back("a"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from simulated_world import CALM, Faults, World
+
 from streamclient.model import Lease
 
 STORMY = Faults(

@@ -335,6 +335,14 @@ class RowChange:
             return None
         return (self.before.owner, self.after.owner) if self.before.owner != self.after.owner else None
 
+    @property
+    def mark(self) -> tuple[str, str] | None:
+        """(owner, stealer) of a steal."""
+        before, after = self.before, self.after
+        if before is None or after is None or before.stealer or not after.is_marked or self.is_reset:
+            return None
+        return (after.owner, after.stealer)
+
     def __str__(self) -> str:
         return f"{self.at_micros} {self.before or f'{self.shard_id} absent'} -> {self.after or 'absent'}"
 

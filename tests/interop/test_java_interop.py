@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -103,21 +104,23 @@ def test_java_and_python_workers_share_a_stream(local: LocalTablestore, class_pa
         scene.wait_until("Python steals its half from Java", lambda: len(scene.owned("python-1")) == 3)
 
         scene.start_java("java-2")
-        scene.wait_until("Java steals its third", lambda: len(scene.owned("java-2")) == 2)
+        three = ("java-1", "python-1", "java-2")
+        scene.wait_until("Java steals from both", lambda: [len(scene.owned(name)) for name in three] == [2, 2, 2])
 
-        local.split("changes", scene.owned("java-1")[0].lease_key)
-        local.split("changes", scene.owned("python-1")[0].lease_key)
-        scene.wait_until("both parents end", lambda: finished(scene) == 2)
+        local.merge("changes", *neighbours_of_both_sides(scene))
+        local.split("changes", open_shard_of(scene, "java"))
+        local.split("changes", open_shard_of(scene, "python"))
+        scene.wait_until("all parents end", lambda: finished(scene) == 4)
 
         scene.stop("python-1")
-        assert scene.owned("python-1") == []
-        scene.wait_until("Java holds what Python handed over", lambda: live_of(scene, "java-1", "java-2") == 8)
+        assert [lease for lease in scene.leases.list_leases() if lease.owner == "python-1"] == []
+        scene.wait_until("Java holds what Python handed over", lambda: live_of(scene, "java-1", "java-2") == 7)
 
         scene.start_python("python-2")
         scene.wait_until("the new Python worker gets its share", lambda: len(scene.owned("python-2")) >= 2)
 
         scene.stop("java-1")
-        scene.wait_until("others take what Java left", lambda: live_of(scene, "java-2", "python-2") == 8)
+        scene.wait_until("others take what Java left", lambda: live_of(scene, "java-2", "python-2") == 7)
         scene.stop_writing()
         scene.wait_until("everything is read", scene.caught_up)
         for name in ("java-2", "python-2"):
@@ -138,10 +141,33 @@ def live_of(scene: Scene, *workers: str) -> int:
     return sum(len(scene.owned(worker)) for worker in workers)
 
 
-def check_hand_overs(scene: Scene) -> None:
-    """Leases were transferred in every direction, and every one that Python was given, it took up."""
-    moves = [change.hand_over for change in scene.row_changes() if change.hand_over is not None]
-    directions = {(old.split("-")[0], new.split("-")[0]) for old, new in moves}
+def open_shards(scene: Scene) -> list[tuple[str, str]]:
+    """Open shards in the order of their keys, each with the side that holds it; shards without a lease are left out."""
+    owners = {lease.lease_key: lease.owner.split("-")[0] for lease in scene.leases.list_leases()}
+    shards = [shard.shard_id for shard in scene.local.shards("changes") if shard.is_open]
+    return [(shard, owners[shard]) for shard in shards if shard in owners]
 
-    assert ("java", "python") in directions
-    assert ("python", "java") in directions
+
+def neighbours_of_both_sides(scene: Scene) -> tuple[str, str]:
+    """Two adjacent open shards, one read by Java and one by Python, so that their child waits for both."""
+    shards = open_shards(scene)
+    return next((left, right) for (left, one), (right, other) in pairwise(shards) if one != other)
+
+
+def open_shard_of(scene: Scene, side: str) -> str:
+    return next(shard for shard, owner in open_shards(scene) if owner == side)
+
+
+def check_hand_overs(scene: Scene) -> None:
+    """Leases were stolen and transferred in every direction."""
+    changes = scene.row_changes()
+    moves = {sides(change.hand_over) for change in changes if change.hand_over is not None}
+    marks = {sides(change.mark) for change in changes if change.mark is not None}
+
+    assert {("java", "python"), ("python", "java"), ("java", "java")} <= moves
+    assert {("java", "python"), ("python", "java")} <= marks
+
+
+def sides(names: tuple[str, str]) -> tuple[str, str]:
+    """(old owner, new owner) or (owner, stealer), as languages."""
+    return names[0].split("-")[0], names[1].split("-")[0]

@@ -131,14 +131,16 @@ def test_a_chunked_request_is_read(local: LocalTablestore, connection: http.clie
     assert receive(connection)[0] == 200
 
 
-def test_a_chunked_body_above_the_limit_is_refused(
-    local: LocalTablestore, connection: http.client.HTTPConnection
-) -> None:
-    chunks = (bytes(1024 * 1024) for _ in range(6))
-    connection.request("POST", "/PutRow", chunks, headers_for(local, "PutRow", b""), encode_chunked=True)
-    status, _, body = receive(connection)
+def test_a_chunked_body_is_refused_as_soon_as_it_exceeds_the_limit(local: LocalTablestore) -> None:
+    """The body never ends here: a server that waited for its end would keep all of it in memory."""
+    port = int(local.endpoint.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as endless:
+        endless.sendall(b"POST /PutRow HTTP/1.1\r\nHost: local\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for _ in range(6):
+            endless.sendall(b"100000\r\n" + bytes(1024 * 1024) + b"\r\n")
+        answer = endless.recv(1000)
 
-    assert (status, error_code(body)) == (413, "OTSRequestBodyTooLarge")
+    assert answer.startswith(b"HTTP/1.1 413 ")
 
 
 def test_a_body_above_the_limit_is_refused_by_its_length_alone(
@@ -315,6 +317,14 @@ def test_servers_in_one_process_do_not_share_anything(local: LocalTablestore) ->
         assert tables(other) == ["theirs"]
 
 
+@pytest.fixture
+def patient_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With so much patience, a stop that had to wait for something would show."""
+    monkeypatch.setattr("streamclient.server.http.STOP_TIMEOUT_SECONDS", 60.0)
+    monkeypatch.setattr("streamclient.server.http.JOIN_TIMEOUT_SECONDS", 90.0)
+
+
+@pytest.mark.usefixtures("patient_stop")
 def test_stopping_wakes_waiting_requests_and_leaves_nothing_behind() -> None:
     before = set(threading.enumerate())
     local = LocalTablestore().start()
@@ -336,10 +346,10 @@ def test_stopping_wakes_waiting_requests_and_leaves_nothing_behind() -> None:
         threading.Event().wait(0.001)
     started = time.monotonic()
     local.stop()
-    waiting.join(30)
+    waiting.join(90)
 
     assert len(failures) == 1
-    assert time.monotonic() - started < 4, "a stop must not sit out an injected latency"
+    assert time.monotonic() - started < 30, "a stop must not sit out an injected latency"
     gc.collect()
     assert set(threading.enumerate()) == before
 
@@ -367,6 +377,7 @@ def test_a_port_in_use_is_named(local: LocalTablestore) -> None:
         LocalTablestore(port=port).start()
 
 
+@pytest.mark.usefixtures("patient_stop")
 def test_an_idle_client_does_not_hold_up_a_stop(local: LocalTablestore) -> None:
     client = local.client()
     client.list_table()
@@ -374,7 +385,7 @@ def test_an_idle_client_does_not_hold_up_a_stop(local: LocalTablestore) -> None:
 
     local.stop()
 
-    assert time.monotonic() - started < 4
+    assert time.monotonic() - started < 30
 
 
 def test_a_broken_engine_answers_with_an_internal_error(

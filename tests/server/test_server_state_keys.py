@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ def reference_order(key: tuple[int, str, bytes]) -> Any:
     return key[0], key[1].encode(), key[2]
 
 
+@pytest.mark.slow
 @given(KEYS, KEYS)
 @settings(deadline=None, max_examples=300)
 def test_encoded_keys_sort_like_keys(first: tuple[int, str, bytes], second: tuple[int, str, bytes]) -> None:
@@ -28,6 +30,7 @@ def test_encoded_keys_sort_like_keys(first: tuple[int, str, bytes], second: tupl
     assert (encode_key(first) < encode_key(second)) is expected
 
 
+@pytest.mark.slow
 @given(KEYS)
 @settings(deadline=None)
 def test_encoding_is_reversible(key: tuple[int, str, bytes]) -> None:

@@ -38,8 +38,9 @@ Key = tuple[str, int]
 Versions = dict[int, Any]
 Columns = dict[str, Versions]
 
-KEYS = st.tuples(st.sampled_from(["", "a", "a\x00", "b", "ü"]), st.sampled_from([-(2**40), -1, 0, 7]))
-COLUMNS = st.sampled_from(["x", "y", "z"])
+# Few keys and columns, so that versions and writes meet.
+KEYS = st.tuples(st.sampled_from(["a", "a\x00", "ü"]), st.sampled_from([-(2**40), 7]))
+COLUMNS = st.sampled_from(["x", "y"])
 VALUES = st.sampled_from([0, 1, True, 2.5, "text", b"\x00\xff"])
 OFFSETS = st.none() | st.integers(-3, 3)
 MILLIS = START_MICROS // 1000

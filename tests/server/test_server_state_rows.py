@@ -307,6 +307,16 @@ def test_cast_rule_compares_the_first_group(driver: Driver) -> None:
     assert list(found) == ["a"]
 
 
+def test_existence_with_a_cast_rule_means_a_value_that_casts(driver: Driver) -> None:
+    driver.put("a", put("x", "n7"))
+    driver.put("b", put("x", "none"))
+    driver.put("c", put("y", "n7"))
+    rule = schema.ValueTransferRule(regex="n([0-9]+)", cast_type=VariantType.INTEGER)
+
+    assert list(driver.table(filter=single(ComparatorType.EXIST, "x", rule=rule))) == ["a"]
+    assert list(driver.table(filter=single(ComparatorType.NOT_EXIST, "x", rule=rule))) == ["b", "c"]
+
+
 def test_column_condition_sees_the_row_before_the_write(driver: Driver) -> None:
     driver.put("a", put("counter", 1))
     is_one = single(ComparatorType.EQUAL, "counter", encode_value(1))

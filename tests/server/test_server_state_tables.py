@@ -528,3 +528,17 @@ def test_deletions_of_one_version_need_no_present_version(driver: Driver) -> Non
     driver.update("a", put("x", 1), delete_one("y", 5), delete_all("z"))
 
     assert driver.get("a") == {"x": 1}
+
+
+def test_batch_get_names_each_table_once_and_with_rows(driver: Driver) -> None:
+    table = schema.TableInBatchGetRowRequest(table_name="t", primary_key=[frame("a")], max_versions=1)
+    empty = schema.TableInBatchGetRowRequest(table_name="t", max_versions=1)
+
+    assert driver.refusal("BatchGetRow", tables=[table, table])[2] == "Duplicated table name: 't'."
+    assert driver.refusal("BatchGetRow", tables=[empty])[2] == "No row is specified for table: 't'."
+
+
+def test_a_closed_engine_refuses_and_says_so(driver: Driver) -> None:
+    driver.engine.close()
+
+    assert driver.refusal("ListTable") == (500, "OTSInternalServerError", "The server was closed.")

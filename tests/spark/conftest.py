@@ -12,6 +12,7 @@ from streamclient.spark import local_session
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    session = local_session("tests")
+    # Compiling code for each tiny job takes most of its time; the documentation's examples run with it.
+    session = local_session("tests", **{"spark.sql.codegen.wholeStage": "false"})
     yield session
     session.stop()

@@ -40,19 +40,21 @@ def make(sink: Any, spark: Any, **settings: Any) -> SparkRecordProcessorFactory:
 
 
 class Recorder:
-    """A sink that keeps what it was given; can wait for a signal, or fail."""
+    """A sink that keeps what it was told; can wait for a signal, or fail."""
 
     def __init__(self, react: Callable[[BatchContext], None] = lambda context: None) -> None:
         self.react = react
-        self.batches: list[list[tuple[str, int]]] = []
         self.contexts: list[BatchContext] = []
         self.called = threading.Semaphore(0)
 
     def __call__(self, frame: Any, context: BatchContext) -> None:
         self.contexts.append(context)
-        self.batches.append([(row["_shard_id"], row["pk"]) for row in frame.select("_shard_id", "pk").collect()])
         self.called.release()
         self.react(context)
+
+    @property
+    def counts(self) -> list[int]:
+        return [context.record_count for context in self.contexts]
 
     def await_call(self) -> None:
         assert self.called.acquire(timeout=BOUND_SECONDS)
@@ -86,7 +88,7 @@ def test_batch_is_committed_by_count_without_waiting_for_age(spark: Any) -> None
         run.read(3)
         sink.await_call()
         run.stop()
-    assert [len(batch) for batch in sink.batches] == [2, 3]
+    assert sink.counts == [2, 3]
     assert shard.checkpoints == ["after 2", "after 5"]
 
 
@@ -160,7 +162,7 @@ def test_failure_is_raised_by_the_next_call_and_only_once(spark: Any) -> None:
             run.read(1)
         run.stop(ShutdownReason.PROCESS_RESTART)
     assert shard.checkpoints == []
-    assert len(sink.batches) == 1
+    assert len(sink.contexts) == 1
 
 
 def test_shard_that_failed_commits_alone_until_it_succeeds(spark: Any) -> None:
@@ -192,7 +194,7 @@ def test_zombie_writes_nothing_more_and_never_checkpoints(spark: Any) -> None:
         run.read(2)
         run.stop(ShutdownReason.ZOMBIE)
         assert factory.buffered_bytes == 0
-    assert (sink.batches, shard.checkpoints) == ([], [])
+    assert (sink.contexts, shard.checkpoints) == ([], [])
 
 
 def test_batch_on_its_way_is_not_published_once_the_lease_is_lost(spark: Any, tmp_path: Path) -> None:
@@ -310,7 +312,7 @@ def test_read_without_records_moves_no_checkpoint(spark: Any) -> None:
         run = Run(factory, shard)
         run.give([], "after 0, elsewhere")
         run.stop()
-    assert (sink.batches, shard.checkpoints) == ([], [])
+    assert (sink.contexts, shard.checkpoints) == ([], [])
 
 
 def test_full_buffers_block_process_records_until_a_batch_is_written(spark: Any) -> None:
@@ -334,6 +336,19 @@ def test_full_buffers_block_process_records_until_a_batch_is_written(spark: Any)
         assert not blocked.is_alive()
         run.stop()
     assert shard.checkpoints == ["after 1", "after 3"]
+
+
+def test_many_tiny_reads_of_a_shard_meet_a_bound_of_their_own(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker remembers a bounded number of positions that may be checkpointed."""
+    monkeypatch.setattr("streamclient.spark.committer._PAGES_MAX", 3)
+    sink, shard = Recorder(), StoredShard("s1", puts(10))
+    with make(sink, spark, max_age_millis=3_600_000) as factory:
+        run = Run(factory, shard)
+        for _ in range(10):
+            run.read(1)
+        run.stop()
+    assert sum(sink.counts) == 10
+    assert max(sink.counts) <= 3
 
 
 def test_waiting_for_a_hanging_sink_ends_with_its_name(spark: Any) -> None:

@@ -34,7 +34,7 @@ AWKWARD = [
     put(6, "line\nend", s="carriage\r\nreturn\rand é 漢 😀"),
     put(7, "null", s="null"),
     update(8, "plain", delete_cell("i"), delete_cell("s", 5), b=False),
-    change(9, "versions", put_cell("i", 2, 20), put_cell("i", 1, 10), put_cell("with.dot `tick` 'q'", "v", 3)),
+    change(9, "versions", put_cell("i", 2, 20), put_cell("i", 1, 10), put_cell("with.dot 'quote'", "v", 3)),
     delete(10, "empty"),
 ]
 
@@ -61,6 +61,17 @@ def test_each_format_gives_back_what_parquet_does(spark: Any, tmp_path: Path, na
     assert everything(actual) == everything(expected)
     assert [row["pk"] for row in expected.orderBy("_sequence").collect()] == [one.key["pk"] for one in AWKWARD]
     assert everything(expected)[3][expected.columns.index("d")] == 0.0
+
+
+def test_name_with_a_backtick_is_kept_or_refused(spark: Any, tmp_path: Path) -> None:
+    """Spark's ORC writer would make nulls of the column."""
+    shard = StoredShard("s1", [change(1, 1, put_cell("a`b", "v"))])
+    write(spark, FileSink(tmp_path / "parquet"), shard)
+    assert rows(current_rows(spark, tmp_path / "parquet"), "`a``b`") == [("v",)]
+    again = StoredShard("s1", shard.records)
+    with pytest.raises(ConfigurationError, match="backtick"):
+        write(spark, FileSink(tmp_path / "orc", "orc"), again)
+    assert again.checkpoints == []
 
 
 def test_unknown_format_is_refused(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_memory_for_positions_is_bounded() -> None:
     assert len(made._numbers) == MOST_POSITIONS
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 @given(st.data())
 def test_stored_numbers_only_grow(data: st.DataObject) -> None:
     """Whatever is permitted, retracted and requested in any order, what is accepted never goes back."""

@@ -8,6 +8,7 @@ import threading
 from typing import Any
 
 import pytest
+from attrs import evolve
 from worker_harness import Journal, RecordingProcessor, World
 
 from streamclient.errors import (
@@ -618,3 +619,80 @@ def test_a_straggler_of_a_replaced_processor_stores_nothing() -> None:
     with pytest.raises(ShutdownException):
         kept[0].checkpoint("TRIM_HORIZON")
     assert world.checkpoint("a") == "a@4"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "told"),
+    [
+        (ShutdownReason.ZOMBIE, ShutdownReason.STOLEN, ShutdownReason.ZOMBIE),
+        (ShutdownReason.STOLEN, ShutdownReason.ZOMBIE, ShutdownReason.ZOMBIE),
+        (ShutdownReason.STOLEN, ShutdownReason.PROCESS_RESTART, ShutdownReason.STOLEN),
+    ],
+)
+def test_the_processor_hears_the_strongest_reason(
+    first: ShutdownReason, second: ShutdownReason, told: ShutdownReason
+) -> None:
+    """D-46: whichever request comes last, during one batch."""
+    world = World("a")
+    world.stream.append("a", *records(1))
+    go_on = threading.Event()
+    world.journal.on_process = lambda processor, given: world.simulation.wait(go_on, 1_000) and None
+    worker = world.worker()
+    world.simulation.until(lambda: world.journal.delivered("a") != [], 10)
+    (consumer,) = worker.machinery.coordinator._consumers.values()
+    consumer.stop(first)
+    consumer.stop(second)
+    go_on.set()
+    world.simulation.until(lambda: world.journal.shutdowns("a") != [], 10)
+
+    assert world.journal.shutdowns("a") == [told]
+
+
+def test_an_ended_shard_outranks_a_request_to_stop() -> None:
+    """D-46: stopped during its last batch, a shard still ends with TERMINATE and its children may start."""
+    world = World("a")
+    world.stream.append("a", *records(1))
+    world.stream.close("a")
+    go_on = threading.Event()
+    world.journal.on_process = lambda processor, given: world.simulation.wait(go_on, 1_000) and None
+    worker = world.worker()
+    world.simulation.until(lambda: world.journal.delivered("a") != [], 10)
+    worker.stop()
+    world.simulation.advance(1)
+    go_on.set()
+    world.simulation.until(lambda: worker.is_over, 10)
+
+    assert world.journal.shutdowns("a") == [ShutdownReason.TERMINATE]
+    assert world.checkpoint("a") == "SHARD_END"
+
+
+def test_a_hint_of_more_records_is_followed_but_not_for_ever() -> None:
+    """The service's hint promises nothing: empty pages that always claim more must not become a tight loop."""
+    world = World("a")
+    read = world.stream.get_stream_record
+    world.stream.get_stream_record = lambda shard_iterator, limit=None: evolve(  # type: ignore[method-assign]
+        read(shard_iterator, limit), may_more_record=True
+    )
+    world.worker()
+    world.simulation.advance(60)
+
+    assert world.stream.reads <= 64 + 60 + 10
+
+
+def test_user_code_that_exits_the_interpreter_only_fails() -> None:
+    world = World("a")
+    world.stream.append("a", *records(1))
+    calls: list[int] = []
+
+    def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            raise SystemExit(3)
+        world.journal.checkpoint_batch(processor, given)
+
+    world.journal.on_process = process
+    worker = world.worker()
+    world.simulation.until(lambda: world.journal.accepted["a"] == keys(1), 10)
+
+    assert worker.error is None
+    assert world.journal.shutdowns("a") == [ShutdownReason.PROCESS_RESTART]

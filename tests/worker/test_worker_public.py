@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -184,6 +185,23 @@ def test_shutdown_is_bounded_and_idempotent_from_many_threads() -> None:
     assert worker.worker_status is WorkerStatus.SHUTDOWN
 
 
+def test_no_user_code_begins_after_the_worker_ended() -> None:
+    """A call that still waits in the user's executor when the time is up is taken back."""
+    scene = Scene("a", "b")
+    hang = threading.Event()
+    scene.journal.on_process = lambda processor, given: hang.wait(PATIENCE_SECONDS) and None
+    scene.stream.append("a", *records(1))
+    scene.stream.append("b", *records(1))
+    with ThreadPoolExecutor(1) as executor:
+        with scene.worker(executor=executor, shutdown_timeout_millis=200):
+            scene.until(lambda: bool(scene.journal.delivered("a") or scene.journal.delivered("b")))
+        told = len(scene.journal.entries)
+        hang.set()
+        executor.submit(lambda: None).result(PATIENCE_SECONDS)
+
+    assert len(scene.journal.entries) == told
+
+
 def test_shutdown_without_waiting_returns_at_once() -> None:
     scene = Scene("a")
     worker = scene.worker()
@@ -279,6 +297,49 @@ def test_an_executor_that_cannot_work_is_named_and_harms_no_lease() -> None:
         assert found.is_set()
         assert worker.exception is None
         assert scene.journal.entries == []
+
+
+def test_a_call_that_the_executor_gives_up_is_noticed() -> None:
+    """An executor that is shut down under the worker cancels its waiting calls; nobody waits for them for ever."""
+    scene = Scene("a", "b")
+    hang = threading.Event()
+    scene.journal.on_process = lambda processor, given: hang.wait(PATIENCE_SECONDS) and None
+    scene.stream.append("a", *records(1))
+    scene.stream.append("b", *records(1))
+    executor = ThreadPoolExecutor(1)
+    with scene.worker(executor=executor, shutdown_timeout_millis=20_000) as worker:
+        scene.until(lambda: bool(scene.journal.delivered("a") or scene.journal.delivered("b")))
+        blocked = "b" if scene.journal.delivered("a") else "a"
+        executor.shutdown(wait=False, cancel_futures=True)
+        for _ in range(500):
+            if "the executor did not run" in worker.shard_statuses()[blocked].reason:
+                break
+            hang.wait(0.02)
+        else:
+            raise AssertionError(worker.shard_statuses())
+        hang.set()
+
+    assert worker.worker_status is WorkerStatus.SHUTDOWN
+
+
+def test_an_interrupt_hands_over_before_it_is_raised_again() -> None:
+    """Ctrl-C in a program that just calls ``run()``."""
+    scene = Scene("a")
+    worker = scene.worker()
+    main_thread = threading.get_ident()
+
+    def interrupt() -> None:
+        scene.until(lambda: "a" in scene.journal.by_shard)
+        signal.pthread_kill(main_thread, signal.SIGINT)
+
+    interrupter = threading.Thread(target=interrupt)
+    interrupter.start()
+    with pytest.raises(KeyboardInterrupt):
+        worker.run()
+    interrupter.join(PATIENCE_SECONDS)
+
+    assert scene.journal.shutdowns("a") == [ShutdownReason.STOLEN]
+    assert worker.worker_status is WorkerStatus.SHUTDOWN
 
 
 def test_a_processor_thread_waiting_in_a_queue_is_visible() -> None:

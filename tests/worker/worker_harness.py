@@ -20,7 +20,14 @@ from streamclient.core.leases import LeaseWrite, WriteKind, WriteOutcome
 from streamclient.errors import DependencyException, ErrorKind
 from streamclient.interfaces import IRecordProcessor
 from streamclient.lease import MemoryLeaseManager, WriteAnswer
-from streamclient.model import InitializationInput, Lease, ProcessRecordsInput, ShutdownInput, ShutdownReason
+from streamclient.model import (
+    InitializationInput,
+    InitialPosition,
+    Lease,
+    ProcessRecordsInput,
+    ShutdownInput,
+    ShutdownReason,
+)
 from streamclient.testing.fakes import FakeStream
 from streamclient.worker import Runtime, Worker
 from streamclient.worker.assembly import Machinery
@@ -28,7 +35,7 @@ from streamclient.worker.scheduling import Job
 
 SMALLEST_STEP = 0.001
 UNREACHABLE = DependencyException("no route to the status table", kind=ErrorKind.AMBIGUOUS)
-MOST_STEPS = 500_000
+MOST_STEPS = 200_000
 
 
 class QueuedPool(Executor):
@@ -370,10 +377,17 @@ class World:
     def worker(
         self, name: str = "w1", *, lease_manager: Any = None, max_records: int = 1_000, **config: Any
     ) -> SimulatedWorker:
+        position = config.pop("initial_position", InitialPosition.oldest())
         worker = Worker(
             name,
             ClientConfig(**{**self.config, **config}),
-            StreamConfig(client=object(), data_table_name="orders", status_table_name="s", max_records=max_records),
+            StreamConfig(
+                client=object(),
+                data_table_name="orders",
+                status_table_name="s",
+                max_records=max_records,
+                initial_position=position,
+            ),
             self.journal.make,
             lease_manager=lease_manager or self.leases,
             stream_api=self.stream,

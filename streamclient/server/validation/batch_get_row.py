@@ -27,12 +27,14 @@ def validate(request: Any, limits: Limits) -> tuple[TableKeys, ...]:
     """The keys to read, in the request's order; each table once."""
     if not request.tables:
         raise invalid("No row specified in the request of BatchGetRow.")
-    names = [check_table_name(table.table_name, limits) for table in request.tables]
-    for name, table in zip(names, request.tables, strict=True):
-        if names.count(name) > 1:
+    names = set()
+    for table in request.tables:
+        name = check_table_name(table.table_name, limits)
+        if name in names:
             raise invalid(f"Duplicated table name: '{name}'.")
         if not table.primary_key:
             raise invalid(f"No row is specified for table: '{name}'.")
+        names.add(name)
     count = sum(len(table.primary_key) for table in request.tables)
     if count > limits.batch_get_rows:
         raise invalid(f"Rows count exceeds the upper limit: {limits.batch_get_rows}.")

@@ -1,0 +1,71 @@
+"""The benchmarks run and yield their rows; how fast is for ``make bench`` to say."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.__main__ import run
+from benchmarks.report import HEADING, Line, compare, interleaved, table
+from benchmarks.settings import QUICK
+
+
+def lines_of(group: str) -> list[Line]:
+    lines = run([group], QUICK)
+
+    assert all(line.group == group and line.figure > 0 and line.ratio > 0 for line in lines), lines
+    return lines
+
+
+@pytest.mark.slow
+def test_server_rows_are_measured() -> None:
+    assert len(lines_of("server")) == 3
+
+
+@pytest.mark.slow
+def test_decode_rows_are_measured_for_each_shape() -> None:
+    """Each shape has the SDK's Python decoder and ours; the SDK's one in C where it loads."""
+    names = [line.name for line in lines_of("decode")]
+
+    assert sum("SDK, its decoder in Python" in name for name in names) == 4
+    assert sum("streamclient" in name for name in names) == 4
+
+
+@pytest.mark.slow
+def test_worker_rows_are_measured_for_shards_and_page_sizes() -> None:
+    assert len(lines_of("worker")) == 4
+
+
+@pytest.mark.slow
+def test_lease_rows_stand_beside_what_is_calculated() -> None:
+    measured, calculated = lines_of("leases")
+
+    assert "BatchWriteRow" in measured.detail
+    assert "calculated" in calculated.name
+    # Ten leases: ten heartbeats a minute each, two scans per heartbeat, six shard syncs with a scan.
+    assert calculated.figure == 10 * 10 + 2 * 10 + 6
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_parquet_rows_are_measured_with_and_without_arrow() -> None:
+    names = [line.name for line in lines_of("parquet")]
+
+    assert len(names) == 6
+    assert sum("without Arrow" in name for name in names) == 4
+
+
+def test_each_candidate_is_compared_with_the_first_in_the_same_round() -> None:
+    """A slow moment halves all rates of a round; the ratio does not see it."""
+    one, two = iter([0.0, 100.0, 50.0, 80.0]), iter([0.0, 200.0, 100.0, 160.0])
+    rates = interleaved(3, {"one": lambda: next(one), "two": lambda: next(two)})
+
+    assert compare("group", "things/s", rates) == [
+        Line("group", "one", 80.0, "things/s", 1.0),
+        Line("group", "two", 160.0, "things/s", 2.0),
+    ]
+
+
+def test_table_has_one_row_per_line() -> None:
+    text = table([Line("group", "name", 1234.5, "things/s", 0.5, "more")])
+
+    assert text == f"{HEADING}\n| group | name | 1,234 things/s | 0.50 | more |"

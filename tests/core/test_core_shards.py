@@ -1,0 +1,245 @@
+"""The shard graph: creation, deletion, initial positions, and the gate of a child."""
+
+from __future__ import annotations
+
+from holdings_driver import STREAM_ID, row
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamclient.core.shards import (
+    ABSENCE_SECONDS,
+    Listing,
+    NewLease,
+    Start,
+    SyncPlan,
+    index_shards,
+    parents_finished,
+    parents_first,
+    plan_shard_sync,
+)
+from streamclient.model import InitialPosition, Lease, Shard
+
+OLDEST = Start(STREAM_ID, InitialPosition.oldest(), 777)
+LATEST = Start(STREAM_ID, InitialPosition.latest(), 777)
+AT = Start(STREAM_ID, InitialPosition.at(555), 777)
+
+
+def listing(*shards: Shard) -> Listing:
+    return index_shards(shards)
+
+
+def rows_of(*leases: Lease) -> dict[str, Lease]:
+    return {lease.lease_key: lease for lease in leases}
+
+
+FAMILY = listing(Shard("p"), Shard("c", "p"), Shard("g", "c"))
+
+
+def sync(
+    shards: Listing,
+    rows: dict[str, Lease],
+    now: float,
+    before: SyncPlan | None = None,
+    *,
+    previous: Listing | None = None,
+) -> SyncPlan:
+    absent = {} if before is None else before.absent_since
+    return plan_shard_sync(shards, rows, OLDEST, now=now, previous=previous, absent_since=absent, deletes_rows=True)
+
+
+# --- creating --------------------------------------------------------------------------------------------------------
+
+
+def test_missing_rows_are_created_parents_first() -> None:
+    shards = listing(Shard("a", "b", "c"), Shard("b", "d"), Shard("c", "d"), Shard("d"))
+    created = plan_shard_sync(shards, rows_of(row("c", parent_shard_ids={"d"})), OLDEST, now=0.0).creates
+
+    assert [new.lease.lease_key for new in created] == ["d", "b", "a"]
+    assert created[2] == NewLease(row("a", parent_shard_ids={"b", "c"}))
+
+
+def test_cycle_of_parents_ends_the_search() -> None:
+    assert sorted(parents_first(listing(Shard("a", "b"), Shard("b", "c"), Shard("c", "a"), Shard("d", "d")))) == [
+        "a",
+        "b",
+        "c",
+        "d",
+    ]
+
+
+def test_long_lineage_needs_no_deep_stack() -> None:
+    shards = index_shards(Shard(f"s{n:05d}", f"s{n + 1:05d}") for n in range(5000))
+
+    assert parents_first(shards)[0] == "s04999"
+
+
+def test_parent_of_a_child_that_was_read_is_created_as_finished() -> None:
+    """D-06: it would be read again after its children otherwise."""
+    rows = rows_of(row("c", "x", 9, checkpoint="i7", parent_shard_ids={"p"}))
+    (created, grandchild) = plan_shard_sync(FAMILY, rows, OLDEST, now=0.0).creates
+
+    assert created == NewLease(row("p", checkpoint="SHARD_END"))
+    assert grandchild.lease.checkpoint == "TRIM_HORIZON"
+
+
+def test_iterator_of_an_unread_child_does_not_prove_that_its_parent_ended() -> None:
+    """Rows that start by time hold an iterator from the beginning."""
+    rows = rows_of(row("c", checkpoint="i7", parent_shard_ids={"p"}), row("g", checkpoint="i8"))
+
+    assert plan_shard_sync(FAMILY, rows, AT, now=0.0).creates == (NewLease(row("p"), 555),)
+    assert plan_shard_sync(FAMILY, rows, LATEST, now=0.0).creates == (NewLease(row("p")),)
+
+
+def test_vanished_row_is_created_where_it_was_last_seen() -> None:
+    """D-02."""
+    vanished = {"p": row("p", "x", 41, checkpoint="i9")}
+    rows = rows_of(row("c"), row("g"))
+
+    assert plan_shard_sync(FAMILY, rows, OLDEST, now=0.0, vanished=vanished).creates == (
+        NewLease(row("p", counter=42, checkpoint="i9")),
+    )
+
+
+def test_start_by_time_applies_to_every_shard() -> None:
+    created = plan_shard_sync(FAMILY, rows_of(row("p")), AT, now=0.0).creates
+
+    assert [new.timestamp_micros for new in created] == [555, 555]
+
+
+def test_latest_means_the_workers_start_but_descendants_of_known_shards_start_at_their_beginning() -> None:
+    fresh = plan_shard_sync(FAMILY, {}, LATEST, now=0.0).creates
+    grown = plan_shard_sync(FAMILY, rows_of(row("p")), LATEST, now=0.0).creates
+
+    assert [new.timestamp_micros for new in fresh] == [777, 777, 777]
+    assert [(new.timestamp_micros, new.lease.checkpoint) for new in grown] == [(None, "TRIM_HORIZON")] * 2
+
+
+# --- deleting --------------------------------------------------------------------------------------------------------
+
+
+def test_row_is_deleted_only_after_two_listings_far_enough_apart() -> None:
+    """D-02."""
+    rows = rows_of(row("a", checkpoint="SHARD_END"), row("b"))
+    first = sync(listing(Shard("b")), rows, 1000.0)
+    soon = sync(listing(Shard("b")), rows, 1000.0 + ABSENCE_SECONDS - 1, first)
+    late = sync(listing(Shard("b")), rows, 1000.0 + ABSENCE_SECONDS, soon)
+
+    assert (first.deletes, soon.deletes, late.deletes) == ((), (), (rows["a"],))
+    assert late.losses == ()
+
+
+def test_shard_that_reappears_starts_over() -> None:
+    rows = rows_of(row("a"), row("b"))
+    first = sync(listing(Shard("b")), rows, 0.0)
+    again = sync(listing(Shard("a"), Shard("b")), rows, 10.0, first)
+
+    assert again.absent_since == {}
+
+
+def test_empty_listing_proves_nothing() -> None:
+    rows = rows_of(row("a"), row("b"))
+    first = sync(listing(Shard("b")), rows, 0.0)
+
+    assert sync({}, rows, 10_000.0, first) == SyncPlan(absent_since=first.absent_since)
+
+
+def test_listing_that_shrank_implausibly_is_believed_only_when_the_next_one_agrees() -> None:
+    shards = index_shards(Shard(f"s{n}") for n in range(9))
+    rows = rows_of(*(row(key) for key in shards))
+    short = listing(Shard("s0"))
+    first = sync(short, rows, 0.0, previous=shards)
+    second = sync(short, rows, 10.0, first, previous=short)
+
+    assert first.absent_since == {}
+    assert len(second.absent_since) == 8
+
+
+def test_only_the_leader_deletes() -> None:
+    rows = rows_of(row("a"), row("b"))
+    plan = plan_shard_sync(listing(Shard("b")), rows, OLDEST, now=9999.0, absent_since={"a": 0.0})
+
+    assert plan.deletes == ()
+
+
+def test_deleting_an_unfinished_row_is_a_loss() -> None:
+    """D-09."""
+    rows = rows_of(row("a", checkpoint="i5"), row("b"))
+    plan = sync(listing(Shard("b")), rows, 9999.0, SyncPlan(absent_since={"a": 0.0}))
+
+    assert plan.losses == (rows["a"],)
+
+
+# --- the gate --------------------------------------------------------------------------------------------------------
+
+CHILD = row("c", parent_shard_ids={"p"})
+PAIR = listing(Shard("p"), Shard("c", "p"))
+
+
+def test_shard_without_parents_may_be_read() -> None:
+    assert parents_finished(row("a"), {}, None).is_open
+
+
+def test_child_waits_for_every_parent() -> None:
+    merged = row("m", parent_shard_ids={"p", "q"})
+    ended, open_ = row("p", checkpoint="SHARD_END"), row("q", "x", 4)
+    gate = parents_finished(merged, rows_of(ended, open_, merged), None)
+
+    assert not gate.is_open
+    assert gate.reason == "parent q is not finished: q(x, -, 4, TRIM_HORIZON)"
+    assert parents_finished(merged, rows_of(ended, row("q", checkpoint="SHARD_END"), merged), None).is_open
+
+
+def test_absent_parent_row_blocks_while_the_stream_lists_the_parent() -> None:
+    """D-03."""
+    gate = parents_finished(CHILD, rows_of(CHILD), PAIR)
+
+    assert (gate.is_open, gate.wants_listing) == (False, True)
+
+
+def test_absent_parent_row_blocks_without_a_listing_young_enough_to_know_the_child() -> None:
+    """D-03."""
+    assert not parents_finished(CHILD, rows_of(CHILD), None).is_open
+    assert not parents_finished(CHILD, rows_of(CHILD), listing(Shard("z"))).is_open
+    assert parents_finished(CHILD, rows_of(CHILD), listing(Shard("c", "p"))).is_open
+
+
+def test_listed_ancestor_with_an_unfinished_row_blocks_too() -> None:
+    """D-03: the row between may be gone."""
+    grandchild = row("g", parent_shard_ids={"c"})
+    finished = row("c", checkpoint="SHARD_END", parent_shard_ids={"p"})
+    rows = rows_of(grandchild, finished, row("p", "x", 3))
+
+    assert not parents_finished(grandchild, rows, FAMILY).is_open
+    assert parents_finished(grandchild, rows, listing(Shard("c", "p"), Shard("g", "c"))).is_open
+
+
+def test_parent_that_the_listing_names_counts_although_the_row_does_not() -> None:
+    assert not parents_finished(row("c"), rows_of(row("c"), row("p", "x", 3)), PAIR).is_open
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=30), st.sets(st.integers(0, 30)))
+def test_parents_come_first_and_gates_end_whatever_the_graph(edges: list[tuple[int, int]], finished: set[int]) -> None:
+    parents: dict[str, set[str]] = {}
+    for child, parent in edges:
+        if parent < child:
+            parents.setdefault(f"s{child}", set()).add(f"s{parent}")
+    shards = index_shards(Shard(f"s{n}", *([*sorted(parents.get(f"s{n}", ()))[:2], None, None][:2])) for n in range(31))
+    order = parents_first(shards)
+    assert sorted(order) == sorted(shards)
+    for position, shard_id in enumerate(order):
+        assert shards[shard_id].parent_shard_ids <= set(order[:position])
+
+    rows = rows_of(
+        *(
+            row(
+                key,
+                checkpoint="SHARD_END" if int(key[1:]) in finished else "i",
+                parent_shard_ids=shard.parent_shard_ids,
+            )
+            for key, shard in shards.items()
+        )
+    )
+    for key, lease in rows.items():
+        gate = parents_finished(lease, rows, shards)
+        assert not gate.is_open or all(rows[parent].is_finished for parent in shards[key].parent_shard_ids)

@@ -1,0 +1,267 @@
+"""Calls to the service: failures become events, writes go out together, nothing is believed that was not answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from typing import Any
+
+import pytest
+from worker_harness import Simulation, World
+
+from streamclient.core import events
+from streamclient.core.leases import LeaseWrite, WriteOutcome, create, renew, steal
+from streamclient.errors import DependencyException, ErrorKind
+from streamclient.interfaces import ILeaseManager
+from streamclient.lease import MemoryLeaseManager, WriteAnswer
+from streamclient.model import InitialPosition, Lease
+from streamclient.testing.fakes import FakeStream, make_record
+from streamclient.worker.loop import OwnerLoop
+from streamclient.worker.service import OTHER_WRITES_PER_REQUEST, RENEWALS_PER_REQUEST, ServiceCalls
+
+BUSY = DependencyException("busy", kind=ErrorKind.THROTTLED)
+
+
+class AtOnce(Executor):
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(fn(*args, **kwargs))
+        return future
+
+
+class Store:
+    """Answers as told, and remembers what it was asked."""
+
+    def __init__(self, answer: Callable[[Sequence[LeaseWrite]], Any]) -> None:
+        self.answer = answer
+        self.requests: list[list[LeaseWrite]] = []
+
+    def list_leases(self) -> Sequence[Lease]:
+        raise BUSY
+
+    def get_lease(self, lease_key: str) -> Lease | None:
+        raise BUSY
+
+    def write_many(self, writes: Sequence[LeaseWrite]) -> Sequence[WriteAnswer]:
+        self.requests.append(list(writes))
+        answer: Sequence[WriteAnswer] = self.answer(writes)
+        return answer
+
+
+class Calls:
+    def __init__(self, answer: Callable[[Sequence[LeaseWrite]], Any] = lambda writes: 1 // 0) -> None:
+        self.now = 10.0
+        self.loop = OwnerLoop(lambda: self.now)
+        self.stream = FakeStream()
+        self.store = Store(answer)
+        self.events: list[Any] = []
+        pool = AtOnce()
+        self.service = ServiceCalls(
+            stream_id=self.stream.stream_id,
+            store=self.store,
+            stream_api=self.stream,
+            loop=self.loop,
+            status_pool=pool,
+            fetch_pool=pool,
+            emit=self.events.append,
+        )
+
+    def turn(self) -> list[Any]:
+        self.loop.turn(0)
+        found, self.events[:] = list(self.events), []
+        return found
+
+
+def leases(count: int) -> list[Lease]:
+    return [Lease(f"s{number}", "stream", owner="w1", counter=3) for number in range(count)]
+
+
+def test_failed_reads_are_events() -> None:
+    """D-33: listing shards, scanning and reading a row may fail; the worker decides, nobody dies."""
+    calls = Calls()
+
+    def fail(stream_id: str) -> Any:
+        raise OSError("network is unreachable")
+
+    calls.stream.describe_stream = fail  # type: ignore[method-assign]
+    calls.service.list_shards()
+    calls.service.read_rows()
+    calls.service.read_row("s1")
+    first, second, third = calls.turn()
+
+    assert isinstance(first, events.ShardsUnlistable)
+    assert isinstance(first.error, OSError)
+    assert second == events.RowsUnreadable(BUSY)
+    assert third == events.RowUnreadable("s1", BUSY)
+
+
+def test_renewals_go_out_in_batches_apart_from_other_writes() -> None:
+    calls = Calls(lambda writes: [WriteAnswer(WriteOutcome.ACCEPTED)] * len(writes))
+    rows = leases(RENEWALS_PER_REQUEST + 1)
+    writes = [renew(row) for row in rows] + [steal(row, "w2") for row in leases(OTHER_WRITES_PER_REQUEST + 1)]
+    calls.service.write(writes)
+    answered = calls.turn()
+
+    assert [len(request) for request in calls.store.requests] == [
+        RENEWALS_PER_REQUEST,
+        1,
+        OTHER_WRITES_PER_REQUEST,
+        1,
+    ]
+    assert {event.write.lease_key for event in answered} == {row.lease_key for row in rows}
+    assert len(answered) == len(writes)
+
+
+def test_a_lease_counts_from_before_the_request_left() -> None:
+    """D-29: a slow answer must not make an owner believe in its lease beyond the others' expiry."""
+    calls = Calls()
+
+    def answer(writes: Sequence[LeaseWrite]) -> list[WriteAnswer]:
+        calls.now += 12
+        return [WriteAnswer(WriteOutcome.ACCEPTED)]
+
+    calls.store.answer = answer
+    calls.service.write([renew(leases(1)[0])])
+    (event,) = calls.turn()
+
+    assert event.sent_at == 10.0
+
+
+@pytest.mark.parametrize("answer", [lambda writes: 1 // 0, lambda writes: []])
+def test_a_store_that_breaks_its_promise_leaves_every_write_uncertain(answer: Callable[..., Any]) -> None:
+    calls = Calls(answer)
+    calls.service.write([renew(row) for row in leases(2)])
+
+    assert [event.outcome for event in calls.turn()] == [WriteOutcome.UNCERTAIN] * 2
+
+
+def test_a_first_checkpoint_is_looked_up_before_the_row_is_created() -> None:
+    calls = Calls(lambda writes: [WriteAnswer(WriteOutcome.ACCEPTED)])
+    calls.stream.append("shard-1", make_record("a", 100), make_record("b", 200))
+    lease = Lease("shard-1", calls.stream.stream_id)
+    calls.service.resolve_and_create(events.ResolveAndCreate(lease, 150))
+    found = [*calls.turn(), *calls.turn()]
+    (event,) = found
+
+    assert event.write.result.checkpoint == "shard-1@1"
+    assert event.outcome is WriteOutcome.ACCEPTED
+
+
+def test_a_failed_look_up_answers_the_creation() -> None:
+    calls = Calls()
+    lease = Lease("unknown", calls.stream.stream_id)
+    calls.service.resolve_and_create(events.ResolveAndCreate(lease, 150))
+    (event,) = calls.turn()
+
+    assert (event.write, event.outcome) == (create(lease), WriteOutcome.UNCERTAIN)
+    assert "unknown does not exist" in str(event.error)
+    assert calls.store.requests == []
+
+
+def test_listing_trouble_delays_new_shards_only() -> None:
+    """D-33, D-34: with the listing away, what is held goes on; afterwards the children are found."""
+    world = World("a")
+    worker = world.worker()
+    world.simulation.until(lambda: worker.reads == {"a"}, 30)
+    described = world.stream.describe_stream
+
+    def fail(stream_id: str) -> Any:
+        raise BUSY
+
+    world.stream.describe_stream = fail  # type: ignore[method-assign]
+    world.stream.append("a", make_record("k1", 1))
+    world.stream.split("a", "b", "c")
+    world.simulation.until(lambda: world.checkpoint("a") == "SHARD_END", 30)
+    world.simulation.advance(60)
+    assert worker.error is None
+    world.stream.describe_stream = described  # type: ignore[method-assign]
+    world.simulation.until(lambda: worker.reads == {"b", "c"}, 60)
+
+
+class OwnLeases(ILeaseManager):
+    """What a user writes: the verbs alone."""
+
+    def __init__(self) -> None:
+        self.inner = MemoryLeaseManager()
+
+    def create_lease_table_if_not_exists(self) -> bool:
+        return True
+
+    def wait_until_lease_table_ready(self) -> bool:
+        return True
+
+    def list_leases(self) -> Sequence[Lease]:
+        return self.inner.list_leases()
+
+    def create_lease(self, lease: Lease) -> bool:
+        return self.inner.create_lease(lease)
+
+    def get_lease(self, lease_key: str) -> Lease | None:
+        return self.inner.get_lease(lease_key)
+
+    def renew_lease(self, lease: Lease) -> bool:
+        return self.inner.renew_lease(lease)
+
+    def take_lease(self, lease: Lease, owner: str, *, checkpoint: str | None = None) -> bool:
+        return self.inner.take_lease(lease, owner, checkpoint=checkpoint)
+
+    def steal_lease(self, lease: Lease, stealer: str) -> bool:
+        return self.inner.steal_lease(lease, stealer)
+
+    def transfer_lease(self, lease: Lease, new_owner: str) -> bool:
+        return self.inner.transfer_lease(lease, new_owner)
+
+    def update_lease(self, lease: Lease, checkpoint: str) -> bool:
+        return self.inner.update_lease(lease, checkpoint)
+
+    def delete_lease(self, lease: Lease) -> bool:
+        return self.inner.delete_lease(lease)
+
+
+def test_a_lease_manager_of_the_user_is_enough() -> None:
+    world = World("a", "b")
+    manager = OwnLeases()
+    first = world.worker("w1", lease_manager=manager)
+    second = world.worker("w2", lease_manager=manager)
+    world.simulation.until(lambda: len(first.reads) == len(second.reads) == 1, 200)
+    world.stream.append("a", make_record("k1", 1))
+    world.simulation.until(lambda: world.journal.accepted["a"] == ["k1"], 10)
+    first.stop()
+    world.simulation.until(lambda: first.is_over and len(second.reads) == 2, 60)
+
+
+@pytest.mark.parametrize(
+    ("position", "expected"),
+    [
+        (InitialPosition.oldest(), ["k1", "k2", "k3"]),
+        (InitialPosition.at(150), ["k2", "k3"]),
+        (InitialPosition.latest(), ["k3"]),
+    ],
+)
+def test_reading_starts_where_the_configuration_says(position: InitialPosition, expected: list[str]) -> None:
+    """D-54."""
+    world = World("a")
+    world.stream.append("a", make_record("k1", 100), make_record("k2", 200))
+    worker = world.worker(initial_position=position)
+    world.simulation.until(lambda: worker.reads == {"a"}, 30)
+    world.simulation.advance(2)
+    world.stream.append("a", make_record("k3", 2_000_000_000_000_000))
+    world.simulation.until(lambda: world.journal.delivered("a")[-1:] == ["k3"], 10)
+
+    assert world.journal.delivered("a") == expected
+
+
+def test_simulations_repeat_exactly() -> None:
+    """What the other tests of this room rest on."""
+
+    def run() -> list[Any]:
+        world = World("a", "b", "c", seed=4)
+        for name in "abc":
+            world.stream.append(name, *[make_record(f"k{number}", number) for number in range(9)])
+        for name in ("w1", "w2"):
+            world.worker(name, max_records=2)
+        world.simulation.advance(60)
+        return world.journal.entries
+
+    assert run() == run()
+    assert isinstance(Simulation(1).now, float)
