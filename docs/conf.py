@@ -8,10 +8,28 @@ release = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
 html_title = f"streamclient {release}"
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "_generated"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_mock_imports = ["pyspark", "pyarrow"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 suppress_warnings = ["misc.highlighting_failure"]
+
+
+def write_lifecycle(app: object) -> None:
+    """Draw the consumer's life from the transition table itself, so that the page cannot go stale."""
+    from pathlib import Path
+
+    from streamclient.core.lifecycle import TRANSITIONS
+
+    lines = ["| While it is | and this happens | it becomes |", "|---|---|---|"]
+    lines += [f"| {phase.value} | {outcome.value} | {after.value} |" for (phase, outcome), after in TRANSITIONS.items()]
+    target = Path(__file__).parent / "_generated" / "lifecycle.md"
+    target.parent.mkdir(exist_ok=True)
+    target.write_text("\n".join(lines) + "\n")
+
+
+def setup(app: object) -> None:
+    """Called by Sphinx."""
+    app.connect("builder-inited", write_lifecycle)  # type: ignore[attr-defined]

@@ -85,4 +85,4 @@ class ApplicationException(StreamClientException):
 
 
 class UnfitValueError(StreamClientException, ValueError):
-    """A value does not fit its column of a Spark frame, and may be neither widened nor diverted; nothing was written."""
+    """A value does not fit its column of a Spark frame and may not be widened or diverted; nothing was written."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from pathlib import Path
 from threading import Lock
 
 import pytest
@@ -20,8 +19,8 @@ COLUMNS = "lease_key, stream_id, owner, counter, stealer, checkpoint, parents"
 class SqliteLeaseManager(ILeaseManager):
     """Every verb is one statement whose WHERE clause is the condition."""
 
-    def __init__(self, path: Path, stream_id: str) -> None:
-        self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+    def __init__(self, stream_id: str) -> None:
+        self._connection = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
         self._stream_id = stream_id
         self._lock = Lock()
 
@@ -102,11 +101,11 @@ def _lease(row: tuple[str, str, str, int, str, str, str]) -> Lease:
 
 
 @pytest.mark.parametrize("scenario", LEASE_MANAGER_SCENARIOS)
-def test_a_users_own_manager_can_keep_the_contract(tmp_path: Path, scenario: str) -> None:
+def test_a_users_own_manager_can_keep_the_contract(scenario: str) -> None:
     made: list[SqliteLeaseManager] = []
 
     def make(stream_id: str) -> SqliteLeaseManager:
-        made.append(SqliteLeaseManager(tmp_path / "leases", stream_id))
+        made.append(SqliteLeaseManager(stream_id))
         return made[-1]
 
     try:
@@ -116,8 +115,8 @@ def test_a_users_own_manager_can_keep_the_contract(tmp_path: Path, scenario: str
             manager.close()
 
 
-def test_it_serves_a_worker_through_the_port(tmp_path: Path) -> None:
-    manager = SqliteLeaseManager(tmp_path / "leases", "stream")
+def test_it_serves_a_worker_through_the_port() -> None:
+    manager = SqliteLeaseManager("stream")
     try:
         manager.create_lease_table_if_not_exists()
         manager.create_lease(Lease("s1", "stream"))

@@ -39,9 +39,7 @@ def examples(text: str) -> list[Example]:
             continue
         following = blocks[index + 1] if index + 1 < len(blocks) else None
         is_output = (
-            following is not None
-            and following.group(1) == "text"
-            and not text[block.end() : following.start()].strip()
+            following is not None and following.group(1) == "text" and not text[block.end() : following.start()].strip()
         )
         output = following.group(2) if following is not None and is_output else None
         found.append(Example(text.count("\n", 0, block.start()) + 2, block.group(2), output))

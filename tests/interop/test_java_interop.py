@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from java_worker import JavaUnavailable, build
-from mixed_fleet import Event, Scene, counter_jumps, overlaps, spans, without_lease
+from mixed_fleet import Event, RowChange, Scene, counter_jumps, overlaps, spans, without_lease
 
 from streamclient.server import LocalTablestore
 from streamclient.testing.deliveries import judge, read_history
@@ -166,6 +166,15 @@ def check_hand_overs(scene: Scene) -> None:
 
     assert {("java", "python"), ("python", "java"), ("java", "java")} <= moves
     assert {("java", "python"), ("python", "java")} <= marks
+    assert [str(change) for change in changes if is_lost_by_python(change)] == []
+
+
+def is_lost_by_python(change: RowChange) -> bool:
+    """Whether a Python worker's lease went to another worker without being handed over: by expiry, say."""
+    before, after = change.before, change.after
+    if before is None or after is None or after.owner in ("", before.owner):
+        return False
+    return before.owner.startswith("python") and not before.is_handed_over and change.hand_over is None
 
 
 def sides(names: tuple[str, str]) -> tuple[str, str]:

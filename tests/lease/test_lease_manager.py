@@ -464,6 +464,7 @@ def test_a_scan_reads_every_page(manager: LeaseManager, monkeypatch: pytest.Monk
     assert len(pages) >= 3
 
 
+@pytest.mark.slow
 def test_many_writes_go_out_in_batches_of_two_hundred(server: LocalTablestore, manager: LeaseManager) -> None:
     leases = [evolve(LEASE, lease_key=f"s{number:04}") for number in range(450)]
     server.reset_requests()
@@ -485,6 +486,7 @@ def test_writes_to_one_row_follow_each_other(manager: LeaseManager) -> None:
     assert outcomes == [accepted, accepted, refused, accepted]
 
 
+@pytest.mark.slow
 def test_large_rows_go_out_in_smaller_batches(server: LocalTablestore, manager: LeaseManager) -> None:
     server.reset_requests()
     large = "x" * (BYTES_PER_BATCH // 3)

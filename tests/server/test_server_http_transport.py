@@ -378,14 +378,25 @@ def test_a_port_in_use_is_named(local: LocalTablestore) -> None:
 
 
 @pytest.mark.usefixtures("patient_stop")
-def test_an_idle_client_does_not_hold_up_a_stop(local: LocalTablestore) -> None:
-    client = local.client()
-    client.list_table()
+def test_an_idle_connection_does_not_hold_up_a_stop(
+    local: LocalTablestore, connection: http.client.HTTPConnection
+) -> None:
+    send(local, connection, "ListTable")
     started = time.monotonic()
 
     local.stop()
 
     assert time.monotonic() - started < 30
+
+
+def test_a_stop_closes_the_clients_that_the_server_made(local: LocalTablestore) -> None:
+    client = local.client()
+    client.list_table()
+    assert len(client.connection.pool.pools) == 1
+
+    local.stop()
+
+    assert len(client.connection.pool.pools) == 0
 
 
 def test_a_broken_engine_answers_with_an_internal_error(

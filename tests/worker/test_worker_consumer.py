@@ -11,6 +11,7 @@ import pytest
 from attrs import evolve
 from worker_harness import Journal, RecordingProcessor, World
 
+from streamclient.core.events import CheckpointOutcome
 from streamclient.errors import (
     ApplicationException,
     ConfigurationError,
@@ -22,6 +23,7 @@ from streamclient.errors import (
 from streamclient.interfaces import IRetryStrategy, RetryableAction
 from streamclient.model import ProcessRecordsInput, ShardState, ShutdownInput, ShutdownReason, TrimmedDataPolicy
 from streamclient.testing.fakes import make_record
+from streamclient.worker.checkpointer import CheckpointTicket
 
 TRANSIENT = DependencyException("connection reset", kind=ErrorKind.TRANSIENT)
 
@@ -111,20 +113,23 @@ def test_a_late_end_checkpoint_of_another_thread_counts() -> None:
     world.stream.append("a", *records(2))
     world.stream.close("a")
     world.journal.on_process = lambda processor, given: None
-    pool = world.simulation._pool("user's own", 1)
-    world.journal.on_shutdown = lambda processor, given: pool.submit(given.checkpointer.checkpoint) and None
-    status = []
+    own_thread = world.simulation._pool("user's own", 1)
+    has_returned = threading.Event()
 
-    def hold(processor: RecordingProcessor, given: ShutdownInput) -> None:
-        # The request is posted before shutdown returns, its answer comes after.
+    def shut_down(processor: RecordingProcessor, given: ShutdownInput) -> None:
         sent = threading.Event()
-        pool.submit(lambda: (sent.set(), given.checkpointer.checkpoint()))
+        own_thread.submit(lambda: (sent.set(), given.checkpointer.checkpoint()))
+        world.simulation.pool("w1-status").is_frozen = True
         world.simulation.wait(sent, 5)
-        status.append(world.checkpoint("a"))
+        has_returned.set()
 
-    world.journal.on_shutdown = hold
-    world.worker()
-    world.simulation.until(lambda: world.leases.list_leases() != [] and world.checkpoint("a") == "SHARD_END", 10)
+    world.journal.on_shutdown = shut_down
+    worker = world.worker()
+    world.simulation.until(has_returned.is_set, 10)
+    world.simulation.advance(2)
+    assert worker.statuses()["a"].state is ShardState.SHUTTING_DOWN
+    world.simulation.pool("w1-status").is_frozen = False
+    world.simulation.until(lambda: world.checkpoint("a") == "SHARD_END", 10)
     world.simulation.advance(3)
 
     assert world.journal.shutdowns("a") == [ShutdownReason.TERMINATE]
@@ -144,6 +149,7 @@ def test_an_end_stored_early_skips_the_rest_loudly(caplog: pytest.LogCaptureFixt
     assert world.journal.delivered("a") == keys(2)
     assert world.journal.shutdowns("a") == [ShutdownReason.TERMINATE]
     assert "what is left unread is skipped" in caplog.text
+    assert "raised" not in caplog.text
 
 
 # --- failing processors -----------------------------------------------------------------------------------------------
@@ -696,3 +702,19 @@ def test_user_code_that_exits_the_interpreter_only_fails() -> None:
 
     assert worker.error is None
     assert world.journal.shutdowns("a") == [ShutdownReason.PROCESS_RESTART]
+
+
+def test_a_request_of_a_closed_checkpointer_is_refused_by_the_owner() -> None:
+    """The request was sent just before its checkpointer closed: a successor may be reading already."""
+    world = World("a")
+    worker = world.worker()
+    world.simulation.until(lambda: worker.reads == {"a"}, 10)
+    coordinator = worker.machinery.coordinator
+    (consumer,) = coordinator._consumers.values()
+    ticket = CheckpointTicket("SHARD_END", lambda: False)
+    assert coordinator.send_checkpoint(consumer.shard_info, ticket, 1)
+    world.simulation.until(ticket.answered.is_set, 10)
+
+    assert ticket.outcome is CheckpointOutcome.LEASE_LOST
+    world.simulation.advance(1)
+    assert world.checkpoint("a") == "TRIM_HORIZON"

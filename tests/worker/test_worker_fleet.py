@@ -10,7 +10,7 @@ import pytest
 from worker_harness import UNREACHABLE, FaultyLeases, RecordingProcessor, SimulatedWorker, World
 
 from streamclient.core.leases import WriteKind, WriteOutcome
-from streamclient.errors import ShutdownException
+from streamclient.errors import DependencyException, ErrorKind, ShutdownException
 from streamclient.lease import WriteAnswer
 from streamclient.model import ProcessRecordsInput, ShardState, ShutdownReason
 from streamclient.testing.fakes import make_record
@@ -165,6 +165,42 @@ def test_checkpoint_of_a_lost_lease_is_refused() -> None:
     assert len(errors) == 1
     assert second.reads == {"a"}
     assert first.error is None
+
+
+def test_a_worker_that_is_cut_off_stops_before_anybody_else_may_start() -> None:
+    """D-26, D-29: validity is counted from before the last heartbeat was sent, and its end is noticed at once."""
+    world, table, _ = cut_off_fleet()
+    counter = table.get_lease("a").counter  # type: ignore[union-attr]
+    world.simulation.until(lambda: table.get_lease("a").counter > counter, 60)  # type: ignore[union-attr]
+    last_heartbeat = world.simulation.now
+    table.is_cut_off = True
+    world.simulation.until(lambda: world.journal.shutdowns("a") == [ShutdownReason.ZOMBIE], 60)
+
+    assert 18 < world.simulation.now - last_heartbeat < 20
+
+
+def test_a_waiting_checkpoint_is_answered_when_the_worker_ends() -> None:
+    """D-36: the bound of a shutdown also bounds who waits for the status table."""
+    world, table, worker = cut_off_fleet()
+    told: list[tuple[float, ErrorKind]] = []
+
+    def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
+        table.is_cut_off = True
+        try:
+            given.checkpointer.checkpoint()
+        except DependencyException as error:
+            told.append((world.simulation.now, error.kind))
+
+    world.journal.on_process = process
+    world.stream.append("a", *records(1))
+    world.simulation.until(lambda: table.is_cut_off, 10)
+    worker.machinery.coordinator._shutdown_seconds = 3.0
+    start = world.simulation.now
+    worker.stop()
+    world.simulation.until(lambda: bool(told), 60)
+
+    assert told[0][0] - start < 4
+    assert told[0][1] is ErrorKind.AMBIGUOUS
 
 
 def test_regained_shard_waits_until_its_old_processor_returned() -> None:
