@@ -11,11 +11,6 @@ if TYPE_CHECKING:
     from streamclient.server import LocalTablestore
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Let the SDK import: without its native part, which few platforms have, it warns; and warnings are errors."""
-    config.addinivalue_line("filterwarnings", r"ignore:OTS C\+\+ SDK extension:ImportWarning")
-
-
 @pytest.fixture
 def local() -> Iterator[LocalTablestore]:
     """A running local Tablestore of the test's own, in memory."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import signal
 import sys
 import threading
@@ -41,10 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal; the exit code."""
-    # Imported here: other subcommands, and --help, should not pay for an HTTP server.
+    # Imported here: other subcommands, and --help, should not pay for an HTTP server. Imports make many objects and
+    # hardly any garbage; collecting meanwhile takes a tenth of the time to the first line.
+    gc.disable()
     from streamclient.server.errors import DataDirectoryError  # noqa: PLC0415
     from streamclient.server.local import LocalTablestore  # noqa: PLC0415
 
+    gc.enable()
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
