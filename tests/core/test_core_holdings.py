@@ -561,6 +561,22 @@ def test_stopping_worker_takes_nothing_and_hands_over_what_it_held() -> None:
     assert driver.table["a"] == row("a", "other", 3, stealer="other", checkpoint="i9")
 
 
+def test_stopping_worker_avoids_a_neighbour_that_is_leaving_too() -> None:
+    """The leaving one is less loaded, and would be chosen otherwise."""
+    driver = Driver(
+        row("a"), row("b", "leaving", 4), row("c", "leaving", 4), row("d", "staying", 4), row("e", "staying", 4)
+    )
+    driver.hold()
+    driver.now += 6
+    driver.others_renew()
+    driver.table["c"] = row("c", "staying", 6, stealer="staying")
+    driver.settle(driver.scan())
+    driver.send(events.StopRequested())
+    driver.settle(driver.stopped("a"))
+
+    assert driver.table["a"].owner == "staying"
+
+
 def test_stopping_worker_without_living_neighbours_leaves_its_rows() -> None:
     driver = reader()
     driver.send(events.StopRequested())

@@ -102,3 +102,12 @@ def test_row_is_expired_exactly_if_it_stood_still_for_longer_than_the_duration(s
         view.observe([row("a", "x", counter)], now, now)
 
         assert view.is_expired("a", now) == (now - moved_at > 20.0)
+
+
+def test_suspicion_ends_with_a_sign_of_life_and_silence_afterwards_is_no_proof() -> None:
+    """A worker that moved a lease again and then owns none is idle, not dead."""
+    view = view_of((100, [row("a", "x", 1)]), (121, [row("a", "x", 1)]), (125, [row("a", "x", 2)]))
+    for at in (130, 140, 150):
+        view.observe([row("a", "me", 3 + at)], at, at)
+
+    assert not view.is_presumed_dead("x")
