@@ -89,6 +89,7 @@ def test_memory_for_positions_is_bounded() -> None:
     assert len(made._numbers) == MOST_POSITIONS
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(st.data())
 def test_stored_numbers_only_grow(data: st.DataObject) -> None:

@@ -159,6 +159,7 @@ def test_shutdown_from_user_code_does_not_wait_for_itself() -> None:
     assert scene.journal.shutdowns("a") == [ShutdownReason.STOLEN]
 
 
+@pytest.mark.slow
 def test_shutdown_is_bounded_and_idempotent_from_many_threads() -> None:
     """D-36: a processor that hangs costs the time-out, once, and blocks neither the caller nor the exit."""
     scene = Scene("a")
@@ -250,6 +251,7 @@ def test_a_table_without_stream_is_named() -> None:
     assert "data table 'orders' has no stream" in str(worker.exception)
 
 
+@pytest.mark.slow
 def test_passing_trouble_at_start_is_waited_out() -> None:
     scene = Scene("shard-1")
     scene.stream = DeniedStream(DependencyException("busy", kind=ErrorKind.THROTTLED), 2)
@@ -342,6 +344,7 @@ def test_an_interrupt_hands_over_before_it_is_raised_again() -> None:
     assert worker.worker_status is WorkerStatus.SHUTDOWN
 
 
+@pytest.mark.slow
 def test_a_processor_thread_waiting_in_a_queue_is_visible() -> None:
     scene = Scene("a", "b")
     hang = threading.Event()

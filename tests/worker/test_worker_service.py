@@ -251,6 +251,7 @@ def test_reading_starts_where_the_configuration_says(position: InitialPosition, 
     assert world.journal.delivered("a") == expected
 
 
+@pytest.mark.slow
 def test_simulations_repeat_exactly() -> None:
     """What the other tests of this room rest on."""
 

@@ -1,0 +1,221 @@
+"""Giving leases away: marks, done processors, stopping workers; one path per rule."""
+
+from __future__ import annotations
+
+from holdings_driver import Driver, answers, only, row, writes
+
+from streamclient.core import events, leases
+from streamclient.core.events import ConsumerEnd
+from streamclient.core.leases import WriteKind, WriteOutcome
+from streamclient.model import ShardState, ShutdownReason
+
+
+def reader(**config: int) -> Driver:
+    """A driver that holds and reads shard ``a``."""
+    driver = Driver(row("a", checkpoint="i1"), **config)
+    started = only(driver.hold(), events.StartConsumer)
+    assert [(start.shard_info.shard_id, start.checkpoint) for start in started] == [("a", "i1")]
+    return driver
+
+
+# --- marks and hand-over ---------------------------------------------------------------------------------------------
+
+
+def mark(driver: Driver, stealer: str = "other") -> None:
+    driver.table["a"] = leases.apply_write(driver.table["a"], leases.steal(driver.table["a"], stealer)) or row("a")
+
+
+def test_mark_is_noticed_on_the_very_next_renewal() -> None:
+    """D-13; the lease stays renewed while its consumer finishes, and then goes to who asked."""
+    driver = reader()
+    mark(driver)
+    driver.now += 6
+    commands = driver.settle(driver.renew())
+    assert [stop.reason for stop in only(commands, events.StopConsumer)] == [ShutdownReason.STOLEN]
+    assert driver.table["a"] == row("a", "me", 2, stealer="other", checkpoint="i1")
+
+    assert answers(driver.settle(driver.checkpoint("a", "i2"))) == [(1, "stored")]
+    driver.settle(driver.stopped("a"))
+    assert driver.table["a"] == row("a", "other", 4, stealer="other", checkpoint="i2")
+    assert not driver.holdings.held
+
+
+def test_mark_is_noticed_in_a_scan_that_is_older_than_the_last_heartbeat() -> None:
+    """D-13."""
+    driver = reader()
+    mark(driver)
+    scanned = tuple(driver.table.values())
+    driver.send(events.TakeDue())
+    driver.table["a"] = row("a", "me", 1, checkpoint="i1")
+    driver.settle(driver.checkpoint("a", "i2"))
+    commands = driver.send(events.RowsRead(scanned))
+
+    assert [stop.reason for stop in only(commands, events.StopConsumer)] == [ShutdownReason.STOLEN]
+
+
+def test_mark_from_before_this_tenancy_is_not_believed() -> None:
+    driver = Driver(row("a", "me", 8, stealer="me"))
+    driver.hold()
+    driver.send(events.TakeDue())
+    commands = driver.send(events.RowsRead((row("a", "me", 8, stealer="other"),)))
+
+    assert not only(commands, events.StopConsumer)
+
+
+def test_marked_lease_that_waits_for_its_parents_is_handed_over_at_once() -> None:
+    """D-12."""
+    driver = Driver(row("p", "z", 3), row("a", parent_shard_ids={"p"}), row("b", "me", 1))
+    driver.hold()
+    assert driver.holdings.held["a"].state is ShardState.WAITING_ON_PARENT_SHARDS
+    assert "parent p is not finished" in driver.holdings.held["a"].reason
+    mark(driver)
+    driver.settle(driver.scan())
+
+    assert driver.table["a"].owner == driver.table["a"].stealer == "other"
+
+
+def test_marked_finished_lease_is_handed_over_without_a_consumer() -> None:
+    driver = Driver(row("a", checkpoint="SHARD_END"))
+    assert not only(driver.hold(), events.StartConsumer)
+    assert driver.holdings.held["a"].state is ShardState.SHUTDOWN_COMPLETE
+    mark(driver)
+    driver.now += 6
+    driver.settle(driver.renew())
+
+    assert driver.table["a"].owner == "other"
+
+
+def test_mark_of_a_worker_that_died_meanwhile_is_erased_and_reading_goes_on() -> None:
+    """D-25: handing over to a dead worker would leave the shard unread for a lease duration."""
+    driver = Driver(row("a", checkpoint="i1"), row("d", "other", 5))
+    driver.hold()
+    mark(driver)
+    first = driver.holdings.held["a"].identifier
+    for _ in range(5):
+        driver.now += 6
+        driver.settle(driver.renew())
+        driver.settle(driver.scan())
+    assert driver.table["a"].stealer == ""
+    commands = driver.settle(driver.stopped("a", identifier=first))
+
+    assert [start.shard_info.shard_id for start in only(commands, events.StartConsumer)] == ["a"]
+    assert driver.table["a"].owner == "me"
+    assert driver.holdings.held["a"].identifier != first
+
+
+def test_mark_of_a_joining_worker_without_any_lease_is_served() -> None:
+    driver = reader()
+    driver.now += 50
+    driver.send(events.Tick())
+    driver.stopped("a", identifier="t1")
+    driver.hold()
+    mark(driver, "joining")
+    driver.now += 6
+    driver.settle(driver.renew())
+    driver.settle(driver.stopped("a"))
+
+    assert driver.table["a"].owner == "joining"
+
+
+def test_no_consumer_starts_while_a_transfer_may_still_land() -> None:
+    """The transfer's fate is unknown, the mark turned out void: only an accepted write makes the lease safe again."""
+    driver = Driver(row("a", checkpoint="i1"), row("d", "other", 5))
+    driver.hold()
+    mark(driver)
+    driver.settle(driver.scan())
+    for _ in range(3):
+        driver.now += 6
+        driver.settle(driver.renew())
+    (transfer,) = writes(driver.stopped("a"))
+    assert transfer.kind is WriteKind.TRANSFER
+    driver.answer(transfer, WriteOutcome.UNCERTAIN)
+    driver.now += 3
+    assert not only(driver.scan(), events.StartConsumer)
+    commands = driver.settle(driver.read_back("a"))
+
+    assert driver.table["a"] == row("a", "me", 5, checkpoint="i1")
+    assert [start.shard_info.shard_id for start in only(commands, events.StartConsumer)] == ["a"]
+
+
+# --- done and stop ---------------------------------------------------------------------------------------------------
+
+
+def test_shard_whose_processor_is_done_is_released_and_not_taken_again() -> None:
+    """D-05."""
+    driver = reader()
+    commands = driver.settle(driver.stopped("a", ConsumerEnd.DONE))
+    assert writes(commands) == []
+    assert not driver.holdings.held
+    driver.now += 30
+
+    assert writes(driver.scan()) == []
+
+
+def test_shard_whose_processor_is_done_goes_to_another_worker() -> None:
+    driver = Driver(row("a"), row("b", "other", 4))
+    driver.hold()
+    driver.settle(driver.stopped("a", ConsumerEnd.DONE))
+
+    assert driver.table["a"].owner == driver.table["a"].stealer == "other"
+
+
+def test_stopping_worker_takes_nothing_and_hands_over_what_it_held() -> None:
+    """D-36: consumers stop first, with a checkpoint that works; then the lease goes straight to a live worker."""
+    driver = Driver(row("a"), row("b", "other", 4), row("f", checkpoint="SHARD_END"))
+    driver.hold()
+    driver.now += 6
+    driver.others_renew()
+    driver.settle(driver.scan())
+    commands = driver.settle(driver.send(events.StopRequested()))
+    assert [stop.reason for stop in only(commands, events.StopConsumer)] == [ShutdownReason.STOLEN]
+    assert not driver.holdings.is_drained
+
+    assert answers(driver.settle(driver.checkpoint("a", "i9"))) == [(1, "stored")]
+    driver.settle(driver.stopped("a"))
+    assert driver.holdings.is_drained
+    assert driver.table["a"] == row("a", "other", 3, stealer="other", checkpoint="i9")
+
+
+def test_stopping_worker_avoids_a_neighbour_that_is_leaving_too() -> None:
+    """The leaving one is less loaded, and would be chosen otherwise."""
+    driver = Driver(
+        row("a"), row("b", "leaving", 4), row("c", "leaving", 4), row("d", "staying", 4), row("e", "staying", 4)
+    )
+    driver.hold()
+    driver.now += 6
+    driver.others_renew()
+    driver.table["c"] = row("c", "staying", 6, stealer="staying")
+    driver.settle(driver.scan())
+    driver.send(events.StopRequested())
+    driver.settle(driver.stopped("a"))
+
+    assert driver.table["a"].owner == "staying"
+
+
+def test_stopping_worker_without_living_neighbours_leaves_its_rows() -> None:
+    driver = reader()
+    driver.send(events.StopRequested())
+    driver.settle(driver.stopped("a"))
+
+    assert driver.holdings.is_drained
+    assert driver.table["a"].owner == "me"
+
+
+def test_take_accepted_after_the_stop_is_handed_on() -> None:
+    driver = Driver(row("a"), row("b", "other", 4))
+    (take,) = writes(driver.scan())
+    driver.send(events.StopRequested())
+    assert not driver.holdings.is_drained
+    driver.settle(driver.answer(take))
+
+    assert driver.table["a"].owner == driver.table["a"].stealer == "other"
+    assert driver.holdings.is_drained
+
+
+def test_stopping_worker_passes_on_what_is_handed_to_it() -> None:
+    driver = reader()
+    driver.table |= {"b": row("b", "other", 4), "c": row("c", "me", 4, stealer="me")}
+    driver.send(events.StopRequested())
+    driver.settle(driver.scan())
+
+    assert driver.table["c"].owner == driver.table["c"].stealer == "other"
