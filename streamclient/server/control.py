@@ -36,7 +36,7 @@ class Control:
         self._service = service
 
     def shards(self, table: str) -> Sequence[ShardView]:
-        """Every listed shard of the table's stream, open and closed."""
+        """Every listed shard: closed ones, parents first, then the open ones in key order, so neighbours can merge."""
         return self._engine.shards(table)
 
     def split(

@@ -45,9 +45,16 @@ def stream_of(state: ServerState, table_name: str) -> Stream:
 
 
 def view_shards(state: ServerState, table_name: str) -> list[ShardView]:
-    """The listed shards, parents before their children."""
+    """The listed shards: closed ones, parents before their children, then the open ones in the order of their keys.
+
+    Open shards share out the whole key space, so open neighbours in the list are those that can be merged.
+    """
     stream = stream_of(state, table_name)
-    return [_view(shard) for shard in stream.listed(state.clock.now_micros())]
+    shards = sorted(
+        stream.listed(state.clock.now_micros()),
+        key=lambda shard: (shard.is_open, shard.definition.begin if shard.is_open else b""),
+    )
+    return [_view(shard) for shard in shards]
 
 
 def _view(shard: Shard) -> ShardView:

@@ -395,7 +395,11 @@ def test_default_split_keeps_partition_keys_whole() -> None:
     driver.engine.split_shard("t")
     assert [view.key_range for view in driver.engine.shards("t")][-1] == "[('b',), INF_MAX)"
     driver.engine.split_shard("t")
-    assert [view.key_range for view in driver.engine.shards("t")][-1] == "[('a', 2), ('b',))"
+    assert [view.key_range for view in driver.engine.shards("t") if view.is_open] == [
+        "[INF_MIN, ('a', 2))",
+        "[('a', 2), ('b',))",
+        "[('b',), INF_MAX)",
+    ]
 
 
 def bound(value: object) -> bytes:
@@ -712,3 +716,19 @@ def test_parents_first_helper_does_not_rely_on_the_listing(driver: Driver) -> No
     shards = driver.describe_shards(driver.stream_id())
 
     assert parents_first(shards[::-1])[0].shard_id == shards[0].shard_id
+
+
+def test_open_neighbours_in_the_list_of_shards_can_be_merged() -> None:
+    """Open shards are listed in key order, whatever order they were made in."""
+    from streamclient.server import LocalTablestore
+    from tests.rounds.scene import TABLE, make_table
+
+    with LocalTablestore() as local:
+        make_table(local.client())
+        first, second = local.split(TABLE, at=("m",))
+        local.split(TABLE, second, at=("t",))
+        local.split(TABLE, first, at=("f",))
+        names = [shard.shard_id for shard in local.shards(TABLE) if shard.is_open]
+        local.merge(TABLE, names[1], names[2])
+
+        assert sum(shard.is_open for shard in local.shards(TABLE)) == 3
