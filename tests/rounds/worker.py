@@ -9,13 +9,44 @@ from pathlib import Path
 
 from tablestore import OTSClient
 
-from streamclient import ClientConfig, StreamConfig, Worker
+from streamclient import (
+    ClientConfig,
+    InitializationInput,
+    IRecordProcessor,
+    ProcessRecordsInput,
+    ShutdownInput,
+    ShutdownReason,
+    StreamConfig,
+    Worker,
+)
 from streamclient.testing.deliveries import DeliveryRecorder
 
 LEASE_DURATION_MILLIS = 3_000
 """Short, so that a killed worker's shards move within a round; heartbeats keep a fifth of it, for a busy machine."""
 
 HEARTBEAT_MILLIS = 600
+
+
+WORK_SECONDS = 0.06
+"""How long a batch takes, so that a kill often falls between a batch and its checkpoint."""
+
+
+class Working(IRecordProcessor):
+    """Takes its time, then checkpoints."""
+
+    def __init__(self) -> None:
+        self._pause = threading.Event()
+
+    def initialize(self, initialization_input: InitializationInput) -> None:
+        pass
+
+    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
+        self._pause.wait(WORK_SECONDS)
+        process_records_input.checkpointer.checkpoint()
+
+    def shutdown(self, shutdown_input: ShutdownInput) -> None:
+        if shutdown_input.shutdown_reason is ShutdownReason.TERMINATE:
+            shutdown_input.checkpointer.checkpoint()
 
 
 def client_config() -> ClientConfig:
@@ -60,7 +91,9 @@ def main() -> None:
         max_records=options.max_records,
     )
     with Path(options.lines).open("a", encoding="utf-8") as lines:
-        worker = Worker(options.name, client_config(), stream_config, lambda: DeliveryRecorder(options.name, lines))
+        worker = Worker(
+            options.name, client_config(), stream_config, lambda: DeliveryRecorder(options.name, lines, Working())
+        )
         thread = threading.Thread(target=worker.run, name="worker")
         thread.start()
         while thread.is_alive() and not stop.wait(0.2):

@@ -89,6 +89,7 @@ def test_files_of_old_and_new_schemas_are_read_together(spark: Any, tmp_path: Pa
     write(spark, sink, StoredShard("s3", [put(4, 4, v=2**60)]))
     write(spark, sink, StoredShard("s4", [put(5, 5, v=b"hi"), put(6, 6, v=1e10), put(7, 7, v=True)]))
     write(spark, sink, StoredShard("s5", [put(8, 8, v=1e10)]))
+    write(spark, sink, StoredShard("s6", [put(9, 9, v=b"ho")]))
 
     assert rows(read_changes(spark, tmp_path), "pk", "v") == [
         (1, "1"),
@@ -99,6 +100,7 @@ def test_files_of_old_and_new_schemas_are_read_together(spark: Any, tmp_path: Pa
         (6, "1.0E10"),
         (7, "true"),
         (8, "1.0E10"),
+        (9, "base64:aG8="),
     ]
 
 
