@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import logging
+import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from streamclient.testing.deliveries import read_deliveries, read_history
 from streamclient.testing.fleet import Fleet
 
 CHANGES = 12_000
-WRITE_SECONDS = 35.0
+WRITE_SECONDS = 30.0
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -35,7 +37,6 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> int:
     """Run the demo; 0 only if lake and table are equal."""
     options = parse_arguments()
-    logging.basicConfig(level=logging.ERROR)
     try:
         find_java()
     except StreamClientError as error:
@@ -63,7 +64,8 @@ def judge(stage: Stage, acknowledged: int) -> Outcome:
     stream_id = stage.streams.list_stream(TABLE)[0].stream_id
     history = read_history(stage.streams, stream_id)
     deliveries = read_deliveries(sorted(stage.directory.glob("*.lines")))
-    spark = local_session("demo-comparison")
+    with errors_into(stage.directory / "comparison.log"):
+        spark = local_session("demo-comparison")
     try:
         return compare(
             spark,
@@ -76,6 +78,20 @@ def judge(stage: Stage, acknowledged: int) -> Outcome:
         )
     finally:
         spark.stop()
+
+
+@contextmanager
+def errors_into(log: Path) -> Iterator[None]:
+    """Send standard error to a file while Spark's launcher greets the world; a failure still raises."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with log.open("ab") as target:
+        os.dup2(target.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def summarize(outcome: Outcome, stage: Stage, seconds: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -35,7 +36,6 @@ class Beat:
     """Something that happens once the writer has written this share of its changes."""
 
     share: float
-    text: str
     action: Callable[[], str]
 
 
@@ -75,11 +75,12 @@ class Stage:
         self.fleet.start(name, command)
         return f"{name} starts"
 
-    def kill_worker(self, name: str) -> str:
-        """Shoot a worker: no clean-up, no hand-over."""
-        held = sum(lease.owner == name for lease in self.leases())
-        self.fleet.processes[name].kill()
-        return f"kill -9 {name}, which held {held} leases"
+    def kill_busiest(self) -> str:
+        """Shoot the worker that reads the most shards: no clean-up, no hand-over."""
+        reading = Counter(lease.owner for lease in self.leases() if not lease.is_finished)
+        victim = max(self.fleet.running(), key=lambda process: reading[process.name])
+        victim.kill()
+        return f"kill -9 {victim.name}, which was reading {reading[victim.name]} shards"
 
     def split_largest(self) -> str:
         """Split the open shard with the most records."""
@@ -115,14 +116,16 @@ class Stage:
 def script(stage: Stage) -> list[Beat]:
     """The story: shards split and merge under the fleet, one worker dies, another joins."""
     return [
-        Beat(0.08, "split", stage.split_largest),
-        Beat(0.18, "split", stage.split_largest),
-        Beat(0.28, "split", stage.split_largest),
-        Beat(0.40, "kill", lambda: stage.kill_worker(FIRST_WORKERS[1])),
-        Beat(0.50, "merge", stage.merge_smallest),
-        Beat(0.60, "join", lambda: stage.start_worker(LATE_WORKER)),
-        Beat(0.72, "split", stage.split_largest),
-        Beat(0.85, "merge", stage.merge_smallest),
+        Beat(0.04, stage.split_largest),
+        Beat(0.07, stage.split_largest),
+        Beat(0.10, stage.split_largest),
+        Beat(0.13, stage.split_largest),
+        Beat(0.16, stage.split_largest),
+        Beat(0.35, stage.kill_busiest),
+        Beat(0.42, lambda: stage.start_worker(LATE_WORKER)),
+        Beat(0.55, stage.merge_smallest),
+        Beat(0.70, stage.split_largest),
+        Beat(0.85, stage.merge_smallest),
     ]
 
 
@@ -174,22 +177,19 @@ def follow(stage: Stage, writer: Writer, count: int) -> None:
             stage.say(beats.pop(0).action())
         if time.monotonic() - shown > PROGRESS_SECONDS:
             shown = time.monotonic()
-            stage.say(progress(stage, writer.acknowledged))
+            stage.say(progress(stage, writer))
         if writer.is_done:
             return
 
 
-def progress(stage: Stage, acknowledged: int) -> str:
-    """One line: what is written and delivered, and who holds what."""
+def progress(stage: Stage, writer: Writer) -> str:
+    """One line: what is written and delivered, and who reads how many shards."""
     leases = stage.leases()
-    owners = sorted({lease.owner for lease in leases if lease.owner})
-    held = "  ".join(
-        f"{owner}: {sum(lease.owner == owner and not lease.is_finished for lease in leases)}" for owner in owners
-    )
+    reading = Counter(lease.owner for lease in leases if lease.owner and not lease.is_finished)
+    owners = "  ".join(f"{process.name}: {reading[process.name]}" for process in stage.fleet.running())
     finished = sum(lease.is_finished for lease in leases)
-    return (
-        f"written {acknowledged:6d}  delivered {stage.delivered():6d}  open shards by owner: {held}  ended: {finished}"
-    )
+    delivered = stage.delivered()
+    return f"written {writer.acknowledged:6d}  delivered {delivered:6d}  shards read by {owners}  ended: {finished}"
 
 
 def catch_up(stage: Stage) -> None:

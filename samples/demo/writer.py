@@ -78,11 +78,10 @@ class Writer:
         request = BatchWriteRowRequest()
         request.add(TableInBatchWriteRowItem(TABLE, [_item(change) for change in batch]))
         response = self._client.batch_write_row(request)
-        for items in (response.get_put(), response.get_update(), response.get_delete()):
-            for item in items:
-                if not item.is_ok:
-                    raise RuntimeError(f"the server refused a row: {item.error_code} {item.error_message}")
-                self.acknowledged += 1
+        if not response.is_all_succeed():
+            failed = response.get_failed_of_put() + response.get_failed_of_update() + response.get_failed_of_delete()
+            raise RuntimeError(f"the server refused a row: {failed[0].error_code} {failed[0].error_message}")
+        self.acknowledged += len(batch)
 
 
 def _batches(source: Iterator[Change]) -> Iterator[list[Change]]:
