@@ -14,6 +14,7 @@ from tablestore.connection import ConnectionPool
 
 from streamclient.config import ClientConfig
 from streamclient.errors import ConfigurationError
+from streamclient.wire.sdk_logging import silence
 
 SHORTEST_TIMEOUT_SECONDS = 1.0
 """Below this a slow network is told from a dead one by luck; leases of a few seconds occur only in tests."""
@@ -38,9 +39,10 @@ def check_client(client: Any) -> OTSClient:
 
 
 def without_retries(client: OTSClient) -> OTSClient:
-    """A client like the given one, on the same connections, whose calls fail at once instead of being repeated."""
+    """A client like the given one, on the same connections, whose calls fail at once, silently, and once only."""
     own = copy(client)
     own.retry_policy = NoRetryPolicy()
+    silence(own)
     return own
 
 
