@@ -6,46 +6,46 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from streamclient._version import __version__
-from streamclient.config import ClientConfig, StreamConfig
-from streamclient.errors import (
-    ApplicationException,
-    CodecError,
-    ConfigurationError,
-    DependencyException,
-    ErrorKind,
-    ShutdownException,
-    StreamClientError,
-    StreamClientException,
-    TrimmedDataException,
-)
-from streamclient.interfaces import (
-    ILeaseManager,
-    IRecordProcessor,
-    IRecordProcessorCheckpointer,
-    IRecordProcessorFactory,
-    IRetryStrategy,
-    IShutdownMarker,
-    RetryableAction,
-)
-from streamclient.model import (
-    CheckpointPosition,
-    InitializationInput,
-    InitialPosition,
-    Lease,
-    ProcessRecordsInput,
-    Shard,
-    ShardInfo,
-    ShardState,
-    ShardStatus,
-    ShutdownInput,
-    ShutdownReason,
-    TrimmedDataPolicy,
-    WorkerStatus,
-)
-from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
 
 if TYPE_CHECKING:
+    from streamclient.config import ClientConfig, StreamConfig
+    from streamclient.errors import (
+        ApplicationException,
+        CodecError,
+        ConfigurationError,
+        DependencyException,
+        ErrorKind,
+        ShutdownException,
+        StreamClientError,
+        StreamClientException,
+        TrimmedDataException,
+    )
+    from streamclient.interfaces import (
+        ILeaseManager,
+        IRecordProcessor,
+        IRecordProcessorCheckpointer,
+        IRecordProcessorFactory,
+        IRetryStrategy,
+        IShutdownMarker,
+        RetryableAction,
+    )
     from streamclient.lease import LeaseManager, MemoryLeaseManager
+    from streamclient.model import (
+        CheckpointPosition,
+        InitializationInput,
+        InitialPosition,
+        Lease,
+        ProcessRecordsInput,
+        Shard,
+        ShardInfo,
+        ShardState,
+        ShardStatus,
+        ShutdownInput,
+        ShutdownReason,
+        TrimmedDataPolicy,
+        WorkerStatus,
+    )
+    from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
     from streamclient.stream import TablestoreStreamApi
     from streamclient.worker import Worker
 
@@ -93,17 +93,61 @@ __all__ = [
     "__version__",
 ]
 
-_LOADED_WHEN_USED = {
-    "LeaseManager": "streamclient.lease",
-    "MemoryLeaseManager": "streamclient.lease",
-    "TablestoreStreamApi": "streamclient.stream",
-    "Worker": "streamclient.worker",
+_HOMES = {
+    "ApplicationException": "errors",
+    "CheckpointPosition": "model",
+    "ClientConfig": "config",
+    "CodecError": "errors",
+    "ColumnOperation": "records",
+    "ConfigurationError": "errors",
+    "DependencyException": "errors",
+    "ErrorKind": "errors",
+    "ILeaseManager": "interfaces",
+    "IRecordProcessor": "interfaces",
+    "IRecordProcessorCheckpointer": "interfaces",
+    "IRecordProcessorFactory": "interfaces",
+    "IRetryStrategy": "interfaces",
+    "IShutdownMarker": "interfaces",
+    "InitialPosition": "model",
+    "InitializationInput": "model",
+    "Lease": "model",
+    "LeaseManager": "lease",
+    "MemoryLeaseManager": "lease",
+    "ProcessRecordsInput": "model",
+    "RecordColumn": "records",
+    "RecordType": "records",
+    "RetryableAction": "interfaces",
+    "SequenceInfo": "records",
+    "Shard": "model",
+    "ShardInfo": "model",
+    "ShardState": "model",
+    "ShardStatus": "model",
+    "ShutdownException": "errors",
+    "ShutdownInput": "model",
+    "ShutdownReason": "model",
+    "StreamClientError": "errors",
+    "StreamClientException": "errors",
+    "StreamConfig": "config",
+    "StreamRecord": "records",
+    "TablestoreStreamApi": "stream",
+    "TrimmedDataException": "errors",
+    "TrimmedDataPolicy": "model",
+    "Worker": "worker",
+    "WorkerStatus": "model",
 }
-"""These pull in the SDK or the scheduler, together most of a second: too much for a program that only wants types."""
+"""Public name to the module that has it. Everything is loaded when it is first used: the upper floors pull in the SDK
+or the scheduler, together most of a second, and even plain values take a twentieth, which a command line feels."""
 
 
 def __getattr__(name: str) -> Any:
-    """Load a class of the upper floors when it is first used."""
-    if name in _LOADED_WHEN_USED:
-        return getattr(import_module(_LOADED_WHEN_USED[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Load a public name when it is first used."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"streamclient.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """The public names, loaded or not."""
+    return sorted({*globals(), *__all__})

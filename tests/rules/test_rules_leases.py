@@ -165,7 +165,7 @@ def test_whoever_lost_its_lease_stores_nothing(scene: Scene) -> None:
                 leases.is_severed = True
                 scene.until(lambda: scene.lease(scene.root).owner == "w2")
                 assert "the lease is lost" in first.shard_statuses()[scene.root].reason
-                scene.until(lambda: scene.diary.batches(worker="w2") == [["a1"]])
+                scene.until(lambda: scene.diary.accepted() == ["a1"])
                 stored = scene.lease(scene.root).checkpoint
                 held.open()
                 scene.until(lambda: scene.diary.shutdowns(worker="w1") == [ShutdownReason.ZOMBIE])

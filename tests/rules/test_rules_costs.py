@@ -1,0 +1,69 @@
+"""Rules about cost: what a worker asks of the status table and of the stream, counted by the server."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from rules_scene import TABLE, Scene, gate, is_well
+
+pytestmark = pytest.mark.slow
+
+SHARDS = 12
+CONFIG = {"lease_duration_millis": 3_000, "taker_interval_millis": 300, "renewer_interval_millis": 300}
+ROUNDS = 4
+
+
+def test_heartbeats_and_scans_are_shared_by_all_leases(scene: Scene) -> None:
+    """Requests grow with time, not with leases: one scan per interval, heartbeats in batches, no read of single rows.
+
+    Children that wait for their parents cost nothing on top.
+    """
+    shards = [scene.root]
+    for number in range(SHARDS - 1):
+        shards += scene.split(shards.pop(), f"{number + 1:03}")
+    with gate() as held, scene.worker(**CONFIG) as worker:
+        scene.diary.on_process = lambda writer, given: held.hold()
+        scene.until(lambda: all(scene.diary.starts(shard) for shard in shards))
+        scene.write("000")
+        assert held.entered.wait(30)
+        children = scene.split(shards[0], "0005")
+        scene.until(lambda: all(scene.row(child) is not None for child in children))
+        scene.until(lambda: scene.lease(children[0]).owner == scene.lease(children[1]).owner == "w1")
+        leases = len(scene.leases.list_leases())
+        start = time.monotonic()
+        scene.local.reset_requests()
+        scene.until(lambda: written_rows(scene) >= ROUNDS * leases)
+        intervals = (time.monotonic() - start) / 0.3
+        requests = {count.operation: count for count in scene.local.requests() if count.table == "orders_status"}
+        assert is_well(worker)
+        held.open()
+
+    assert set(requests) <= {"BatchWriteRow", "GetRange"}
+    assert requests["GetRange"].requests <= intervals + 3
+    assert requests["BatchWriteRow"].requests <= 2 * (ROUNDS + 1)
+
+
+def written_rows(scene: Scene) -> int:
+    return sum(count.rows_written for count in scene.local.requests() if count.operation == "BatchWriteRow")
+
+
+def test_an_idle_shard_is_read_ever_more_rarely(scene: Scene) -> None:
+    """From every 20 ms to the longest pause of the configuration; here two reads in two such pauses, not fifty."""
+    with scene.worker(max_idle_poll_interval_millis=1_000):
+        scene.until(lambda: scene.requests("GetStreamRecord", TABLE) >= 7)
+        before = scene.requests("GetStreamRecord", TABLE)
+        threading.Event().wait(2.0)
+        reads = scene.requests("GetStreamRecord", TABLE) - before
+
+    assert 1 <= reads <= 4
+
+
+def test_empty_batches_are_delivered_only_on_request(scene: Scene) -> None:
+    with scene.worker():
+        scene.until(lambda: scene.requests("GetStreamRecord", TABLE) >= 6)
+    assert scene.diary.batches() == []
+
+    with scene.worker(deliver_empty_batches=True):
+        scene.until(lambda: scene.diary.batches()[:2] == [[], []])

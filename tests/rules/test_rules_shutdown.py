@@ -1,0 +1,76 @@
+"""Rules about stopping: nothing is abandoned, and nothing takes for ever."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from rules_scene import Scene, Writer, gate
+
+from streamclient import ProcessRecordsInput, ShutdownReason, WorkerStatus
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_shutdown_during_a_batch_stores_it_tells_the_processor_and_hands_over(scene: Scene) -> None:
+    """The next worker continues right behind that batch, long before a lease could expire, and repeats nothing."""
+    shards = scene.split(scene.root, "m")
+    keys = dict(zip(shards, ("a", "z"), strict=True))
+    with gate() as held:
+
+        def process(writer: Writer, given: ProcessRecordsInput) -> None:
+            if writer.worker == "w1":
+                held.hold()
+            given.checkpointer.checkpoint()
+
+        scene.diary.on_process = process
+        with scene.worker("w1") as first, scene.worker("w2"):
+            scene.until(lambda: all(scene.row(shard) for shard in shards))
+            scene.until(lambda: {scene.lease(shard).owner for shard in shards} == {"w1", "w2"})
+            mine = next(shard for shard in shards if scene.lease(shard).owner == "w1")
+            scene.write(f"{keys[mine]}1")
+            assert held.entered.wait(30)
+            stopper = threading.Thread(target=first.shutdown)
+            stopper.start()
+            scene.scans_pass(4)
+            assert first.worker_status is WorkerStatus.RUNNING
+            assert scene.lease(mine).owner == "w1"
+            held.open()
+            stopper.join(30)
+            assert first.worker_status is WorkerStatus.SHUTDOWN
+            assert scene.diary.shutdowns(mine, "w1") == [ShutdownReason.STOLEN]
+            scene.write(f"{keys[mine]}2")
+            scene.until(lambda: scene.diary.accepted(mine) == [f"{keys[mine]}1", f"{keys[mine]}2"])
+
+    assert scene.diary.batches(mine, "w2") == [[f"{keys[mine]}2"]]
+    assert ShutdownReason.ZOMBIE not in scene.diary.shutdowns()
+
+
+def test_a_shutdown_ends_in_bounded_time_although_a_processor_hangs(scene: Scene) -> None:
+    """Every other processor is told and its lease handed over; the one that hangs stores nothing afterwards."""
+    shards = scene.split(scene.root, "m")
+    with gate() as held:
+        late: list[str] = []
+
+        def process(writer: Writer, given: ProcessRecordsInput) -> None:
+            if writer.shard_id == shards[0]:
+                held.hold()
+                try:
+                    given.checkpointer.checkpoint()
+                except Exception as error:
+                    late.append(type(error).__name__)
+                    held.entered.clear()
+
+        scene.diary.on_process = process
+        with scene.worker("w1", shutdown_timeout_millis=1_000) as first:
+            scene.until(lambda: all(scene.diary.starts(shard) for shard in shards))
+            scene.write("a1")
+            assert held.entered.wait(30)
+            assert first.shutdown()
+            assert first.worker_status is WorkerStatus.SHUTDOWN
+            assert scene.diary.shutdowns(shards[1]) == [ShutdownReason.STOLEN]
+            assert scene.diary.shutdowns(shards[0]) == []
+            held.open()
+            scene.until(lambda: late == ["ShutdownException"])
+
+    assert scene.lease(shards[0]).checkpoint == "TRIM_HORIZON"
