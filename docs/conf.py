@@ -1,6 +1,9 @@
 """Sphinx configuration. Build with ``make docs``; warnings are errors."""
 
+from pathlib import Path
+
 from streamclient import __version__
+from streamclient.core.lifecycle import TRANSITIONS
 
 project = "streamclient"
 author = "The streamclient authors"
@@ -19,10 +22,6 @@ suppress_warnings = ["misc.highlighting_failure"]
 
 def write_lifecycle(app: object) -> None:
     """Draw the consumer's life from the transition table itself, so that the page cannot go stale."""
-    from pathlib import Path
-
-    from streamclient.core.lifecycle import TRANSITIONS
-
     lines = ["| While it is | and this happens | it becomes |", "|---|---|---|"]
     lines += [f"| {phase.value} | {outcome.value} | {after.value} |" for (phase, outcome), after in TRANSITIONS.items()]
     target = Path(__file__).parent / "_generated" / "lifecycle.md"
