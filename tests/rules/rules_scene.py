@@ -13,17 +13,28 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
-from tablestore import CapacityUnit, Condition, ReservedThroughput, Row, RowExistenceExpectation, TableMeta, TableOptions
+from tablestore import (
+    CapacityUnit,
+    Condition,
+    ReservedThroughput,
+    Row,
+    RowExistenceExpectation,
+    TableMeta,
+    TableOptions,
+)
 
 from streamclient import (
+    CheckpointPosition,
     ClientConfig,
     DependencyException,
     ErrorKind,
     InitializationInput,
     IRecordProcessor,
+    IRetryStrategy,
     Lease,
     LeaseManager,
     ProcessRecordsInput,
+    RetryableAction,
     ShutdownInput,
     ShutdownReason,
     StreamConfig,
@@ -33,7 +44,7 @@ from streamclient import (
 from streamclient.core.leases import LeaseWrite, WriteOutcome
 from streamclient.lease.store import WriteAnswer
 from streamclient.lease.verbs import check_write
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from streamclient.stream import ReadRetry, StreamSpecification, TablestoreStreamApi
 
 if TYPE_CHECKING:
     from streamclient.server import LocalTablestore
@@ -47,7 +58,7 @@ LONG_LEASE_MILLIS = 120_000
 """Far beyond ``PATIENCE_SECONDS``: what happens within a test did not happen because a lease expired."""
 
 SHORT_LEASE_MILLIS = 6_000
-"""For tests that wait for heartbeats: a worker sends one when a third of the duration has passed since the last write."""
+"""For tests that wait for heartbeats: one is due when a third of the duration has passed since the last write."""
 
 QUICK: dict[str, Any] = {
     "lease_duration_millis": LONG_LEASE_MILLIS,
@@ -146,6 +157,16 @@ class Writer(IRecordProcessor):
         self.diary.on_shutdown(self, shutdown_input)
 
 
+class Never(IRetryStrategy):
+    """Tries nothing again."""
+
+    def should_retry(self, action: RetryableAction, error: Exception, retries: int) -> bool:
+        return False
+
+    def backoff_millis(self, action: RetryableAction, error: Exception, retries: int) -> int:
+        raise AssertionError("there is nothing to wait for")
+
+
 class SeveredLeases(LeaseManager):
     """The way of one worker to the status table, which a test can cut while other workers keep theirs."""
 
@@ -229,6 +250,16 @@ class Scene:
                 return None
             raise
 
+    def share(self, *shard_ids: str) -> None:
+        """Give w1 the finished root and the first child, w2 the second one; nothing in that is worth moving."""
+        first, second = shard_ids
+        root = frozenset({self.root})
+        self.store(
+            Lease(self.root, self.stream_id, owner="w1", checkpoint=CheckpointPosition.SHARD_END),
+            Lease(first, self.stream_id, owner="w1", parent_shard_ids=root),
+            Lease(second, self.stream_id, owner="w2", parent_shard_ids=root),
+        )
+
     def mark(self, shard_id: str, stealer: str) -> None:
         """Ask the owner for a lease, as another worker would."""
         assert self.leases.steal_lease(self.lease(shard_id), stealer)
@@ -248,8 +279,14 @@ class Scene:
         executor: Executor | None = None,
         lease_manager: LeaseManager | None = None,
         max_records: int = 5,
+        is_impatient: bool = False,
         **config: Any,
     ) -> Worker:
+        """A worker; an impatient one meets each error of the service itself, for nothing below it tries again."""
+        patience: dict[str, Any] = {}
+        if is_impatient:
+            config["lease_manager_retry_strategy"] = Never()
+            patience["stream_api"] = TablestoreStreamApi(self.local.client(), retry=ReadRetry(retries=0))
         return Worker(
             name,
             ClientConfig(**{**QUICK, **config}),
@@ -262,6 +299,7 @@ class Scene:
             lambda: Writer(self.diary, name),
             executor,
             lease_manager,
+            **patience,
         )
 
     def severed_leases(self, **config: Any) -> SeveredLeases:

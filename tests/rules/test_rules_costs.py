@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 
 import pytest
@@ -16,8 +15,9 @@ ROUNDS = 4
 
 
 def test_heartbeats_and_scans_are_shared_by_all_leases(scene: Scene) -> None:
-    """Requests grow with time, not with leases: one scan per interval, heartbeats in batches, no read of single rows.
+    """Requests grow with time, not with leases: one scan and one batch of heartbeats per interval, and nothing else.
 
+    Leases that were taken at different times fall due in different intervals, so a batch need not hold all of them.
     Children that wait for their parents cost nothing on top.
     """
     shards = [scene.root]
@@ -42,7 +42,8 @@ def test_heartbeats_and_scans_are_shared_by_all_leases(scene: Scene) -> None:
 
     assert set(requests) <= {"BatchWriteRow", "GetRange"}
     assert requests["GetRange"].requests <= intervals + 3
-    assert requests["BatchWriteRow"].requests <= 2 * (ROUNDS + 1)
+    assert requests["BatchWriteRow"].requests <= intervals + 3
+    assert requests["BatchWriteRow"].rows_written >= 4 * requests["BatchWriteRow"].requests
 
 
 def written_rows(scene: Scene) -> int:
@@ -50,14 +51,13 @@ def written_rows(scene: Scene) -> int:
 
 
 def test_an_idle_shard_is_read_ever_more_rarely(scene: Scene) -> None:
-    """From every 20 ms to the longest pause of the configuration; here two reads in two such pauses, not fifty."""
+    """From every 20 ms to the longest pause of the configuration, less a quarter of jitter."""
     with scene.worker(max_idle_poll_interval_millis=1_000):
-        scene.until(lambda: scene.requests("GetStreamRecord", TABLE) >= 7)
-        before = scene.requests("GetStreamRecord", TABLE)
-        threading.Event().wait(2.0)
-        reads = scene.requests("GetStreamRecord", TABLE) - before
+        scene.until(lambda: scene.requests("GetStreamRecord", TABLE) >= 8)
+        start = time.monotonic()
+        scene.until(lambda: scene.requests("GetStreamRecord", TABLE) >= 10)
 
-    assert 1 <= reads <= 4
+    assert time.monotonic() - start > 1.4
 
 
 def test_empty_batches_are_delivered_only_on_request(scene: Scene) -> None:

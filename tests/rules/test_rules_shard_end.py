@@ -131,12 +131,14 @@ def test_a_shard_whose_processor_is_done_is_read_on_by_another_worker(scene: Sce
             given.shutdown_marker.mark_for_process_done()
 
     scene.diary.on_process = process
-    shards = scene.split(scene.root, "m")
+    left, right = scene.split(scene.root, "m")
+    scene.share(left, right)
     with scene.worker("w1"), scene.worker("w2") as second:
-        scene.until(lambda: all(scene.row(shard) for shard in shards))
-        scene.until(lambda: {scene.lease(shard).owner for shard in shards} == {"w1", "w2"})
+        scene.until(lambda: len(scene.diary.starts()) == 2)
         scene.write("a1", "z1")
         scene.until(lambda: ShutdownReason.PROCESS_DONE in scene.diary.shutdowns(worker="w1"))
+        scene.until(lambda: scene.lease(left).owner == "w2")
         scene.write("a2", "z2")
         scene.until(lambda: sorted(scene.diary.accepted()) == ["a1", "a2", "z1", "z2"])
+        assert len(scene.diary.starts(left, "w1")) == 1
         assert is_well(second)

@@ -1,0 +1,107 @@
+"""Rules about creating and deleting rows, where minutes matter: decisions alone, on a clock of the test's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from random import Random
+
+from streamclient import ClientConfig, InitialPosition, Lease
+from streamclient.core.events import (
+    Command,
+    Event,
+    ListShards,
+    ReadRow,
+    RenewDue,
+    RowReadBack,
+    RowsRead,
+    ShardsListed,
+    StopConsumer,
+    SyncDue,
+    TakeDue,
+    WriteAnswered,
+    WriteLease,
+)
+from streamclient.core.holdings import Holdings
+from streamclient.core.leases import LeaseWrite, WriteKind, WriteOutcome
+from streamclient.core.shards import ABSENCE_SECONDS
+from streamclient.model import Shard
+
+KEPT = tuple(Shard(name) for name in ("s1", "s2", "s3"))
+
+
+class Decisions:
+    """The decisions of one worker; everything it is told is told by the test."""
+
+    def __init__(self, worker: str) -> None:
+        numbers = count()
+        self.now = 0.0
+        self.holdings = Holdings(
+            worker,
+            "stream",
+            ClientConfig(auto_steal_lease=False),
+            InitialPosition.oldest(),
+            Random(1),
+            new_identifier=lambda: f"tenancy-{next(numbers)}",
+            wall_start_micros=0,
+        )
+
+    def tell(self, event: Event) -> list[Command]:
+        return self.holdings.handle(event, self.now)
+
+    def writes(self, event: Event) -> list[LeaseWrite]:
+        return [command.write for command in self.tell(event) if isinstance(command, WriteLease)]
+
+
+def others(now: float) -> tuple[Lease, ...]:
+    """Rows that workers b to d keep alive; the shard of the last one left the stream."""
+    names = [("s1", "b"), ("s2", "c"), ("s3", "d"), ("gone", "c")]
+    return tuple(Lease(key, "stream", owner=owner, counter=int(now), checkpoint="it") for key, owner in names)
+
+
+def first_delete(worker: str, listings: Sequence[Sequence[Shard]], seconds: float) -> float | None:
+    """When a worker deletes a row, if it is shown these listings in turn, one every ten seconds."""
+    decisions = Decisions(worker)
+    for step in range(int(seconds / 10)):
+        decisions.now = step * 10.0
+        decisions.tell(TakeDue())
+        decisions.tell(RowsRead(others(decisions.now)))
+        decisions.tell(SyncDue())
+        writes = decisions.writes(ShardsListed(tuple(listings[step % len(listings)])))
+        if any(write.kind is WriteKind.DELETE for write in writes):
+            return decisions.now
+    return None
+
+
+def test_a_row_is_deleted_only_by_the_leader_and_only_after_long_absence() -> None:
+    """A listing that is older than the rows, or lacks a page, never costs a lease."""
+    assert first_delete("a", [KEPT], 900) == ABSENCE_SECONDS
+    assert first_delete("z", [KEPT], 900) is None
+
+
+def test_a_shard_that_is_listed_now_and_then_is_never_deleted() -> None:
+    assert first_delete("a", [KEPT, (*KEPT, Shard("gone"))], 2_000) is None
+
+
+def test_empty_listings_delete_nothing() -> None:
+    assert first_delete("a", [()], 2_000) is None
+
+
+def test_an_empty_listing_does_not_end_a_held_lease() -> None:
+    """Its row vanished, and whether its shard did, too, only a listing with shards can tell."""
+    decisions = Decisions("me")
+    (take,) = decisions.writes(RowsRead((Lease("a", "stream", checkpoint="it"),)))
+    decisions.tell(WriteAnswered(take, WriteOutcome.ACCEPTED, 0.0))
+    decisions.now = 7.0
+    (renewal,) = decisions.writes(RenewDue())
+    assert ReadRow("a") in decisions.tell(WriteAnswered(renewal, WriteOutcome.REFUSED, 7.0))
+    assert ListShards() in decisions.tell(RowReadBack("a", None))
+
+    commands = decisions.tell(ShardsListed(()))
+    assert not any(isinstance(command, StopConsumer) for command in commands)
+    assert set(decisions.holdings.held) == {"a"}
+
+    decisions.tell(SyncDue())
+    (creation,) = decisions.writes(ShardsListed((Shard("a"),)))
+    assert creation.kind is WriteKind.CREATE
+    assert (creation.seen.owner, creation.seen.checkpoint) == ("me", "it")

@@ -1,0 +1,93 @@
+"""Rules about what a worker checks before it works, and what it says about others that do not."""
+
+from __future__ import annotations
+
+from itertools import count
+from random import Random
+from typing import Any
+
+import pytest
+from attrs import evolve
+from rules_scene import QUICK, STATUS, TABLE, Scene, is_well
+
+from streamclient import (
+    ClientConfig,
+    ConfigurationError,
+    InitialPosition,
+    Lease,
+    MemoryLeaseManager,
+    StreamConfig,
+    Worker,
+    WorkerStatus,
+)
+from streamclient.core.events import Report, RowsRead, Severity, TakeDue
+from streamclient.core.holdings import Holdings
+from streamclient.stream import StreamSpecification
+from streamclient.testing.fakes import FakeStream
+
+
+@pytest.mark.parametrize("name", ["renewer_interval_millis", "taker_interval_millis"])
+def test_intervals_that_would_lose_every_lease_are_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name}=20000 must be below lease_duration_millis=20000"):
+        ClientConfig(**{name: 20_000})
+
+
+@pytest.mark.parametrize("change", [{"data_table_name": ""}, {"status_table_name": ""}, {"client": None}])
+def test_names_and_client_are_checked_at_once(change: dict[str, Any]) -> None:
+    given = {"client": object(), "data_table_name": TABLE, "status_table_name": STATUS}
+    with pytest.raises(ConfigurationError, match=next(iter(change))):
+        StreamConfig(**{**given, **change})
+
+
+class TwoStreams(FakeStream):
+    """A table that claims two streams."""
+
+    def list_stream(self, table_name: str | None = None) -> Any:
+        (only,) = super().list_stream(table_name)
+        return (only, evolve(only, stream_id="orders_2"))
+
+
+def test_a_table_with_two_streams_is_refused_by_name() -> None:
+    config = StreamConfig(client=object(), data_table_name="orders", status_table_name=STATUS)
+    worker = Worker("w1", ClientConfig(**QUICK), config, object, None, MemoryLeaseManager(), stream_api=TwoStreams())  # type: ignore[arg-type]
+    worker.run()
+
+    assert worker.worker_status is WorkerStatus.ERROR
+    assert "has 2 streams (orders_1500000000000000, orders_2)" in str(worker.exception)
+
+
+@pytest.mark.slow
+def test_a_stream_that_is_switched_off_and_on_ends_no_worker(scene: Scene) -> None:
+    """The worker stays with the stream it began with, and its shards say that they cannot be read."""
+    scene.write("a1")
+    with scene.worker() as worker:
+        scene.until(lambda: scene.diary.accepted() == ["a1"])
+        scene.stream_api.update_table(TABLE, stream=StreamSpecification(False))
+        scene.until(lambda: "reading failed" in worker.shard_statuses()[scene.root].reason)
+        scene.stream_api.update_table(TABLE, stream=StreamSpecification(True, 24))
+        scene.scans_pass(5)
+        assert is_well(worker)
+        assert set(worker.shard_statuses()) == {scene.root}
+
+
+def test_a_mark_that_nobody_serves_is_reported_once() -> None:
+    """A Java worker that was restarted under its old name renews a marked lease for ever and never reads it."""
+    numbers = count()
+    holdings = Holdings(
+        "me",
+        "stream",
+        ClientConfig(),
+        InitialPosition.oldest(),
+        Random(1),
+        new_identifier=lambda: f"tenancy-{next(numbers)}",
+        wall_start_micros=0,
+    )
+    reports: list[Report] = []
+    for now in range(0, 900, 6):
+        row = Lease("a", "stream", owner="java", counter=now, stealer="me")
+        commands = [*holdings.handle(TakeDue(), now), *holdings.handle(RowsRead((row,)), now + 0.1)]
+        reports += [command for command in commands if isinstance(command, Report)]
+
+    (report,) = reports
+    assert report.severity is Severity.WARNING
+    assert "worker java neither hands it over nor dies" in report.text
