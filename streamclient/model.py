@@ -91,6 +91,9 @@ class ShardInfo:
     parent_shard_ids: frozenset[str]
     lease_identifier: str
     """New for each acquisition: the same shard acquired again is another tenancy."""
+    epoch: int = 0
+    """Grows with each acquisition, whoever acquires: a destination that remembers the greatest it has seen can refuse a
+    late writer. It is the lease's counter at the acquisition, so it starts anew if somebody puts the row anew."""
 
 
 @frozen

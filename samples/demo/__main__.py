@@ -13,6 +13,7 @@ from pathlib import Path
 
 from samples.demo.comparison import Outcome, compare
 from samples.demo.story import Stage, play
+from samples.demo.worker import SHORT_LIVED_JAVA
 from samples.demo.writer import TABLE
 from streamclient.errors import StreamClientError
 from streamclient.server import LocalTablestore
@@ -65,7 +66,7 @@ def judge(stage: Stage, acknowledged: int) -> Outcome:
     history = read_history(stage.streams, stream_id)
     deliveries = read_deliveries(sorted(stage.directory.glob("*.lines")))
     with errors_into(stage.directory / "comparison.log"):
-        spark = local_session("demo-comparison")
+        spark = local_session("demo-comparison", **SHORT_LIVED_JAVA)
     try:
         return compare(
             spark,

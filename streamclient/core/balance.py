@@ -1,9 +1,10 @@
-"""Who should read what: which leases to take now, and which to ask for.
+"""Who should read what: which leases to take now, which to ask for, and which finished ones to give away.
 
 The numbers are those of the Java stream client (``LeaseTaker``), so that both can share a table without pulling leases
 to and fro: all rows count, finished ones too; the target is the number of rows over the number of workers, rounded
-up. Three things differ, none of which can make Java steal more: leases in transit count for their stealer, several
-leases may be marked in one pass, and only leases worth moving are marked.
+up. Four things differ, none of which can make Java steal more: leases in transit count for their stealer, several
+leases may be marked in one pass, only leases worth moving are marked, and finished leases are exchanged for unfinished
+ones (``exchange``), so that workers even in rows are even in work too.
 """
 
 from __future__ import annotations
@@ -11,15 +12,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from random import Random
 
-from attrs import define, frozen
+from attrs import frozen
 
 from streamclient.config import ClientConfig
+from streamclient.core.exchange import MARKED_SHARE, WORTHWHILE_DIFFERENCE, Exchange, Gift, staying_workers
+from streamclient.core.tally import Tally, count_leases
 from streamclient.core.view import LeaseView
 from streamclient.model import Lease
-
-MARKED_SHARE = 3
-"""At most a third of the need (rounded up) is marked in one pass: several workers that join together see the same
-counts, so marking everything at once would take too much from one owner; a third each converges in a few passes."""
 
 
 @frozen
@@ -34,6 +33,8 @@ class TakePlan:
     """To mark."""
     contested: tuple[Lease, ...] = ()
     """Rows in this worker's name that it does not hold and that move: another process uses the name."""
+    gifts: tuple[Gift, ...] = ()
+    """Held finished leases to hand to another worker, best before the takes: they even out what those add."""
 
 
 def plan_takes(
@@ -44,30 +45,48 @@ def plan_takes(
     config: ClientConfig,
     *,
     rng: Random,
-    pending: Collection[str] = (),
+    pending: Mapping[str, str] | None = None,
     excluded: Collection[str] = (),
 ) -> TakePlan:
     """Decide one pass over the rows last seen.
 
-    ``held`` are the keys this worker holds; ``pending`` those it is taking or marking already (they count as its own);
-    ``excluded`` must not be touched now. Same arguments, same answer.
+    ``held`` are the keys this worker holds; ``pending`` those with an own take, mark or hand-over under way, and the
+    worker that gets them (they count as that worker's); ``excluded`` must not be touched now. Same arguments, same
+    answer.
 
     Worked example: A owns a1 to a5, B owns b1, f1 is free; B plans. Seven rows, two workers: the target is 4, B needs
     3. It takes f1. Two are still missing and A, with 5, is above the target, so B marks one of A's leases: a third of
     two, rounded up. Next pass, with that lease in transit, B counts 3 and A 4: B is short by one and nobody is above
     the target, so nothing moves any more.
+
+    Later b1, f1 and the lease that A handed over are read to their end. The counts are still 4 and 3, but A has four
+    leases to read and B none. B begins two swaps: a third of four, rounded up. For the first it marks a lease of A. A
+    is left with the target less one; a second mark would leave it short by two, and a Java worker in its place would
+    steal. So for the second B gives A a finished lease first. When all that has arrived, A has three leases to read and
+    B one, and B marks another one. Now A and B read two shards each, and nothing moves any more.
     """
+    pending = {} if pending is None else pending
     own, marked_own, contested = _rows_in_own_name(view, worker_id, held, {*excluded, *pending})
     untouchable = {*held, *excluded, *pending, *(row.lease_key for row in (*own, *marked_own, *contested))}
-    counts = _counts_if_done(view, worker_id, (*own, *marked_own), pending, now)
-    target = -(-len(view.sightings) // len(counts))
+    destined = {row.lease_key: row.stealer for row in marked_own} | {row.lease_key: worker_id for row in own}
+    tally = count_leases(view, worker_id, destined | dict(pending), now)
     free = [key for key in view.expired_keys(now) if key not in untouchable]
-    chosen = _choose_free(view, free, max(target - counts[worker_id], 0), rng)
-    counts[worker_id] += len(chosen)
-    candidates = _steal_candidates(view, worker_id, untouchable, now) if config.auto_steal_lease else {}
-    tally = _Tally(worker_id, target, counts, _unfinished_counts(view, worker_id))
+    chosen = _choose_free(view, free, tally.need, rng)
+    for row in chosen:
+        tally.take(row)
+    if not config.auto_steal_lease:
+        return TakePlan((*own, *chosen), marked_own, contested=contested)
+    candidates = _steal_candidates(view, worker_id, untouchable, now)
     steals = _choose_steals(view, tally, candidates, rng)
-    return TakePlan((*own, *chosen), marked_own, steals, contested)
+    exchange = Exchange(
+        tally=tally,
+        ready={owner: [row for row in rows if is_ready(view, row)] for owner, rows in candidates.items()},
+        givable=_givable(view, worker_id, set(held) - set(excluded) - set(pending)),
+        receivers=staying_workers(view, sorted(tally.counts), worker_id, now),
+        rng=rng,
+    )
+    swaps, returns = ((), ()) if steals else exchange.swap()
+    return TakePlan((*own, *chosen), marked_own, (*steals, *swaps), contested, (*returns, *exchange.even_out()))
 
 
 def _rows_in_own_name(
@@ -89,25 +108,6 @@ def _rows_in_own_name(
     return tuple(own), tuple(marked), tuple(contested)
 
 
-def _counts_if_done(
-    view: LeaseView, worker_id: str, own: Sequence[Lease], pending: Collection[str], now: float
-) -> dict[str, int]:
-    counts = view.credits(now)
-    counts.setdefault(worker_id, 0)
-    for row in own:
-        if view.is_expired(row.lease_key, now):
-            receiver = row.stealer or worker_id
-            counts[receiver] = counts.get(receiver, 0) + 1
-    for key in sorted(set(pending) & view.sightings.keys()):
-        row = view.sightings[key].row
-        if worker_id in (row.owner, row.stealer):
-            continue
-        if not view.is_expired(key, now) and counts.get(row.owner, 0) > 0:
-            counts[row.owner] -= 1
-        counts[worker_id] += 1
-    return counts
-
-
 def _choose_free(view: LeaseView, free: Sequence[str], limit: int, rng: Random) -> tuple[Lease, ...]:
     rows = [view.sightings[key].row for key in free]
     rng.shuffle(rows)
@@ -127,65 +127,45 @@ def _steal_candidates(
     return candidates
 
 
-@define
-class _Tally:
-    """Leases per worker while a pass is being planned."""
+def _givable(view: LeaseView, worker_id: str, keys: Collection[str]) -> list[Lease]:
+    rows = [view.row(key) for key in sorted(keys)]
+    return [row for row in rows if row is not None and row.is_finished and row.owner == worker_id and not row.stealer]
 
-    worker_id: str
-    target: int
-    counts: dict[str, int]
-    """All leases, as the Java stream client counts them, those in transit for their stealer."""
-    unfinished: dict[str, int]
-    """Those that still have to be read."""
 
-    @property
-    def need(self) -> int:
-        """How many leases the planning worker is short of."""
-        return max(self.target - self.counts[self.worker_id], 0)
+def _may_lose_one(tally: Tally, owner: str) -> bool:
+    """Whether this worker may ask ``owner`` for an unfinished lease.
 
-    def move(self, owner: str) -> None:
-        """Count one lease of ``owner`` as this worker's."""
-        for numbers in (self.counts, self.unfinished):
-            numbers[owner] = numbers.get(owner, 0) - 1
-            numbers[self.worker_id] += 1
-
-    def may_lose_one(self, owner: str) -> bool:
-        """Whether a lease may go from ``owner`` to this worker, by the Java stream client's rule.
-
-        That rule lets a lease go from above the target, or from exactly the target to a worker short of at least two.
-        Each such move goes to a worker with at least two leases less, so moves cannot go round in circles. Finished
-        leases count but are not moved: an owner with no more unfinished leases than this worker is left alone.
-        """
-        count = self.counts.get(owner, 0)
-        is_heavier = self.unfinished.get(owner, 0) > self.unfinished[self.worker_id]
-        return is_heavier and (count > self.target or (count == self.target and self.need > 1))
+    Java's rule decides, with the owner's leases counted as Java does, so that a Java owner is not made to steal in its
+    turn. Finished leases count but are not asked for: an owner with no more unfinished leases than this worker is left
+    alone, and gives finished ones away by itself. A Java owner never does; where it sits on so many that nobody else
+    reaches the target, those below it even out what they have among themselves.
+    """
+    me = tally.worker_id
+    more_leases = tally.settled.get(owner, 0) - tally.counts[me]
+    more_work = tally.unread(owner) - tally.unread(me)
+    is_permitted = tally.rule_permits(tally.settled.get(owner, 0), tally.counts[me])
+    return (is_permitted and more_work > 0) or min(more_leases, more_work) >= WORTHWHILE_DIFFERENCE
 
 
 def _choose_steals(
-    view: LeaseView, tally: _Tally, candidates: Mapping[str, list[Lease]], rng: Random
+    view: LeaseView, tally: Tally, candidates: Mapping[str, list[Lease]], rng: Random
 ) -> tuple[Lease, ...]:
+    """Ask who has most to read, of those that may lose a lease; of several such, who has most leases, or any."""
     steals: list[Lease] = []
     for _ in range(-(-tally.need // MARKED_SHARE)):
-        owners = [owner for owner in sorted(candidates) if candidates[owner] and tally.may_lose_one(owner)]
-        if not owners:
+        loads = {
+            owner: (tally.unread(owner), tally.counts[owner])
+            for owner in sorted(candidates)
+            if candidates[owner] and _may_lose_one(tally, owner)
+        }
+        if not loads:
             break
-        most = max(tally.counts[owner] for owner in owners)
-        victim = rng.choice([owner for owner in owners if tally.counts[owner] == most])
+        victim = rng.choice([owner for owner in loads if loads[owner] == max(loads.values())])
         row = _pick(view, candidates[victim], rng)
         candidates[victim].remove(row)
-        tally.move(victim)
+        tally.mark(victim)
         steals.append(row)
     return tuple(steals)
-
-
-def _unfinished_counts(view: LeaseView, worker_id: str) -> dict[str, int]:
-    counts = {worker_id: 0}
-    for key in sorted(view.sightings):
-        row = view.sightings[key].row
-        worker = row.stealer or row.owner
-        if worker and not row.is_finished:
-            counts[worker] = counts.get(worker, 0) + 1
-    return counts
 
 
 def _pick(view: LeaseView, rows: Sequence[Lease], rng: Random) -> Lease:

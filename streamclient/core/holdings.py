@@ -24,6 +24,7 @@ from streamclient.core.tenancies import (
     checkpoint_requested,
     consumer_stopped,
     expire,
+    give,
     notice_marks,
     renew_due,
     retry_due,
@@ -38,6 +39,10 @@ from streamclient.model import InitialPosition, Lease
 STUCK_MARK_DURATIONS = 15
 """After how many lease durations an unanswered mark is reported: five minutes by default, far longer than finishing a
 batch takes. A restarted Java owner may keep a marked lease for ever without reading it."""
+
+
+MOVES = (WriteKind.TAKE, WriteKind.STEAL, WriteKind.TRANSFER)
+"""Writes after which a lease is, or is about to be, another worker's."""
 
 
 class Holdings:
@@ -183,7 +188,8 @@ _HANDLERS: Mapping[type, Callable[[Situation, Any], None]] = {
 
 def _plan(situation: Situation) -> TakePlan:
     """What the last scan asks for, leaving alone what is under way, given up, or still read by an old consumer."""
-    pending = {key for key, f in situation.flights.items() if f.write.kind in (WriteKind.TAKE, WriteKind.STEAL)}
+    results = {key: flight.write.result for key, flight in situation.flights.items() if flight.write.kind in MOVES}
+    pending = {key: row.stealer or row.owner for key, row in results.items() if row is not None}
     return plan_takes(
         situation.view,
         situation.worker_id,
@@ -205,12 +211,13 @@ def _follow(situation: Situation, plan: TakePlan) -> None:
         return
     for row in plan.transfers:
         send(situation, leases.transfer(row, row.stealer))
+    for gift in plan.gifts if situation.may_steal else ():
+        give(situation, gift.lease.lease_key, gift.receiver)
     for row in plan.takes:
         send(situation, leases.take(row, situation.worker_id))
-    if situation.may_steal:
-        situation.may_steal = False
-        for row in plan.steals:
-            send(situation, leases.steal(row, situation.worker_id))
+    for row in plan.steals if situation.may_steal else ():
+        send(situation, leases.steal(row, situation.worker_id))
+    situation.may_steal = False
 
 
 def _pass_on(situation: Situation, rows: list[Lease]) -> None:

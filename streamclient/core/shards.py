@@ -2,11 +2,11 @@
 
 Laws (numbers of the interoperability rules for other implementations of the Java stream client in brackets):
 
-* a row is created only if absent, and after the rows of its listed parents (I-13);
-* a row is deleted only if its shard was absent from complete, non-empty listings for ``ABSENCE_SECONDS`` (I-14);
+* a row is created only if absent, and after the rows of its listed parents;
+* a row is deleted only if its shard was absent from complete, non-empty listings for ``ABSENCE_SECONDS``;
 * a missing row proves nothing: a parent counts as finished by absence only if the stream does not list it either,
-  in a listing young enough to contain the child (I-12);
-* ``Checkpoint`` only ever holds TRIM_HORIZON, SHARD_END or an iterator, so a start by time is looked up first (I-11).
+  in a listing young enough to contain the child;
+* ``Checkpoint`` only ever holds TRIM_HORIZON, SHARD_END or an iterator, so a start by time is looked up first.
 """
 
 from __future__ import annotations

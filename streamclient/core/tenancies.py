@@ -122,7 +122,7 @@ def _start_reading(situation: Situation, held: HeldLease) -> None:
     situation.held[key] = evolve(
         held, identifier=identifier, consumer=ConsumerPhase.RUNNING, has_started=True, reason=""
     )
-    info = ShardInfo(key, held.lease.stream_id, held.lease.parent_shard_ids, identifier)
+    info = ShardInfo(key, held.lease.stream_id, held.lease.parent_shard_ids, identifier, held.first_counter)
     situation.emit(StartConsumer(info, held.checkpoint))
 
 
@@ -173,6 +173,20 @@ def _give_away(situation: Situation, held: HeldLease) -> None:
         text = f"no other worker lives, left for the next one: {held.lease}"
         lose(situation, held.lease.lease_key, Severity.INFO, text)
         return
+    _hand_over(situation, held, receiver)
+
+
+def give(situation: Situation, lease_key: str, receiver: str) -> None:
+    """Hand a finished lease to a worker that did not ask for it; put off if anything else is going on with it."""
+    held = situation.held.get(lease_key)
+    if held is None or not held.lease.is_finished or held.consumer is not ConsumerPhase.NONE:
+        return
+    is_busy = lease_key in situation.flights or held.requests or situation.now < held.not_before
+    if not (is_busy or held.is_draining or held.is_absent or held.is_unsettled):
+        _hand_over(situation, held, receiver)
+
+
+def _hand_over(situation: Situation, held: HeldLease, receiver: str) -> None:
     situation.held[held.lease.lease_key] = evolve(held, is_unsettled=True)
     send(situation, leases.transfer(held.lease, receiver))
 

@@ -57,7 +57,8 @@ class LeaseView:
         self._suspects: dict[str, float] = {}
         """Owners of rows that stood still until they expired, and since when they are suspected."""
         self._dead: set[str] = set()
-        self._leaving: set[str] = set()
+        self._leaving: dict[str, float] = {}
+        """Workers that gave something away unasked, and when."""
 
     def row(self, lease_key: str) -> Lease | None:
         """The row as last seen, if it is there."""
@@ -152,7 +153,11 @@ class LeaseView:
         return worker in self._dead
 
     def is_leaving(self, worker: str) -> bool:
-        """Whether it gave away a lease that nobody had asked for, and has not taken one since."""
+        """Whether it gave away an unfinished lease that nobody had asked for, and has not taken any since.
+
+        Forgotten after a lease duration: a mark that came and was served between two scans looks the same. Finished
+        leases do not count, they are given away in balancing too.
+        """
         return worker in self._leaving
 
     def last_sign_of_life(self, worker: str) -> float:
@@ -168,10 +173,11 @@ class LeaseView:
             self._sign(row.owner, now)
         elif old.owner != row.owner:
             self._sign(old.owner, now)
-        if row.is_handed_over and old.owner not in ("", row.owner) and not old.stealer:
-            self._leaving.add(old.owner)
+        is_given = row.is_handed_over and old.owner not in ("", row.owner) and not old.stealer
+        if is_given and not row.is_finished:
+            self._leaving[old.owner] = now
         elif not row.stealer and (old.owner != row.owner or old.stealer):
-            self._leaving.discard(row.owner)
+            self._leaving.pop(row.owner, None)
 
     def _sign(self, worker: str, now: float) -> None:
         if worker:
@@ -190,7 +196,7 @@ class LeaseView:
         self._suspects = {name: at for name, at in self._suspects.items() if name in named or at >= horizon}
         recent = now - self.duration_seconds
         self._dead = {name for name in self._suspects if self.last_sign_of_life(name) < recent}
-        self._leaving &= named | self._signs.keys()
+        self._leaving = {name: at for name, at in self._leaving.items() if at >= recent}
 
 
 def _moved(old: Lease, row: Lease) -> bool:

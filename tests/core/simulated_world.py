@@ -417,6 +417,10 @@ class World:
             assert position >= min(before, end), f"{row} goes back from {before}"
         self.reached[row.lease_key] = max(self.reached.get(row.lease_key, 0), position)
 
+    def moves(self) -> list[str]:
+        """The entries of the history that are neither renewals nor checkpoints."""
+        return [line for line in self.history if " renew " not in line and " checkpoint " not in line]
+
     def unsettled(self) -> list[str]:
         """Why the fleet has not converged yet; empty once every shard is held once, evenly, and read to its end."""
         live = {name: worker for name, worker in self.workers.items() if worker.is_alive}
@@ -432,11 +436,28 @@ class World:
                 reasons.append(f"{row} is closed and not finished")
             if shard.is_open and position_of(row.checkpoint) < shard.records:
                 reasons.append(f"{row} is behind {shard.records}")
-        counts = [len(keys) for keys in held.values()]
-        finished = sum(row.is_finished for row in self.table.values())
-        if counts and max(counts) - min(counts) > 1 and not finished:
-            reasons.append(f"uneven: {counts}")
+        return reasons + self._unevenness(held)
+
+    def _unevenness(self, held: dict[str, set[str]]) -> list[str]:
+        """Work is even among the workers that tell finished leases from unfinished ones; counts are even too.
+
+        Java may leave too many finished leases with one worker, and never gives any. And whoever has no lease is seen
+        by nobody, and may stay without if there is no work for it.
+        """
+        finished = {key for key, row in self.table.items() if row.is_finished}
+        has_java = any(java.is_alive for java in self.javas.values())
+        counts = {name: len(keys) for name, keys in held.items() if keys or not finished}
+        unread = {name: len(keys - finished) for name, keys in held.items() if name not in self.javas}
+        reasons = []
+        if not (has_java and finished) and _spread(counts) > 1:
+            reasons.append(f"uneven in leases: {counts}")
+        if _spread(unread) > 1:
+            reasons.append(f"uneven in work: {unread}")
         return reasons
+
+
+def _spread(numbers: dict[str, int]) -> int:
+    return max(numbers.values(), default=0) - min(numbers.values(), default=0)
 
 
 def position_of(checkpoint: str) -> int:

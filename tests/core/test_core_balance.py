@@ -67,7 +67,6 @@ def test_worked_example_of_the_documentation() -> None:
 
 
 def test_everything_handed_over_is_taken_whatever_the_need() -> None:
-    """D-24."""
     rows = owned("me", "me", "me", "x") | {key: row(key, "me", 3, stealer="me") for key in ("h1", "h2", "h3")}
 
     assert keys(plan(rows, "me").takes) == ["h1", "h2", "h3"]
@@ -90,7 +89,7 @@ def test_expired_and_finished_leases_are_not_stolen() -> None:
 
 
 def test_child_that_waits_is_the_last_choice() -> None:
-    """D-12: a Java owner cannot hand it over before its parents end."""
+    """A Java owner cannot hand it over before its parents end."""
     waiting = {f"c{n}": row(f"c{n}", "A", 1, parent_shard_ids={"p"}) for n in range(5)}
     rows = waiting | {"p": row("p", "A", 1)}
 
@@ -104,7 +103,6 @@ def test_finished_leases_of_a_worker_do_not_cost_it_its_only_live_one() -> None:
 
 
 def test_marks_of_one_pass_are_a_third_of_the_need() -> None:
-    """D-22."""
     assert len(plan(owned(*["A"] * 20), "me").steals) == 4
 
 
@@ -118,7 +116,7 @@ def test_auto_steal_can_be_switched_off() -> None:
 def test_leases_being_taken_count_as_taken() -> None:
     view = LeaseView("me", 20.0)
     view.observe(owned("A", "A", "", "").values(), NOW, NOW)
-    chosen = plan_takes(view, "me", (), NOW, ClientConfig(), rng=Random(0), pending={"s02", "s03"})
+    chosen = plan_takes(view, "me", (), NOW, ClientConfig(), rng=Random(0), pending={"s02": "me", "s03": "me"})
 
     assert chosen == TakePlan()
 

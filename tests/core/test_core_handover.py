@@ -26,7 +26,7 @@ def mark(driver: Driver, stealer: str = "other") -> None:
 
 
 def test_mark_is_noticed_on_the_very_next_renewal() -> None:
-    """D-13; the lease stays renewed while its consumer finishes, and then goes to who asked."""
+    """The lease stays renewed while its consumer finishes, and then goes to who asked."""
     driver = reader()
     mark(driver)
     driver.now += 6
@@ -41,7 +41,6 @@ def test_mark_is_noticed_on_the_very_next_renewal() -> None:
 
 
 def test_mark_is_noticed_in_a_scan_that_is_older_than_the_last_heartbeat() -> None:
-    """D-13."""
     driver = reader()
     mark(driver)
     scanned = tuple(driver.table.values())
@@ -63,7 +62,6 @@ def test_mark_from_before_this_tenancy_is_not_believed() -> None:
 
 
 def test_marked_lease_that_waits_for_its_parents_is_handed_over_at_once() -> None:
-    """D-12."""
     driver = Driver(row("p", "z", 3), row("a", parent_shard_ids={"p"}), row("b", "me", 1))
     driver.hold()
     assert driver.holdings.held["a"].state is ShardState.WAITING_ON_PARENT_SHARDS
@@ -86,7 +84,7 @@ def test_marked_finished_lease_is_handed_over_without_a_consumer() -> None:
 
 
 def test_mark_of_a_worker_that_died_meanwhile_is_erased_and_reading_goes_on() -> None:
-    """D-25: handing over to a dead worker would leave the shard unread for a lease duration."""
+    """Handing over to a dead worker would leave the shard unread for a lease duration."""
     driver = Driver(row("a", checkpoint="i1"), row("d", "other", 5))
     driver.hold()
     mark(driver)
@@ -141,7 +139,6 @@ def test_no_consumer_starts_while_a_transfer_may_still_land() -> None:
 
 
 def test_shard_whose_processor_is_done_is_released_and_not_taken_again() -> None:
-    """D-05."""
     driver = reader()
     commands = driver.settle(driver.stopped("a", ConsumerEnd.DONE))
     assert writes(commands) == []
@@ -160,7 +157,7 @@ def test_shard_whose_processor_is_done_goes_to_another_worker() -> None:
 
 
 def test_stopping_worker_takes_nothing_and_hands_over_what_it_held() -> None:
-    """D-36: consumers stop first, with a checkpoint that works; then the lease goes straight to a live worker."""
+    """Consumers stop first, with a checkpoint that works; then the lease goes straight to a live worker."""
     driver = Driver(row("a"), row("b", "other", 4), row("f", checkpoint="SHARD_END"))
     driver.hold()
     driver.now += 6

@@ -31,7 +31,7 @@ def test_free_lease_is_taken_and_read() -> None:
 
 
 def test_each_take_is_registered_by_itself() -> None:
-    """D-17: a failing take does not drop the leases taken in the same pass."""
+    """A failing take does not drop the leases taken in the same pass."""
     driver = Driver(row("a"), row("b"))
     first, second = writes(driver.scan())
     driver.answer(first)
@@ -69,7 +69,7 @@ def test_rows_of_an_earlier_life_are_taken_at_once() -> None:
 
 
 def test_marked_row_of_an_earlier_life_is_handed_over_at_once() -> None:
-    """D-11: nobody would ever read it otherwise."""
+    """Nobody would ever read it otherwise."""
     driver = Driver(row("a", "me", 8, stealer="other"))
 
     assert [str(write) for write in writes(driver.scan())] == [
@@ -78,7 +78,7 @@ def test_marked_row_of_an_earlier_life_is_handed_over_at_once() -> None:
 
 
 def test_handed_over_lease_is_taken_at_once_again_after_a_late_renewal_of_the_old_owner() -> None:
-    """D-16: an old owner may move the counter once more."""
+    """An old owner may move the counter once more."""
     driver = Driver(row("a", "me", 8, stealer="me"))
     (take,) = writes(driver.scan())
     driver.table["a"] = row("a", "me", 9, stealer="me")
@@ -103,7 +103,6 @@ def test_transfer_that_crossed_a_take_is_not_mistaken_for_it() -> None:
 
 
 def test_row_in_my_name_that_somebody_else_moves_is_left_alone_and_reported() -> None:
-    """D-28."""
     driver = Driver(row("a", "me", 8))
     (take,) = writes(driver.scan())
     driver.answer(take, WriteOutcome.UNCERTAIN)
@@ -151,7 +150,6 @@ def test_recent_checkpoint_spares_a_renewal_only_while_a_third_of_the_duration_i
 
 
 def test_applied_renewal_whose_answer_was_lost_keeps_the_lease() -> None:
-    """D-14."""
     driver = reader()
     driver.now += 6
     (renewal,) = writes(driver.renew())
@@ -184,7 +182,7 @@ def test_lost_renewal_is_sent_again_first_at_once_then_after_growing_pauses() ->
 
 
 def test_unrenewed_lease_stops_being_read_before_others_may_take_it() -> None:
-    """D-34: the worker lives on, and takes the lease again when the table is back."""
+    """The worker lives on, and takes the lease again when the table is back."""
     driver = reader()
     identifier = driver.holdings.held["a"].identifier
     driver.now = driver.holdings.next_deadline(driver.now) or 0
@@ -198,7 +196,6 @@ def test_unrenewed_lease_stops_being_read_before_others_may_take_it() -> None:
 
 
 def test_shard_is_not_read_again_before_its_old_consumer_is_gone() -> None:
-    """D-27."""
     driver = reader()
     old = driver.holdings.held["a"].identifier
     driver.now += 20
@@ -210,7 +207,6 @@ def test_shard_is_not_read_again_before_its_old_consumer_is_gone() -> None:
 
 
 def test_late_answer_of_an_old_tenancy_does_not_harm_the_new_one() -> None:
-    """D-15."""
     driver = reader()
     old = driver.holdings.held["a"].identifier
     driver.now += 18
@@ -236,7 +232,7 @@ def test_lease_taken_by_another_worker_is_lost() -> None:
 
 
 def test_process_with_the_same_name_makes_this_one_give_way() -> None:
-    """D-28: five refusals in a row that look like own successes are no accident."""
+    """Five refusals in a row that look like own successes are no accident."""
     driver = reader()
     for _ in range(5):
         driver.now += 6
@@ -366,7 +362,6 @@ def test_stored_shard_end_asks_for_the_children_and_lets_them_start() -> None:
 
 
 def test_deleted_row_of_a_listed_shard_is_created_again_where_it_stood() -> None:
-    """D-02."""
     driver = reader()
     driver.settle(driver.checkpoint("a", "i5"))
     del driver.table["a"]
@@ -380,7 +375,6 @@ def test_deleted_row_of_a_listed_shard_is_created_again_where_it_stood() -> None
 
 
 def test_deleted_row_of_an_expired_shard_is_given_up_loudly() -> None:
-    """D-09."""
     driver = reader()
     del driver.table["a"]
     driver.now += 6
@@ -392,7 +386,6 @@ def test_deleted_row_of_an_expired_shard_is_given_up_loudly() -> None:
 
 
 def test_reset_row_is_taken_back_with_its_checkpoint() -> None:
-    """D-04."""
     driver = reader()
     driver.settle(driver.checkpoint("a", "i5"))
     driver.table["a"] = row("a")
@@ -442,7 +435,6 @@ def test_only_one_scan_and_one_listing_are_under_way() -> None:
 
 
 def test_absent_parent_row_blocks_until_a_listing_shows_that_the_parent_is_gone() -> None:
-    """D-03."""
     driver = Driver(row("c", parent_shard_ids={"p"}))
     commands = driver.hold()
     assert not only(commands, events.StartConsumer)

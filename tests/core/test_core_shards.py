@@ -74,7 +74,7 @@ def test_long_lineage_needs_no_deep_stack() -> None:
 
 
 def test_parent_of_a_child_that_was_read_is_created_as_finished() -> None:
-    """D-06: it would be read again after its children otherwise."""
+    """It would be read again after its children otherwise."""
     rows = rows_of(row("c", "x", 9, checkpoint="i7", parent_shard_ids={"p"}))
     (created, grandchild) = plan_shard_sync(FAMILY, rows, OLDEST, now=0.0).creates
 
@@ -91,7 +91,6 @@ def test_iterator_of_an_unread_child_does_not_prove_that_its_parent_ended() -> N
 
 
 def test_vanished_row_is_created_where_it_was_last_seen() -> None:
-    """D-02."""
     vanished = {"p": row("p", "x", 41, checkpoint="i9")}
     rows = rows_of(row("c"), row("g"))
 
@@ -118,7 +117,6 @@ def test_latest_means_the_workers_start_but_descendants_of_known_shards_start_at
 
 
 def test_row_is_deleted_only_after_two_listings_far_enough_apart() -> None:
-    """D-02."""
     rows = rows_of(row("a", checkpoint="SHARD_END"), row("b"))
     first = sync(listing(Shard("b")), rows, 1000.0)
     soon = sync(listing(Shard("b")), rows, 1000.0 + ABSENCE_SECONDS - 1, first)
@@ -162,7 +160,6 @@ def test_only_the_leader_deletes() -> None:
 
 
 def test_deleting_an_unfinished_row_is_a_loss() -> None:
-    """D-09."""
     rows = rows_of(row("a", checkpoint="i5"), row("b"))
     plan = sync(listing(Shard("b")), rows, 9999.0, SyncPlan(absent_since={"a": 0.0}))
 
@@ -190,21 +187,19 @@ def test_child_waits_for_every_parent() -> None:
 
 
 def test_absent_parent_row_blocks_while_the_stream_lists_the_parent() -> None:
-    """D-03."""
     gate = parents_finished(CHILD, rows_of(CHILD), PAIR)
 
     assert (gate.is_open, gate.wants_listing) == (False, True)
 
 
 def test_absent_parent_row_blocks_without_a_listing_young_enough_to_know_the_child() -> None:
-    """D-03."""
     assert not parents_finished(CHILD, rows_of(CHILD), None).is_open
     assert not parents_finished(CHILD, rows_of(CHILD), listing(Shard("z"))).is_open
     assert parents_finished(CHILD, rows_of(CHILD), listing(Shard("c", "p"))).is_open
 
 
 def test_listed_ancestor_with_an_unfinished_row_blocks_too() -> None:
-    """D-03: the row between may be gone."""
+    """The row between may be gone."""
     grandchild = row("g", parent_shard_ids={"c"})
     finished = row("c", checkpoint="SHARD_END", parent_shard_ids={"p"})
     rows = rows_of(grandchild, finished, row("p", "x", 3))

@@ -37,7 +37,6 @@ def test_moving_counter_keeps_a_row_alive_and_a_mark_does_not() -> None:
 
 
 def test_lease_in_transit_counts_for_its_stealer() -> None:
-    """D-20."""
     view = view_of((100, [row("a", "x", 1, stealer="me"), row("b", "me", 1, stealer="me"), row("c", "x", 1)]))
 
     assert view.credits(100) == {"me": 2, "x": 1}

@@ -9,7 +9,16 @@ import pytest
 from attrs import evolve
 from rules_scene import SHORT_LEASE_MILLIS, STATUS, Scene, Writer, gate, is_well
 
-from streamclient import Lease, ProcessRecordsInput, ShardState, ShutdownException, ShutdownReason
+from streamclient import (
+    InitializationInput,
+    IRecordProcessor,
+    Lease,
+    ProcessRecordsInput,
+    ShardState,
+    ShutdownException,
+    ShutdownInput,
+    ShutdownReason,
+)
 from streamclient.server.faults import Cut, Fail, FaultRule, LateAnswer, LoseAnswer
 
 pytestmark = pytest.mark.slow
@@ -226,3 +235,23 @@ def test_what_another_worker_wrote_meanwhile_is_never_overwritten(scene: Scene) 
     assert not scene.leases.delete_lease(mine)
     assert not scene.leases.create_lease(Lease(scene.root, scene.stream_id))
     assert scene.lease(scene.root) == evolve(mine, owner="w2")
+
+
+def test_each_acquisition_of_a_shard_has_a_greater_epoch(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A destination that remembers the greatest epoch can refuse whoever lost its lease and does not know it yet."""
+    epochs: list[int] = []
+
+    class Noting(IRecordProcessor):
+        def initialize(self, initialization_input: InitializationInput) -> None:
+            epochs.append(initialization_input.shard_info.epoch)
+
+        def process_records(self, process_records_input: ProcessRecordsInput) -> None: ...
+
+        def shutdown(self, shutdown_input: ShutdownInput) -> None: ...
+
+    monkeypatch.setattr("rules_scene.Writer", lambda diary, worker: Noting())
+    for acquisitions in (1, 2, 3):
+        with scene.worker("w1"):
+            scene.until(lambda expected=acquisitions: len(epochs) == expected)
+
+    assert 0 < epochs[0] < epochs[1] < epochs[2]

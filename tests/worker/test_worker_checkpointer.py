@@ -23,7 +23,7 @@ def positions(*texts: str) -> HandedOutPositions:
 
 
 def test_a_position_that_was_never_handed_out_is_refused() -> None:
-    """D-51: a foreign string in the shared column would break whoever reads it next."""
+    """A foreign string in the shared column would break whoever reads it next."""
     with pytest.raises(ConfigurationError, match="'i9' was not handed out for shard s"):
         positions("i1", "i2").resolve("i9")
 
@@ -40,7 +40,7 @@ def test_every_position_from_the_initial_one_on_may_be_stored() -> None:
 
 
 def test_progress_never_goes_back() -> None:
-    """D-52: iterators are opaque, so the numbers in memory decide."""
+    """Iterators are opaque, so the numbers in memory decide."""
     made = positions("i1", "i2", "i3")
     made.requested(made.resolve("i2")[1])
 
@@ -70,7 +70,7 @@ def test_a_repeated_batch_hands_its_position_out_again() -> None:
 
 
 def test_the_end_may_be_stored_at_any_time_and_nothing_after_it() -> None:
-    """A processor may declare a shard finished (D-05); then the matter is closed."""
+    """A processor may declare a shard finished; then the matter is closed."""
     made = positions("i1")
     assert made.resolve("SHARD_END") == ("SHARD_END", END_NUMBER)
     made.requested(END_NUMBER)
@@ -182,7 +182,7 @@ def test_a_closed_checkpointer_stores_nothing() -> None:
 
 
 def test_checkpoints_of_several_threads_take_turns_and_never_go_back() -> None:
-    """D-52: whatever thread comes first, the values sent only go forward."""
+    """Whatever thread comes first, the values sent only go forward."""
     owner = Owner(CheckpointOutcome.STORED)
     checkpointer = owner.checkpointer()
     texts = [f"i{number}" for number in range(2, 40)]

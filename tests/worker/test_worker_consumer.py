@@ -40,7 +40,7 @@ def keys(count: int, start: int = 0) -> list[str]:
 
 
 def test_end_of_shard_without_checkpoint_restarts_only_the_shard() -> None:
-    """D-01: the processor checkpoints "sometimes"; the worker lives, the shard repeats, nothing is lost."""
+    """The processor checkpoints "sometimes"; the worker lives, the shard repeats, nothing is lost."""
     world = World("a", "other")
     world.stream.append("a", *records(7))
     world.stream.close("a")
@@ -136,7 +136,7 @@ def test_a_late_end_checkpoint_of_another_thread_counts() -> None:
 
 
 def test_an_end_stored_early_skips_the_rest_loudly(caplog: pytest.LogCaptureFixture) -> None:
-    """D-05, second way out: a processor may declare its shard finished."""
+    """A processor may declare its shard finished."""
     world = World("a")
     world.stream.append("a", *records(5))
     world.journal.on_process = lambda processor, given: given.checkpointer.checkpoint("SHARD_END")
@@ -171,7 +171,7 @@ class Poison:
 
 
 def test_failing_processor_stops_only_its_own_shard() -> None:
-    """D-31: one bad record; the other shards, and the worker, go on."""
+    """One bad record; the other shards, and the worker, go on."""
     world = World("bad", "good")
     world.stream.append("bad", *records(6))
     world.journal.on_process = Poison(world.journal, "k3", 1_000_000)
@@ -192,7 +192,7 @@ def test_failing_processor_stops_only_its_own_shard() -> None:
 
 
 def test_failed_batch_is_delivered_again_and_never_skipped() -> None:
-    """D-39: whatever fails, every record is accepted exactly in order in the end."""
+    """Whatever fails, every record is accepted exactly in order in the end."""
     world = World("a")
     world.stream.append("a", *records(15))
     world.journal.on_process = Poison(world.journal, "k7", 3)
@@ -298,7 +298,7 @@ def test_a_checkpoint_in_the_restart_shutdown_never_covers_the_failed_batch() ->
 
 
 def test_shutdown_is_called_once_even_if_it_raises() -> None:
-    """D-40: a failing ``shutdown`` is logged, and never repeated for the same processor."""
+    """A failing ``shutdown`` is logged, and never repeated for the same processor."""
     world = World("a")
     world.stream.append("a", *records(2))
     made: list[RecordingProcessor] = []
@@ -333,7 +333,7 @@ class EagerStrategy(IRetryStrategy):
 
 
 def test_retried_batch_is_the_same_batch_on_the_same_processor() -> None:
-    """D-39: a strategy that retries processing failures repeats the callback, never the fetch."""
+    """A strategy that retries processing failures repeats the callback, never the fetch."""
     world = World("a")
     world.stream.append("a", *records(15))
     world.journal.on_process = Poison(world.journal, "k7", 3)
@@ -369,7 +369,7 @@ def test_a_strategy_that_gives_up_reading_restarts_the_processor() -> None:
     ],
 )
 def test_a_read_error_of_any_kind_only_pauses_its_shard(error: Exception) -> None:
-    """D-33: no error of the service or the network reaches the worker."""
+    """No error of the service or the network reaches the worker."""
     world = World("a", "other")
     world.stream.append("a", *records(3))
     world.stream.append("other", *records(3))
@@ -383,7 +383,7 @@ def test_a_read_error_of_any_kind_only_pauses_its_shard(error: Exception) -> Non
 
 
 def test_reading_is_retried_without_end_and_the_status_names_the_error() -> None:
-    """D-34: minutes of trouble on one shard; it resumes where it stood, the worker never dies."""
+    """Minutes of trouble on one shard; it resumes where it stood, the worker never dies."""
     world = World("a", "other")
     world.stream.append("a", *records(3))
     world.stream.fail_reads("a", *[TRANSIENT] * 40)
@@ -401,7 +401,7 @@ def test_reading_is_retried_without_end_and_the_status_names_the_error() -> None
 
 
 def test_an_idle_shard_is_read_once_a_second_and_a_busy_one_at_once() -> None:
-    """D-55: the pause doubles from 20 ms to a second, and starts anew with data."""
+    """The pause doubles from 20 ms to a second, and starts anew with data."""
     world = World("a")
     world.worker()
     world.simulation.advance(60)
@@ -419,7 +419,6 @@ def test_an_idle_shard_is_read_once_a_second_and_a_busy_one_at_once() -> None:
 
 
 def test_empty_batches_are_delivered_only_on_request() -> None:
-    """D-57."""
     silent, chatty = World("a"), World("a", deliver_empty_batches=True)
     for world in (silent, chatty):
         world.worker()
@@ -432,7 +431,7 @@ def test_empty_batches_are_delivered_only_on_request() -> None:
 
 
 def test_a_checkpoint_never_moves_reading() -> None:
-    """D-50: a pipeline that trails by two batches reads each batch once."""
+    """A pipeline that trails by two batches reads each batch once."""
     world = World("a")
     world.stream.append("a", *records(10))
     behind: list[str] = []
@@ -452,7 +451,6 @@ def test_a_checkpoint_never_moves_reading() -> None:
 
 
 def test_a_foreign_checkpoint_never_reaches_the_table() -> None:
-    """D-51."""
     world = World("a", "b")
     world.stream.append("a", *records(1))
     errors: list[Exception] = []
@@ -488,7 +486,7 @@ def trimmed_world(policy: TrimmedDataPolicy) -> World:
 
 
 def test_trimmed_position_is_reported_and_stops_only_its_shard(caplog: pytest.LogCaptureFixture) -> None:
-    """D-32, D-09: no crash loop, no silent skip; the lease stays here so that no other worker meets it."""
+    """No crash loop, no silent skip; the lease stays here so that no other worker meets it."""
     world = World("a", "other")
     world.stream.append("a", *records(10))
     world.stream.append("other", *records(2))
@@ -551,7 +549,7 @@ def test_trimming_at_the_oldest_position_is_only_retried() -> None:
 
 
 def test_process_done_hands_the_lease_to_another_worker() -> None:
-    """D-05: the shard is read on by somebody; it does not stay here unread."""
+    """The shard is read on by somebody; it does not stay here unread."""
     world = World("a", "b")
     markers: dict[str, Any] = {}
     world.journal.on_initialize = lambda processor, given: markers.update({processor.shard_id: given.shutdown_marker})
@@ -639,7 +637,7 @@ def test_a_straggler_of_a_replaced_processor_stores_nothing() -> None:
 def test_the_processor_hears_the_strongest_reason(
     first: ShutdownReason, second: ShutdownReason, told: ShutdownReason
 ) -> None:
-    """D-46: whichever request comes last, during one batch."""
+    """Whichever request comes last, during one batch."""
     world = World("a")
     world.stream.append("a", *records(1))
     go_on = threading.Event()
@@ -656,7 +654,7 @@ def test_the_processor_hears_the_strongest_reason(
 
 
 def test_an_ended_shard_outranks_a_request_to_stop() -> None:
-    """D-46: stopped during its last batch, a shard still ends with TERMINATE and its children may start."""
+    """Stopped during its last batch, a shard still ends with TERMINATE and its children may start."""
     world = World("a")
     world.stream.append("a", *records(1))
     world.stream.close("a")

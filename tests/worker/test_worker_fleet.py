@@ -12,7 +12,7 @@ from worker_harness import UNREACHABLE, FaultyLeases, RecordingProcessor, Simula
 from streamclient.core.leases import WriteKind, WriteOutcome
 from streamclient.errors import DependencyException, ErrorKind, ShutdownException
 from streamclient.lease import WriteAnswer
-from streamclient.model import ProcessRecordsInput, ShardState, ShutdownReason
+from streamclient.model import ProcessRecordsInput, ShutdownReason
 from streamclient.testing.fakes import make_record
 
 
@@ -68,26 +68,6 @@ def test_handed_over_shard_continues_at_the_checkpoint_of_the_stolen_shutdown() 
     assert world.journal.delivered("a") == world.journal.delivered("b") == keys(3)
 
 
-def test_waiting_child_is_handed_over_although_its_parent_never_ends() -> None:
-    """D-12: a shard that waits for its parents has no user code to wait for."""
-    world = World("p")
-    release: list[bool] = []
-    world.journal.on_process = lambda processor, given: None
-    world.journal.on_shutdown = lambda processor, given: None
-    first = world.worker("w1", restart_backoff_min_millis=50_000)
-    reading(world, first, 1)
-    world.stream.append("p", *records(1))
-    world.stream.split("p", "c1", "c2")
-    world.simulation.until(lambda: len(first.statuses()) == 3, 60)
-    assert {first.statuses()[name].state for name in ("c1", "c2")} == {ShardState.WAITING_ON_PARENT_SHARDS}
-    assert "p" in first.statuses()["c1"].reason
-    second = world.worker("w2")
-    world.simulation.until(lambda: bool(second.statuses()), 60)
-
-    assert release == []
-    assert set(second.statuses()) <= {"c1", "c2", "p"}
-
-
 def test_children_start_only_after_their_parents_ended() -> None:
     """Split, then merge: no child before its parents, over two workers."""
     world = World("a")
@@ -135,7 +115,7 @@ def cut_off_fleet() -> tuple[World, FaultyLeases, SimulatedWorker]:
 
 
 def test_checkpoint_of_a_lost_lease_is_refused() -> None:
-    """D-26: a zombie stores nothing, is told so, and its processor hears ZOMBIE."""
+    """A zombie stores nothing, is told so, and its processor hears ZOMBIE."""
     world = World("a")
     mine = FaultyLeases(world.stream.stream_id, behind=world.leases)
     slow = threading.Event()
@@ -168,7 +148,7 @@ def test_checkpoint_of_a_lost_lease_is_refused() -> None:
 
 
 def test_a_worker_that_is_cut_off_stops_before_anybody_else_may_start() -> None:
-    """D-26, D-29: validity is counted from before the last heartbeat was sent, and its end is noticed at once."""
+    """Validity is counted from before the last heartbeat was sent, and its end is noticed at once."""
     world, table, _ = cut_off_fleet()
     counter = table.get_lease("a").counter  # type: ignore[union-attr]
     world.simulation.until(lambda: table.get_lease("a").counter > counter, 60)  # type: ignore[union-attr]
@@ -180,7 +160,7 @@ def test_a_worker_that_is_cut_off_stops_before_anybody_else_may_start() -> None:
 
 
 def test_a_waiting_checkpoint_is_answered_when_the_worker_ends() -> None:
-    """D-36: the bound of a shutdown also bounds who waits for the status table."""
+    """The bound of a shutdown also bounds who waits for the status table."""
     world, table, worker = cut_off_fleet()
     told: list[tuple[float, ErrorKind]] = []
 
@@ -204,7 +184,7 @@ def test_a_waiting_checkpoint_is_answered_when_the_worker_ends() -> None:
 
 
 def test_regained_shard_waits_until_its_old_processor_returned() -> None:
-    """D-27: never two calls for one shard in one worker."""
+    """Never two calls for one shard in one worker."""
     world, table, worker = cut_off_fleet()
     slow = threading.Event()
     inside: list[str] = []
@@ -234,7 +214,7 @@ def test_regained_shard_waits_until_its_old_processor_returned() -> None:
 
 
 def test_table_outage_stops_reading_and_ends_by_itself() -> None:
-    """D-34: however long the status table is away, the worker lives, says so, and resumes."""
+    """However long the status table is away, the worker lives, says so, and resumes."""
     world, table, worker = cut_off_fleet()
     table.is_cut_off = True
     world.simulation.advance(300)
@@ -253,7 +233,7 @@ def test_table_outage_stops_reading_and_ends_by_itself() -> None:
 
 
 def test_failing_renewals_alone_make_the_worker_unhealthy() -> None:
-    """D-35: health is judged by answers, not by what was sent."""
+    """Health is judged by answers, not by what was sent."""
     world, table, worker = cut_off_fleet()
     answer = table.write_many
     table.write_many = lambda writes: [WriteAnswer(WriteOutcome.UNCERTAIN, UNREACHABLE)] * len(writes)  # type: ignore[method-assign]
@@ -266,9 +246,9 @@ def test_failing_renewals_alone_make_the_worker_unhealthy() -> None:
     world.simulation.until(lambda: worker.machinery.coordinator.health.is_healthy, 100)
 
 
-@pytest.mark.parametrize("kind", [WriteKind.RENEW, WriteKind.CHECKPOINT, WriteKind.TAKE])
+@pytest.mark.parametrize("kind", [WriteKind.RENEW, WriteKind.CHECKPOINT])
 def test_applied_write_with_a_lost_answer_keeps_the_lease(kind: WriteKind) -> None:
-    """D-14, end to end: one lost packet costs neither the lease nor a processor."""
+    """One lost packet costs neither the lease nor a processor."""
     world, table, worker = cut_off_fleet()
     table.lose_answers_of = {kind}
     world.stream.append("a", *records(2))
@@ -283,7 +263,6 @@ def test_applied_write_with_a_lost_answer_keeps_the_lease(kind: WriteKind) -> No
 
 
 def test_hung_processor_is_visible_and_never_delays_heartbeats(caplog: pytest.LogCaptureFixture) -> None:
-    """D-37."""
     world = World("a", "b")
     hang = threading.Event()
 
@@ -317,7 +296,7 @@ def test_hung_processor_is_visible_and_never_delays_heartbeats(caplog: pytest.Lo
 
 
 def test_shutdown_lets_the_batch_end_checkpoints_and_hands_every_lease_over() -> None:
-    """D-36: the running batch is stored, every processor hears of it, and another worker has the leases at once."""
+    """The running batch is stored, every processor hears of it, and another worker has the leases at once."""
     world = World("a", "b")
     working = threading.Event()
     first = world.worker("w1")
@@ -349,7 +328,7 @@ def test_shutdown_lets_the_batch_end_checkpoints_and_hands_every_lease_over() ->
 
 
 def test_shutdown_is_bounded_in_spite_of_a_hung_processor(caplog: pytest.LogCaptureFixture) -> None:
-    """D-36, D-48: the others are handed over, the hung one is named and left to expire, and stores nothing later."""
+    """The others are handed over, the hung one is named and left to expire, and stores nothing later."""
     world = World("a", "b", shutdown_timeout_millis=10_000)
     hang = threading.Event()
     late: list[BaseException] = []
@@ -381,7 +360,7 @@ def test_shutdown_is_bounded_in_spite_of_a_hung_processor(caplog: pytest.LogCapt
 
 
 def test_uncertain_transfer_endangers_neither_worker_nor_lease() -> None:
-    """D-41: a hand-over whose answer is lost is cleared up in the background."""
+    """A hand-over whose answer is lost is cleared up in the background."""
     world = World("a", "b")
     table = FaultyLeases(world.stream.stream_id)
     world.leases = table

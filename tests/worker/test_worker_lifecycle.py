@@ -95,7 +95,7 @@ def test_an_impossible_transition_is_an_error_that_names_it() -> None:
 
 
 def test_a_lost_lease_outranks_an_ended_shard_which_outranks_a_request() -> None:
-    """D-46: the strongest reason wins, not the last one."""
+    """The strongest reason wins, not the last one."""
     ranked = [ShutdownReason.ZOMBIE, ShutdownReason.TERMINATE, ShutdownReason.STOLEN, ShutdownReason.PROCESS_DONE]
     for place, strong in enumerate(ranked):
         for weak in ranked[place:]:

@@ -147,7 +147,7 @@ def test_waiting_calls_can_be_cancelled_at_shutdown() -> None:
 
 
 def test_an_overdue_tick_is_made_by_the_owner(caplog: pytest.LogCaptureFixture) -> None:
-    """D-29: the scheduler follows the wall clock; heartbeats must not stop when somebody sets that back."""
+    """The scheduler follows the wall clock; heartbeats must not stop when somebody sets that back."""
     clock = Clock()
     loop = OwnerLoop(clock)
     ticks: list[float] = []

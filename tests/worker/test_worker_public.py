@@ -73,7 +73,7 @@ def records(count: int) -> list[Any]:
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:
-    """D-47: every thread of a worker ends with it."""
+    """Every thread of a worker ends with it."""
     before = set(threading.enumerate())
     yield
     deadline = time.monotonic() + 10
@@ -104,7 +104,7 @@ def test_a_worker_reads_its_shards_and_hands_over_on_exit() -> None:
 
 
 def test_an_executor_of_one_thread_is_enough() -> None:
-    """D-38: shards that end together, checkpoints and children, all over a single thread."""
+    """Shards that end together, checkpoints and children, all over a single thread."""
     scene = Scene("p", "q")
     scene.stream.append("p", *records(3))
     scene.stream.split("p", "c1", "c2")
@@ -119,7 +119,6 @@ def test_an_executor_of_one_thread_is_enough() -> None:
 
 
 def test_running_a_second_time_disturbs_nothing() -> None:
-    """D-42."""
     scene = Scene("a")
     with scene.worker() as worker:
         scene.until(lambda: "a" in scene.journal.by_shard)
@@ -161,7 +160,7 @@ def test_shutdown_from_user_code_does_not_wait_for_itself() -> None:
 
 @pytest.mark.slow
 def test_shutdown_is_bounded_and_idempotent_from_many_threads() -> None:
-    """D-36: a processor that hangs costs the time-out, once, and blocks neither the caller nor the exit."""
+    """A processor that hangs costs the time-out, once, and blocks neither the caller nor the exit."""
     scene = Scene("a")
     hang = threading.Event()
     scene.journal.on_process = lambda processor, given: hang.wait(PATIENCE_SECONDS) and None
@@ -324,6 +323,15 @@ def test_a_call_that_the_executor_gives_up_is_noticed() -> None:
     assert worker.worker_status is WorkerStatus.SHUTDOWN
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A process that a shell started in the background ignores SIGINT; here it must arrive."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_hands_over_before_it_is_raised_again() -> None:
     """Ctrl-C in a program that just calls ``run()``."""
     scene = Scene("a")

@@ -77,7 +77,7 @@ def leases(count: int) -> list[Lease]:
 
 
 def test_failed_reads_are_events() -> None:
-    """D-33: listing shards, scanning and reading a row may fail; the worker decides, nobody dies."""
+    """Listing shards, scanning and reading a row may fail; the worker decides, nobody dies."""
     calls = Calls()
 
     def fail(stream_id: str) -> Any:
@@ -113,7 +113,7 @@ def test_renewals_go_out_in_batches_apart_from_other_writes() -> None:
 
 
 def test_a_lease_counts_from_before_the_request_left() -> None:
-    """D-29: a slow answer must not make an owner believe in its lease beyond the others' expiry."""
+    """A slow answer must not make an owner believe in its lease beyond the others' expiry."""
     calls = Calls()
 
     def answer(writes: Sequence[LeaseWrite]) -> list[WriteAnswer]:
@@ -159,7 +159,7 @@ def test_a_failed_look_up_answers_the_creation() -> None:
 
 
 def test_listing_trouble_delays_new_shards_only() -> None:
-    """D-33, D-34: with the listing away, what is held goes on; afterwards the children are found."""
+    """With the listing away, what is held goes on; afterwards the children are found."""
     world = World("a")
     worker = world.worker()
     world.simulation.until(lambda: worker.reads == {"a"}, 30)
@@ -239,7 +239,6 @@ def test_a_lease_manager_of_the_user_is_enough() -> None:
     ],
 )
 def test_reading_starts_where_the_configuration_says(position: InitialPosition, expected: list[str]) -> None:
-    """D-54."""
     world = World("a")
     world.stream.append("a", make_record("k1", 100), make_record("k2", 200))
     worker = world.worker(initial_position=position)
