@@ -221,6 +221,7 @@ def test_work_becomes_even_beside_java_workers_and_then_nothing_moves(
     assert spread(fleet.unread()) <= 1
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=30)
 @given(st.integers(1, 4), st.integers(1, 4), seeds)
 def test_swaps_do_not_make_a_java_worker_steal(java_leases: int, extra: int, seed: int) -> None:

@@ -88,9 +88,10 @@ def test_calm_fleet_converges_and_then_moves_nothing() -> None:
     assert len(moves) < 40
 
 
+@pytest.mark.slow
 def test_work_stays_even_while_shards_split_and_merge_all_the_time() -> None:
     """Leases of finished shards count as much as others; nobody ends up with only those. Afterwards nothing moves."""
-    for seed in range(5):
+    for seed in range(3):
         world = fleet(seed, workers=3, shards=6)
         for number in range(12):
             world.run_until(world.now + 20)
