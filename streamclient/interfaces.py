@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from enum import Enum
 
-from streamclient.model import InitializationInput, Lease, ProcessRecordsInput, ShutdownInput
+from streamclient.errors import StreamClientException
+from streamclient.model import InitializationInput, Lease, PendingCheckpoint, ProcessRecordsInput, ShutdownInput
 
 
 class IRecordProcessor(ABC):
@@ -59,10 +60,33 @@ class IRecordProcessorCheckpointer(ABC):
             ConfigurationError: the value is not a position of this shard, or lies before a stored one.
         """
 
+    @abstractmethod
+    def prepare_checkpoint(self, checkpoint_value: str | None, state: bytes) -> IPreparedCheckpoint:
+        """First phase of a checkpoint in two: store what a sink is about to commit, and return once it is stored.
+
+        Afterwards commit to the sink, then call ``checkpoint()`` on what is returned. If this process dies in between,
+        the next processor of the shard finds value and state as ``InitializationInput.pending_checkpoint`` and knows
+        exactly one batch that may or may not be committed. Preparing again replaces what was prepared; any stored
+        checkpoint removes it. Values, errors and threads as in ``checkpoint``; ``state`` has at most 64 KiB.
+        """
+
     @property
     @abstractmethod
     def largest_permitted_checkpoint_value(self) -> str:
         """The position after the last batch that was handed out."""
+
+
+class IPreparedCheckpoint(ABC):
+    """A checkpoint whose first phase is stored. Thread-safe."""
+
+    @property
+    @abstractmethod
+    def pending(self) -> PendingCheckpoint:
+        """What was stored."""
+
+    @abstractmethod
+    def checkpoint(self) -> None:
+        """Second phase: store the prepared position as the checkpoint. Errors as in ``checkpointer.checkpoint``."""
 
 
 class IShutdownMarker(ABC):
@@ -131,6 +155,16 @@ class ILeaseManager(ABC):
     @abstractmethod
     def delete_lease(self, lease: Lease) -> bool:
         """Remove the row, if counter and owner are those of ``lease``. An absent row counts as removed."""
+
+    def draw_epoch(self, lease_key: str) -> int:
+        """A number greater than every one drawn before for this key, by any process; called once per acquisition.
+
+        Override it: this default is the row's counter, which grows only until somebody puts the row anew.
+        """
+        lease = self.get_lease(lease_key)
+        if lease is None:
+            raise StreamClientException(f"no epoch for lease {lease_key}: its row is gone")
+        return lease.counter
 
     def renew_leases(self, leases: Sequence[Lease]) -> Sequence[bool | Exception]:
         """Renew many; one answer per lease, in order. Override where the store can do it in fewer requests."""

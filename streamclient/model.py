@@ -28,6 +28,44 @@ class CheckpointPosition:
     """The shard is closed and everything in it was processed; this is what lets its children start."""
 
 
+@frozen
+class PendingCheckpoint:
+    """The first half of a two-phase checkpoint: what a sink is about to commit, as stored beside the checkpoint."""
+
+    value: str
+    """The position behind the batch."""
+    state: bytes
+    """What the sink wants to know after a crash, for example the name of its transaction."""
+    records: int
+    """How many records lie between the stored checkpoint and ``value``: a repeated batch is cut at the same record."""
+    epoch: int
+    """Epoch of the acquisition that prepared it."""
+
+
+@frozen
+class Pause:
+    """An operator's order to hold a shard without reading it. Python workers obey it; Java workers do not know it."""
+
+    request_id: str
+    """New for each order, so that an old answer cannot pass for a new one."""
+    by: str
+    reason: str
+    until_micros: int | None = None
+    """Microseconds since 1970 by the clock of whoever obeys; ``None`` until it is resumed."""
+
+
+@frozen
+class Progress:
+    """What was processed up to the stored checkpoint; kept beside it, for operators and for balancing by load."""
+
+    record_micros: int
+    """Time of the newest processed record, by the service's clock, in microseconds since 1970; 0 before the first."""
+    records: int
+    """Processed since the lease was created, repetitions included."""
+    bytes: int
+    """Of the processed records, as read from the service."""
+
+
 @frozen(eq=True)
 class Lease:
     """One row of the status table: who reads one shard, and how far it got.
@@ -48,6 +86,18 @@ class Lease:
     checkpoint: str = CheckpointPosition.TRIM_HORIZON
     """``TRIM_HORIZON``, ``SHARD_END``, or the iterator of the next record to read."""
     parent_shard_ids: frozenset[str] = field(default=frozenset(), converter=_frozen_names)
+
+    # From here on: columns of our own. Java workers leave them alone; they vanish if a row is put anew.
+    pending: PendingCheckpoint | None = None
+    pause: Pause | None = None
+    pause_taken: str = ""
+    """The pause that the owner obeys by now, as ``<request id> <owner>``: nothing reads the shard any more."""
+    progress: Progress | None = None
+
+    @property
+    def is_paused_by_owner(self) -> bool:
+        """Whether the present owner has stopped reading because of the present pause."""
+        return self.pause is not None and self.pause_taken == f"{self.pause.request_id} {self.owner}"
 
     @property
     def is_finished(self) -> bool:
@@ -92,8 +142,8 @@ class ShardInfo:
     lease_identifier: str
     """New for each acquisition: the same shard acquired again is another tenancy."""
     epoch: int = 0
-    """Grows with each acquisition, whoever acquires: a destination that remembers the greatest it has seen can refuse a
-    late writer. It is the lease's counter at the acquisition, so it starts anew if somebody puts the row anew."""
+    """Grows with each acquisition by a Python worker, also if the lease's row was deleted or put anew in between: a
+    destination that remembers the greatest it has seen can refuse a late writer."""
 
 
 @frozen
@@ -105,6 +155,9 @@ class InitializationInput:
     """Where reading starts: the stored checkpoint."""
     checkpointer: IRecordProcessorCheckpointer
     shutdown_marker: IShutdownMarker
+    pending_checkpoint: PendingCheckpoint | None = None
+    """What an earlier processor prepared and nobody completed. Either complete it, by storing its ``value`` before
+    ``initialize`` returns: reading then starts behind it. Or leave it: the next batches end at that very record."""
 
 
 @frozen
@@ -129,6 +182,10 @@ class ShutdownReason(Enum):
     STOLEN = "STOLEN"
     """The lease is about to be handed to another worker, in balancing or because this worker stops.
     It is still held: a checkpoint works, and the next owner continues from it."""
+
+    PAUSED = "PAUSED"
+    """Somebody paused the shard or the worker. The lease stays held: a checkpoint works, and a new processor continues
+    from it on this worker or the next owner. The Java client has no such reason."""
 
     PROCESS_DONE = "PROCESS_DONE"
     """The processor's own marker, ``mark_for_process_done``. Still held: a checkpoint works."""

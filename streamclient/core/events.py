@@ -13,7 +13,7 @@ from enum import Enum
 from attrs import frozen
 
 from streamclient.core.leases import LeaseWrite, WriteOutcome
-from streamclient.model import Lease, Shard, ShardInfo, ShutdownReason
+from streamclient.model import Lease, PendingCheckpoint, Progress, Shard, ShardInfo, ShutdownReason
 
 # --- events ------------------------------------------------------------------------------------------------------
 
@@ -95,6 +95,50 @@ class CheckpointRequested:
     lease_key: str
     lease_identifier: str
     value: str
+    progress: Progress | None = None
+    """What was processed up to ``value``; stored with it."""
+    pending: PendingCheckpoint | None = None
+    """If given, ``value`` is not stored as checkpoint: this is stored as the pending one beside the present one."""
+
+
+@frozen
+class EpochDrawn:
+    """A number greater than all drawn before for this lease, by whomever."""
+
+    lease_key: str
+    epoch: int
+
+
+@frozen
+class EpochUndrawn:
+    """Drawing failed, or nobody knows; the number that may have been drawn is never used."""
+
+    lease_key: str
+    error: Exception
+
+
+@frozen
+class ConsumerStalled:
+    """A consumer makes no progress and gives no reason that excuses it; the lease must not be kept for it."""
+
+    lease_key: str
+    lease_identifier: str
+    reason: str
+
+
+@frozen
+class PauseRequested:
+    """The worker's own program pauses one shard, or the whole worker with ``lease_key=None``."""
+
+    lease_key: str | None
+    reason: str
+
+
+@frozen
+class ResumeRequested:
+    """The opposite of ``PauseRequested``; an operator's pause in the lease row stays."""
+
+    lease_key: str | None
 
 
 class ConsumerEnd(Enum):
@@ -141,6 +185,11 @@ Event = (
     | RowReadBack
     | RowUnreadable
     | CheckpointRequested
+    | EpochDrawn
+    | EpochUndrawn
+    | ConsumerStalled
+    | PauseRequested
+    | ResumeRequested
     | ConsumerStopped
     | StopRequested
     | Tick
@@ -190,6 +239,15 @@ class StartConsumer:
 
     shard_info: ShardInfo
     checkpoint: str
+    pending: PendingCheckpoint | None = None
+    progress: Progress | None = None
+
+
+@frozen
+class DrawEpoch:
+    """Draw the epoch of a new acquisition, answered by ``EpochDrawn`` or ``EpochUndrawn``. Many go out together."""
+
+    lease_key: str
 
 
 @frozen
@@ -241,6 +299,7 @@ Command = (
     | ListShards
     | WriteLease
     | ResolveAndCreate
+    | DrawEpoch
     | StartConsumer
     | StopConsumer
     | AnswerCheckpoint

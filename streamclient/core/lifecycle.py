@@ -136,9 +136,10 @@ USER_CODE_PHASES = frozenset({Phase.STARTING, Phase.DELIVERING, Phase.CLOSING})
 """Phases that end only when a call into user code has returned."""
 
 _RANKS: Mapping[ShutdownReason, int] = {
-    ShutdownReason.ZOMBIE: 4,
-    ShutdownReason.TERMINATE: 3,
-    ShutdownReason.STOLEN: 2,
+    ShutdownReason.ZOMBIE: 5,
+    ShutdownReason.TERMINATE: 4,
+    ShutdownReason.STOLEN: 3,
+    ShutdownReason.PAUSED: 2,
     ShutdownReason.PROCESS_DONE: 1,
     ShutdownReason.PROCESS_RESTART: 0,
 }

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable
 
 from streamclient.core.events import AnswerCheckpoint, CheckpointOutcome
-from streamclient.errors import DependencyException, ErrorKind, ShutdownException
-from streamclient.interfaces import IRecordProcessorCheckpointer
+from streamclient.errors import DependencyException, ErrorKind, ShutdownException, StreamClientException
+from streamclient.interfaces import IPreparedCheckpoint, IRecordProcessorCheckpointer
 from streamclient.worker.positions import HandedOutPositions
 
 
@@ -76,6 +76,10 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
             self._store(checkpoint_value, seconds)
         finally:
             self._turn.release()
+
+    def prepare_checkpoint(self, checkpoint_value: str | None, state: bytes) -> IPreparedCheckpoint:
+        """First phase of a checkpoint in two. See the interface."""
+        raise StreamClientException(f"shard {self._shard_id}: two-phase checkpoints are being built")
 
     def _store(self, value: str | None, seconds: float) -> None:
         with self._lock:

@@ -83,6 +83,27 @@ def test_finished_lease_follows_when_the_unfinished_one_arrives_and_not_before()
     assert [gift.receiver for gift in arrived.gifts] == ["A"]
 
 
+def test_lease_that_did_not_arrive_yet_is_not_paid_for_to_a_third_worker() -> None:
+    marked = 0
+    for seed in range(10):
+        fleet = Fleet("AAAC", "BBBC", workers="ABC", seed=seed)
+        fleet.follow("B", fleet.plan("B"))
+        fleet.scan("B")
+        marked += any(lease.stealer == "B" for lease in fleet.table.values())
+
+        assert [gift.receiver for gift in fleet.plan("B").gifts if gift.receiver == "C"] == []
+    assert marked > 1
+
+
+def test_worker_that_was_asked_for_a_lease_counts_as_before_until_it_hands_it_over() -> None:
+    """The gift goes to the worker that is really short."""
+    plans = [Fleet("AAAC", "BBBBC", workers="ABC", seed=seed).plan("B") for seed in range(10)]
+    swapping = [plan for plan in plans if plan.steals]
+    assert len(swapping) > 1
+
+    assert [[gift.receiver for gift in plan.gifts] for plan in swapping] == [["C"]] * len(swapping)
+
+
 def test_nothing_is_swapped_for_a_difference_of_one() -> None:
     fleet = Fleet("AAB", "B", workers="AB")
 
@@ -95,8 +116,9 @@ def test_worker_without_finished_leases_swaps_nothing() -> None:
 
 def test_last_lease_is_not_given_away() -> None:
     """A worker without leases is seen by nobody, and the target would change."""
-    plan = Fleet("AA", "BCCC", workers="ABC").plan("B")
-    assert plan.gifts == ()
+    plans = [Fleet("AA", "BCCCC", workers="ABC", seed=seed).plan("B") for seed in range(10)]
+
+    assert [plan.gifts for plan in plans] == [()] * 10
 
 
 def test_child_that_waits_for_its_parents_is_not_swapped() -> None:
@@ -123,13 +145,30 @@ def test_worker_above_the_target_gives_finished_leases_to_the_one_that_is_short(
     assert [gift.receiver for gift in plan.gifts] == ["B"] * 3
 
 
+def test_worker_with_less_work_gets_no_finished_leases_but_asks_for_unfinished_ones() -> None:
+    fleet = Fleet("AAAAA", "AAAAB", workers="AB")
+
+    assert fleet.plan("A").gifts == ()
+    assert len(fleet.plan("B").steals) == 2
+
+
+def test_worker_is_not_asked_for_a_lease_before_it_has_the_one_that_was_handed_to_it() -> None:
+    """Java counts a lease in transit for nobody: the owner would be short, and steal in its turn."""
+    fleet = Fleet("AAAB", "CCC", workers="ABC")
+    assert len(fleet.plan("B").steals) == 1
+    fleet.table["u00"] = row("u00", "A", 3, stealer="A")
+    fleet.scan("B")
+
+    assert fleet.plan("B").steals == ()
+
+
 def test_finished_leases_go_to_no_worker_that_gave_no_sign_of_life_lately() -> None:
     fleet = Fleet("AB", "AAAAAA", workers="AB")
     view = fleet.views["A"]
     fleet.now += DURATION_SECONDS + 1
     for lease in [lease for lease in fleet.table.values() if lease.owner == "A"]:
         fleet.write("A", leases.renew(lease))
-    view.note(row("u01", "B", 2, stealer="B"), fleet.now)
+    view.note(row("u01", "B", 3, stealer="B"), fleet.now)
 
     assert fleet.plan("A").gifts == ()
 
@@ -166,6 +205,16 @@ def test_if_more_workers_could_act_than_moves_are_missing_each_acts_by_chance() 
         marked += sum(len(fleet.plan(name).steals) for name in fleet.workers if name != "A")
 
     assert 0 < marked / 50 < 4
+
+
+def test_if_more_workers_could_give_than_leases_are_missing_each_gives_by_chance() -> None:
+    """One worker is short by two, ten have one to spare; two gifts would be enough."""
+    given = 0
+    for seed in range(50):
+        fleet = Fleet("ABCDEFGHIJK", "A" + "BCDEFGHIJK" * 3, workers="ABCDEFGHIJK", seed=seed)
+        given += sum(len(fleet.plan(name).gifts) for name in fleet.workers)
+
+    assert 0 < given / 50 < 3
 
 
 # --- fleets ----------------------------------------------------------------------------------------------------------
@@ -317,13 +366,23 @@ def test_gift_and_take_of_a_swap_go_out_together_the_gift_first() -> None:
     assert [write.kind for write in moves(driver)] == [WriteKind.TRANSFER, WriteKind.TAKE]
 
 
+def test_gift_waits_for_the_pause_after_failures() -> None:
+    driver = driver_of(finished=4, unread=1)
+    (write,) = moves(driver)
+    for _ in range(2):
+        driver.answer(write, WriteOutcome.UNCERTAIN)
+        (write, *_) = writes(driver.read_back(write.lease_key)) or [write]
+
+    assert moves(driver) == []
+
+
 def test_only_a_scan_that_was_due_exchanges_leases() -> None:
     """Other scans come in bursts; what a pass may move at most is meant per interval."""
     driver = driver_of(finished=4, unread=1)
-    driver.scan()
     again = driver.send(events.RowsRead(tuple(driver.table.values())))
+    assert writes(again) == []
 
-    assert [write.kind for write in writes(again)] == []
+    assert len(moves(driver)) == 1
 
 
 def test_stopping_worker_exchanges_nothing() -> None:

@@ -89,6 +89,23 @@ def test_worker_that_gives_away_unasked_is_leaving_until_it_takes_again() -> Non
     assert not view.is_leaving("x")
 
 
+def test_worker_that_gave_nothing_away_for_a_lease_duration_is_not_leaving() -> None:
+    """A mark that came and was served between two scans looks like giving away unasked."""
+    view = view_of((100, [row("a", "x", 1)]), (106, [row("a", "y", 2, stealer="y")]), (126, [row("a", "y", 3)]))
+    assert view.is_leaving("x")
+    view.observe([row("a", "y", 3)], 126.1, 126.1)
+
+    assert not view.is_leaving("x")
+
+
+def test_giving_away_a_finished_lease_is_no_sign_of_leaving() -> None:
+    """It is done in balancing too."""
+    given = row("a", "y", 2, stealer="y", checkpoint="SHARD_END")
+    view = view_of((100, [row("a", "x", 1, checkpoint="SHARD_END")]), (106, [given]))
+
+    assert not view.is_leaving("x")
+
+
 @settings(deadline=None, max_examples=100)
 @given(st.lists(st.tuples(st.floats(0.1, 30), st.booleans()), min_size=1, max_size=12))
 def test_row_is_expired_exactly_if_it_stood_still_for_longer_than_the_duration(steps: list[tuple[float, bool]]) -> None:

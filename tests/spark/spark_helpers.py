@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from streamclient.interfaces import IRecordProcessorCheckpointer, IShutdownMarker
+from streamclient.interfaces import IPreparedCheckpoint, IRecordProcessorCheckpointer, IShutdownMarker
 from streamclient.model import (
     InitializationInput,
     ProcessRecordsInput,
@@ -64,6 +64,9 @@ class Checkpointer(IRecordProcessorCheckpointer):
         self.shard.before_checkpoint(value)
         self.shard.checkpoint = value
         self.shard.checkpoints.append(value)
+
+    def prepare_checkpoint(self, checkpoint_value: str | None, state: bytes) -> IPreparedCheckpoint:
+        raise AssertionError("the sink stores its checkpoints in one step")
 
     @property
     def largest_permitted_checkpoint_value(self) -> str:
