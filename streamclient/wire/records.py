@@ -15,7 +15,15 @@ from typing import NoReturn, Protocol
 from attrs import frozen
 
 from streamclient.errors import CodecError
-from streamclient.records import ColumnOperation, ColumnValue, KeyValue, RecordColumn, RecordType, StreamRecord
+from streamclient.records import (
+    ColumnOperation,
+    ColumnValue,
+    KeyValue,
+    RecordColumn,
+    RecordType,
+    SequenceInfo,
+    StreamRecord,
+)
 from streamclient.wire import schema
 from streamclient.wire._reader import READ_ERRORS, CellMaker, ParsedRow, as_codec_error, fail, read_row
 from streamclient.wire._tags import HEADER
@@ -55,7 +63,7 @@ class PurePythonCodec:
         records: list[StreamRecord] = []
         for entry in message.stream_records:
             try:
-                records.append(_decode_record(entry.action_type, entry.record, entry.origin_record))
+                records.append(decode_record(entry.action_type, entry.record, entry.origin_record))
             except CodecError as error:
                 raise CodecError(
                     f"record {len(records)} of a page of {len(message.stream_records)}: {error}"
@@ -83,6 +91,7 @@ class PurePythonCodec:
         return int(_ACTIONS[record.record_type]), b"".join(parts), _encode_origin(record)
 
 
+_NO_SEQUENCE = SequenceInfo(0, 0, 0)
 _PURE_PYTHON = PurePythonCodec()
 
 
@@ -103,7 +112,8 @@ _OPERATION_NUMBERS = {
 }
 
 
-def _decode_record(action_type: int, data: bytes, origin: bytes) -> StreamRecord:
+def decode_record(action_type: int, data: bytes, origin: bytes, *, needs_sequence: bool = True) -> StreamRecord:
+    """One record of a page. Only rows of a tunnel's full data have no sequence information; theirs is all zero."""
     known = _DECODERS.get(action_type)
     if known is None:
         raise CodecError(
@@ -115,10 +125,10 @@ def _decode_record(action_type: int, data: bytes, origin: bytes) -> StreamRecord
         raise CodecError("a record without primary key, expected at least one key column")
     if deleted and not may_have_marker:
         raise CodecError(f"a {record_type.value} record with delete marker, expected one in DELETE records only")
-    if sequence is None:
+    if sequence is None and needs_sequence:
         raise CodecError("a record without sequence information, expected the extension 0b before the checksum")
     originals = _decode_origin(origin, key) if origin else None
-    return StreamRecord(record_type, _plain_key(key), tuple(columns), sequence, originals)
+    return StreamRecord(record_type, _plain_key(key), tuple(columns), sequence or _NO_SEQUENCE, originals)
 
 
 def _decode_origin(data: bytes, key: tuple[tuple[str, KeyValue | KeyBound], ...]) -> tuple[RecordColumn, ...]:

@@ -20,6 +20,7 @@ from google.protobuf.message import DecodeError
 
 from streamclient.errors import CodecError
 from streamclient.wire._messages import MESSAGES
+from streamclient.wire._tunnel_messages import MESSAGES as TUNNEL_MESSAGES
 
 _PACKAGE = "streamclient.wire"
 
@@ -172,6 +173,30 @@ class SSEKeyType(IntEnum):
     BYOK = 2
 
 
+class TunnelType(IntEnum):
+    """What a tunnel delivers."""
+
+    BASE_DATA = 1
+    STREAM = 2
+    BASE_AND_STREAM = 3
+
+
+class ChannelStatus(IntEnum):
+    """State of a channel in heartbeats. WAIT has no number: a client never hears of such a channel."""
+
+    OPEN = 1
+    CLOSING = 2
+    CLOSE = 3
+    TERMINATED = 4
+
+
+class StartOffsetFlag(IntEnum):
+    """Where a tunnel's incremental data starts, if no time is given."""
+
+    LATEST = 0
+    EARLIEST = 1
+
+
 @frozen
 class Operation:
     """One operation: its name is the request path, without the slash."""
@@ -212,6 +237,7 @@ _SCALARS = {
     "bool": _Field.TYPE_BOOL,
     "int32": _Field.TYPE_INT32,
     "int64": _Field.TYPE_INT64,
+    "uint64": _Field.TYPE_UINT64,
     "sint64": _Field.TYPE_SINT64,
 }
 
@@ -242,13 +268,37 @@ def _build(text: str) -> dict[str, Any]:
     }
 
 
-_CLASSES = _build(MESSAGES)
+_CLASSES = _build(MESSAGES + TUNNEL_MESSAGES)
 globals().update(_CLASSES)
 
 OPERATIONS: Mapping[str, Operation] = MappingProxyType(
     {name: Operation(name, _CLASSES[f"{name}Request"], _CLASSES[f"{name}Response"]) for name in _OPERATION_NAMES}
 )
-"""Every operation whose messages are known here, by name. A server may serve fewer."""
+"""Every table operation whose messages are known here, by name. A server may serve fewer."""
+
+_TUNNEL_VERBS = (
+    ("create", "CreateTunnel"),
+    ("delete", "DeleteTunnel"),
+    ("list", "ListTunnel"),
+    ("describe", "DescribeTunnel"),
+    ("connect", "Connect"),
+    ("heartbeat", "Heartbeat"),
+    ("shutdown", "Shutdown"),
+    ("getcheckpoint", "GetCheckpoint"),
+    ("readrecords", "ReadRecords"),
+    ("checkpoint", "Checkpoint"),
+    ("getrpo", "GetRpo"),
+    ("getrpobyoffset", "GetRpo"),
+    ("schedule", "Schedule"),
+)
+
+TUNNEL_OPERATIONS: Mapping[str, Operation] = MappingProxyType(
+    {
+        f"tunnel/{verb}": Operation(f"tunnel/{verb}", _CLASSES[f"{name}Request"], _CLASSES[f"{name}Response"])
+        for verb, name in _TUNNEL_VERBS
+    }
+)
+"""The operations of the Tunnel Service, by request path without the first slash."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,99 @@
+"""Tokens and pages of the Tunnel Service.
+
+A token says where a channel is read next: the base64 text of a message, or the literal ``finished``. Both official
+clients look into it only to see whether it is one of a stream channel, and go wrong if they cannot read it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+from attrs import frozen
+
+from streamclient.errors import CodecError
+from streamclient.records import StreamRecord
+from streamclient.wire import schema
+from streamclient.wire.records import decode_record
+
+FINISHED = "finished"
+"""The token behind the last record of a channel; as a checkpoint, it ends the channel."""
+
+_VERSION = 2
+"""Version 2 added ``total_count``; the rest is as in version 1, so one reader serves both."""
+
+
+@frozen
+class Token:
+    """Where to read next. A stream channel has an iterator, a channel of full data a key or nothing yet."""
+
+    iterator: str = ""
+    primary_key: bytes = b""
+    """Plain-buffer row of the next start key; empty before the first page."""
+    timestamp: int = 0
+    """How far the channel came, by the service's clock; units are the service's own affair."""
+    total_count: int = 0
+    """Records read so far."""
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether it belongs to a stream channel; the rule of the official clients."""
+        return self.iterator != ""
+
+    def encode(self) -> str:
+        """The text that travels."""
+        content = schema.TokenContent(timestamp=self.timestamp, total_count=self.total_count)
+        if self.iterator:
+            content.iterator = self.iterator
+        if self.primary_key:
+            content.primary_key = self.primary_key
+        token = schema.Token(version=_VERSION, content=content.SerializeToString())
+        return base64.b64encode(token.SerializeToString()).decode("ascii")
+
+
+def decode_token(text: str) -> Token:
+    """Read a token that is not ``finished``.
+
+    Raises:
+        CodecError: it is no token of version 1 or 2.
+    """
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise CodecError(f"expected a token, got {text[:60]!r}: {error}") from error
+    token = schema.parse(schema.Token, data)
+    if token.version not in (1, _VERSION):
+        raise CodecError(f"a token of version {token.version}, expected 1 or 2")
+    content = schema.parse(schema.TokenContent, token.content)
+    return Token(content.iterator, content.primary_key, content.timestamp, content.total_count)
+
+
+@frozen
+class TunnelPage:
+    """One ReadRecords response."""
+
+    records: tuple[StreamRecord, ...]
+    """In the channel's order. Rows of full data have a sequence of zeros."""
+    next_token: str
+    """``finished`` behind the last record of the channel."""
+    may_more_record: bool | None
+    """The service's hint that more waits; ``None`` where it gives none."""
+    body_bytes: int
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing follows, ever."""
+        return self.next_token == FINISHED
+
+
+def decode_tunnel_page(body: bytes) -> TunnelPage:
+    """Decode a ReadRecords response body; ``CodecError`` if any part is corrupt, and no record then."""
+    message = schema.parse(schema.ReadRecordsResponse, body)
+    records: list[StreamRecord] = []
+    for entry in message.records:
+        try:
+            records.append(decode_record(entry.action_type, entry.record, entry.origin_record, needs_sequence=False))
+        except CodecError as error:
+            raise CodecError(f"record {len(records)} of a page of {len(message.records)}: {error}") from error
+    more = message.may_more_record if message.HasField("may_more_record") else None
+    return TunnelPage(tuple(records), message.next_token, more, len(body))
