@@ -22,6 +22,13 @@ class PutSetting:
 
 
 @frozen
+class DropSetting:
+    """A named text is gone."""
+
+    name: str
+
+
+@frozen
 class PutTable:
     """A table's definition, as JSON; new or replaced."""
 
@@ -99,6 +106,7 @@ class TrimRecords:
 
 Change = (
     PutSetting
+    | DropSetting
     | PutTable
     | DropTable
     | PutRow

@@ -46,6 +46,7 @@ from streamclient.server.lineage import ShardView
 from streamclient.server.loading import restore
 from streamclient.server.state import ServerState
 from streamclient.server.storage import Storage
+from streamclient.server.tunnels import actions as tunnels
 from streamclient.server.validation import batch_get_row as validate_batch_get_row
 from streamclient.server.validation import batch_write_row as validate_batch_write_row
 from streamclient.server.validation import compute_split_points_by_size as validate_compute_split_points_by_size
@@ -69,8 +70,16 @@ __all__ = ["OPERATIONS", "Engine", "ShardView"]
 
 logger = logging.getLogger(__name__)
 
+_MESSAGES = {**schema.OPERATIONS, **schema.TUNNEL_OPERATIONS}
+
 _Validate = Callable[[Any, Limits], Any]
 _Act = Callable[[ServerState, Any], Any]
+
+
+def _as_it_is(message: Any, limits: Limits) -> Any:
+    """Tunnel requests are few fields each, judged where they are used."""
+    return message
+
 
 OPERATIONS: Mapping[str, tuple[_Validate, _Act]] = MappingProxyType(
     {
@@ -91,6 +100,19 @@ OPERATIONS: Mapping[str, tuple[_Validate, _Act]] = MappingProxyType(
         "PutRow": (validate_put_row.validate, put_row.act),
         "UpdateRow": (validate_update_row.validate, update_row.act),
         "UpdateTable": (validate_update_table.validate, update_table.act),
+        "tunnel/checkpoint": (_as_it_is, tunnels.checkpoint),
+        "tunnel/connect": (_as_it_is, tunnels.connect),
+        "tunnel/create": (_as_it_is, tunnels.create),
+        "tunnel/delete": (_as_it_is, tunnels.delete),
+        "tunnel/describe": (_as_it_is, tunnels.describe),
+        "tunnel/getcheckpoint": (_as_it_is, tunnels.get_checkpoint),
+        "tunnel/getrpo": (_as_it_is, tunnels.get_rpo),
+        "tunnel/getrpobyoffset": (_as_it_is, tunnels.get_rpo),
+        "tunnel/heartbeat": (_as_it_is, tunnels.heartbeat),
+        "tunnel/list": (_as_it_is, tunnels.list_tunnels),
+        "tunnel/readrecords": (_as_it_is, tunnels.read_records),
+        "tunnel/schedule": (_as_it_is, tunnels.schedule),
+        "tunnel/shutdown": (_as_it_is, tunnels.shutdown),
     }
 )
 """Every operation that this server has: how to validate it, and what it does."""
@@ -106,13 +128,18 @@ class Engine:
         storage: Storage,
         limits: Limits = DEFAULT_LIMITS,
         stream_enabling_millis: int = 0,
+        instance_name: str = "",
     ) -> None:
         """Load what the storage holds. ``stream_enabling_millis``: how long a new stream reports to be ENABLING."""
         self._lock = threading.RLock()
         self._storage = storage
         self._stopped_because: str | None = None
         self._state = ServerState(
-            clock=clock, storage=storage, limits=limits, stream_enabling_millis=stream_enabling_millis
+            clock=clock,
+            storage=storage,
+            limits=limits,
+            stream_enabling_millis=stream_enabling_millis,
+            instance_name=instance_name,
         )
         restore(self._state, storage.load())
 
@@ -127,7 +154,7 @@ class Engine:
             raise unsupported(f"the operation {operation}")
         validate, act = handlers
         try:
-            message = schema.parse(schema.OPERATIONS[operation].request, body)
+            message = schema.parse(_MESSAGES[operation].request, body)
         except CodecError as error:
             raise invalid(f"Cannot deserialize the request data: {error}.") from error
         request = validate(message, self._state.limits)

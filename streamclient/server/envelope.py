@@ -28,6 +28,9 @@ MAX_DATE_SKEW = timedelta(minutes=15)
 
 API_VERSION = "2015-12-31"
 
+TUNNEL_API_VERSIONS = (API_VERSION, "2018-04-01")
+"""The Java SDK calls the Tunnel Service with the first, the Go SDK with the second."""
+
 REQUIRED_HEADERS = (
     "x-ots-date",
     "x-ots-apiversion",
@@ -68,8 +71,10 @@ def open_request(
         raise body_too_large()
     _check_headers_present(headers)
     _check_date(headers["x-ots-date"], now)
-    _check_version(headers["x-ots-apiversion"])
     operation = path.removeprefix("/")
+    _check_version(
+        headers["x-ots-apiversion"], TUNNEL_API_VERSIONS if operation.startswith("tunnel/") else (API_VERSION,)
+    )
     if not _OPERATION.fullmatch(operation):
         raise _invalid(f"Unsupported operation: {operation}.")
     if headers["x-ots-contentmd5"].strip() != content_md5(body):
@@ -150,9 +155,9 @@ def _check_date(text: str, now: datetime) -> None:
         raise auth_failed(f"Mismatch between system time and x-ots-date: {text}.")
 
 
-def _check_version(version: str) -> None:
-    if version.strip() != API_VERSION:
-        raise _invalid(f"Unsupported API version: {version}, expected: {API_VERSION}.")
+def _check_version(version: str, known: tuple[str, ...]) -> None:
+    if version.strip() not in known:
+        raise _invalid(f"Unsupported API version: {version}, expected: {' or '.join(known)}.")
 
 
 def _inflate(headers: Mapping[str, str], body: bytes) -> bytes:

@@ -36,6 +36,10 @@ class Limits:
     """At least one record is returned, however large."""
     stream_page_shards: int = 100
     """Shards in one answer when the request gives no limit."""
+    tunnel_base_channel_bytes: int = 16 * MEGABYTE
+    """About how much of a table one channel of a tunnel's full data covers; the service does not say its own size."""
+    tunnel_page_records: int = 1000
+    """Records of incremental data in one answer: more than the 500 at which clients read on without a pause."""
     splits_per_request: int = 10_000
     """Split points in one answer, so that a tiny split size cannot make an answer of any size."""
 

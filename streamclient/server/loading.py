@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from streamclient.server.changes import StoredState
 from streamclient.server.rows import decode_body
-from streamclient.server.state import CLOCK_OFFSET, ServerState
+from streamclient.server.state import CLOCK_OFFSET, TUNNEL_PREFIX, ServerState
 from streamclient.server.streams import Shard, StoredRecord, Stream, StreamDefinition
 from streamclient.server.tables import Table, TableDefinition
+from streamclient.server.tunnels.channels import Tunnel
 
 
 def restore(state: ServerState, stored: StoredState) -> None:
@@ -15,8 +16,17 @@ def restore(state: ServerState, stored: StoredState) -> None:
         if setting.name == CLOCK_OFFSET:
             state.stored_offset_micros = int(setting.value)
             state.clock.ensure_offset(state.stored_offset_micros)
+    _restore_tunnels(state, stored)
     _restore_tables(state, stored)
     _restore_streams(state, stored)
+
+
+def _restore_tunnels(state: ServerState, stored: StoredState) -> None:
+    for setting in stored.settings:
+        if setting.name.startswith(TUNNEL_PREFIX):
+            tunnel = Tunnel.from_json(setting.value, state.clock.now_micros())
+            state.tunnels[tunnel.definition.tunnel_id] = tunnel
+            state.last_creation_micros = max(state.last_creation_micros, tunnel.definition.created_micros)
 
 
 def _restore_tables(state: ServerState, stored: StoredState) -> None:

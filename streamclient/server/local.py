@@ -119,7 +119,7 @@ class LocalTablestore:
     def _open_engine(self) -> Engine:
         storage = open_storage(None if self._data_dir is None else os.fspath(self._data_dir))
         try:
-            return Engine(clock=self._clock, storage=storage)
+            return Engine(clock=self._clock, storage=storage, instance_name=self.instance)
         except BaseException:
             storage.close()
             raise

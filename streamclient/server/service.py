@@ -41,6 +41,12 @@ DEFAULT_ERRORS: Mapping[str, tuple[int, str]] = {
     "OTSTimeout": (503, "Operation timeout."),
     "OTSTooFrequentReservedThroughputAdjustment": (403, "Capacity unit adjustment is too frequent."),
     "OTSTrimmedDataAccess": (404, "Requested stream data is already trimmed or does not exist."),
+    "OTSPermissionDenied": (403, "Permission denied."),
+    "OTSResourceGone": (410, "The client has no session."),
+    "OTSSequenceNumberNotMatch": (400, "The sequence number does not match."),
+    "OTSTunnelExist": (409, "The tunnel already exists."),
+    "OTSTunnelExpired": (400, "The incremental log of the tunnel is expired."),
+    "OTSTunnelServerUnavailable": (503, "The tunnel server is not available."),
 }
 """Status and text of codes, as the product documentation lists them, for injected errors that give only a code."""
 

@@ -12,6 +12,7 @@ from streamclient.server.changes import (
     AppendRecord,
     Change,
     DeleteRow,
+    DropSetting,
     DropStream,
     DropTable,
     PutRow,
@@ -28,13 +29,17 @@ from streamclient.server.limits import DEFAULT_LIMITS, Limits
 from streamclient.server.rows import StoredRow
 from streamclient.server.streams import Shard, ShardDefinition, StoredRecord, Stream, StreamDefinition
 from streamclient.server.tables import Table, TableDefinition
+from streamclient.server.tunnels.channels import Tunnel
 
 CLOCK_OFFSET = "clock_offset_micros"
 """Name of the setting that keeps the clock's offset, so that time does not fall back when the server restarts."""
 
+TUNNEL_PREFIX = "tunnel/"
+"""Names of the settings that keep a tunnel each."""
+
 
 class ServerState:
-    """Tables by name, streams by id, and the journal of changes."""
+    """Tables by name, streams and tunnels by id, and the journal of changes."""
 
     def __init__(
         self,
@@ -43,12 +48,15 @@ class ServerState:
         storage: Storage,
         limits: Limits = DEFAULT_LIMITS,
         stream_enabling_millis: int = 0,
+        instance_name: str = "",
     ) -> None:
+        self.instance_name = instance_name
         self.clock = clock
         self.limits = limits
         self.stream_enabling_millis = stream_enabling_millis
         self.tables: dict[str, Table] = {}
         self.streams: dict[str, Stream] = {}
+        self.tunnels: dict[str, Tunnel] = {}
         self.last_number = 0
         """The highest number that a table, stream or shard has; numbers are not shared between them."""
         self.last_creation_micros = 0
@@ -125,6 +133,9 @@ class ServerState:
     def drop_table(self, table: Table) -> None:
         """Delete a table with its rows and its stream."""
         self.switch_off(table)
+        for tunnel in list(self.tunnels.values()):
+            if tunnel.definition.table_number == table.definition.number:
+                self.drop_tunnel(tunnel.definition.tunnel_id)
         del self.tables[table.definition.name]
         self._note(DropTable(table.definition.number))
 
@@ -255,3 +266,21 @@ class ServerState:
             parent_sibling_id=upper.shard_id,
         )
         return self._open_shard(stream, definition)
+
+    # Tunnels
+
+    @property
+    def keeps_changes(self) -> bool:
+        """Whether anything outlives the process, so that describing it is worth the time."""
+        return self._keeps
+
+    def keep_tunnel(self, tunnel: Tunnel) -> None:
+        """Make a new tunnel known, or write down one that changed."""
+        self.tunnels[tunnel.definition.tunnel_id] = tunnel
+        if self._keeps:
+            self._note(PutSetting(TUNNEL_PREFIX + tunnel.definition.tunnel_id, tunnel.to_json()))
+
+    def drop_tunnel(self, tunnel_id: str) -> None:
+        """Delete a tunnel with its sessions."""
+        del self.tunnels[tunnel_id]
+        self._note(DropSetting(TUNNEL_PREFIX + tunnel_id))

@@ -19,6 +19,7 @@ from streamclient.server.changes import (
     AppendRecord,
     Change,
     DeleteRow,
+    DropSetting,
     DropStream,
     DropTable,
     PutRow,
@@ -61,6 +62,7 @@ _Statement = tuple[str, Callable[[Any], tuple[Any, ...]]]
 _STATEMENTS: Mapping[type[Change], tuple[_Statement, ...]] = MappingProxyType(
     {
         PutSetting: (("INSERT OR REPLACE INTO settings VALUES (?, ?)", lambda c: (c.name, c.value)),),
+        DropSetting: (("DELETE FROM settings WHERE name = ?", lambda c: (c.name,)),),
         PutTable: (("INSERT OR REPLACE INTO tables VALUES (?, ?)", lambda c: (c.table_number, c.document)),),
         DropTable: (
             ("DELETE FROM tables WHERE table_number = ?", lambda c: (c.table_number,)),

@@ -24,7 +24,8 @@ def act(state: ServerState, request: ComputeSplitPoints) -> Any:
     A cut falls between partition keys where it can, and names only that column then.
     """
     table = state.table(request.table_name)
-    points = _points(table, request, table.expired_before_millis(state.clock.now_micros()))
+    expired_before = table.expired_before_millis(state.clock.now_micros())
+    points = split_points(table, request.split_bytes, request.point_limit, expired_before)
     # One location for all pieces; Java requires the repeats to add up to the number of pieces.
     location = hashlib.md5(request.table_name.encode(), usedforsecurity=False).hexdigest()
     return schema.ComputeSplitPointsBySizeResponse(
@@ -35,7 +36,8 @@ def act(state: ServerState, request: ComputeSplitPoints) -> Any:
     )
 
 
-def _points(table: Table, request: ComputeSplitPoints, expired_before_millis: int | None) -> list[bytes]:
+def split_points(table: Table, split_bytes: int, limit: int, expired_before_millis: int | None) -> list[bytes]:
+    """Encoded keys, or leading columns, at which pieces of at least ``split_bytes`` begin; at most ``limit``."""
     points: list[bytes] = []
     size = 0
     last_partition_key: bytes | None = None
@@ -44,10 +46,10 @@ def _points(table: Table, request: ComputeSplitPoints, expired_before_millis: in
         if live is None:
             continue
         partition_key = encode_key(live.key[:1])
-        if size >= request.split_bytes:
+        if size >= split_bytes:
             points.append(key if partition_key == last_partition_key else partition_key)
             size = 0
-            if len(points) == request.point_limit:
+            if len(points) == limit:
                 break
         size += live.size_bytes
         last_partition_key = partition_key

@@ -1,0 +1,1 @@
+"""The Tunnel Service: tunnels, their channels, the clients that share them, and what they read."""

@@ -1,0 +1,56 @@
+"""Which client shall hold which channel.
+
+The service documents only the aim: spread the channels evenly over the live clients, during heartbeats. The rest is
+ours: sizes differ by at most one, as few channels move as possible, and a channel changes hands by the protocol, not
+by force: its holder is asked to let go, and whoever is short gets it with its own next heartbeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from streamclient.server.tunnels.channels import Channel, Status, Tunnel
+
+
+def quotas(held: Mapping[str, int], total: int) -> dict[str, int]:
+    """How many channels each client shall hold: ``total`` over all, those with most now getting the odd ones.
+
+    Worked example: a holds 3 and b, just arrived, 0; of 3 channels a keeps 2 and b gets 1.
+    """
+    if not held:
+        return {}
+    share, odd = divmod(total, len(held))
+    by_load = sorted(held, key=lambda client: -held[client])
+    return {client: share + (1 if place < odd else 0) for place, client in enumerate(by_load)}
+
+
+def ask_for_surplus(tunnel: Tunnel) -> None:
+    """Ask the clients above their quota to let go of what is too much, as far as somebody is short of it."""
+    kept = _kept(tunnel)
+    wanted = quotas({client: len(channels) for client, channels in kept.items()}, _total(tunnel.channels.values()))
+    for client, channels in kept.items():
+        for channel in channels[wanted[client] :]:
+            channel.change(Status.CLOSING)
+
+
+def lease_free(tunnel: Tunnel, client_id: str) -> None:
+    """Give a client the free channels up to its quota."""
+    kept = _kept(tunnel)
+    wanted = quotas({client: len(channels) for client, channels in kept.items()}, _total(tunnel.channels.values()))
+    missing = wanted[client_id] - len(kept[client_id])
+    free = [channel for channel in tunnel.channels.values() if channel.can_be_leased]
+    for channel in free[: max(0, missing)]:
+        channel.lease(client_id)
+
+
+def _kept(tunnel: Tunnel) -> dict[str, list[Channel]]:
+    """Channels that each client holds and was not asked to let go of."""
+    kept: dict[str, list[Channel]] = {client: [] for client in tunnel.clients}
+    for channel in tunnel.channels.values():
+        if channel.client_id in kept and channel.status is Status.OPEN:
+            kept[channel.client_id].append(channel)
+    return kept
+
+
+def _total(channels: Iterable[Channel]) -> int:
+    return sum(channel.counts_as_load for channel in channels)

@@ -1,0 +1,271 @@
+"""The operations of the Tunnel Service: tunnels, sessions, data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from threading import Event
+from typing import Any
+
+from streamclient.errors import CodecError, ConfigurationError, DependencyException, ErrorKind
+from streamclient.stream.retry import ReadRetry, Repeater
+from streamclient.tunnel.model import (
+    Channel,
+    ChannelCheckpoint,
+    ChannelInfo,
+    ChannelStatus,
+    ChannelType,
+    StartOffset,
+    StreamTunnelConfig,
+    TunnelDescription,
+    TunnelInfo,
+    TunnelStage,
+    TunnelType,
+)
+from streamclient.tunnel.transport import TunnelTransport
+from streamclient.wire import schema
+from streamclient.wire.tunnel import TunnelPage, decode_tunnel_page
+
+_NANOS_PER_MICRO = 1_000
+
+MANAGEMENT_RETRY = ReadRetry(retries=20, shortest_pause_millis=100, longest_pause_millis=2_000, total_millis=35_000)
+"""As the Go client for everything but data: pauses from 100 ms to 2 s, 35 s in all."""
+
+DATA_RETRY = ReadRetry(retries=60, shortest_pause_millis=16, longest_pause_millis=3_000, total_millis=75_000)
+"""As the Go client for ReadRecords: pauses from 16 ms to 3 s, 75 s in all."""
+
+
+class TunnelClient:
+    """Tunnels of one instance, over a user's ``OTSClient`` (V2 and V4 signatures, security tokens). Thread-safe.
+
+    Reads (list, describe, get_checkpoint, read_records) are repeated after throttling, passing refusals and network
+    errors; calls that change something are made once, except after answers that say that nothing was done.
+
+    Every method raises ``TunnelError`` with the class for the service's code, ``DependencyException`` if there was no
+    usable answer, and ``CodecError`` if an answer cannot be decoded.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        *,
+        retry: ReadRetry = MANAGEMENT_RETRY,
+        data_retry: ReadRetry = DATA_RETRY,
+        stop: Event | None = None,
+    ) -> None:
+        """Setting ``stop`` ends every pause between attempts at once, with the error that was being waited out.
+
+        Raises:
+            ConfigurationError: the client is not a ``tablestore.OTSClient``.
+        """
+        self._transport = TunnelTransport(client)
+        self._calls = Repeater(retry, stop)
+        self._data = Repeater(data_retry, stop)
+
+    # --- tunnels -------------------------------------------------------------------------------------------------
+
+    def create_tunnel(
+        self, table_name: str, tunnel_name: str, tunnel_type: TunnelType, config: StreamTunnelConfig | None = None
+    ) -> str:
+        """Make a tunnel; its id. A tunnel with incremental data switches the table's stream on if it is off.
+
+        Raises:
+            ConfigurationError: an argument cannot work; nothing was sent.
+            TunnelExistsError: the table has a tunnel of that name.
+            TunnelParameterInvalidError: no such table, or the start lies outside of the log.
+        """
+        _check_text("table_name", table_name)
+        _check_text("tunnel_name", tunnel_name)
+        if not isinstance(tunnel_type, TunnelType):
+            raise ConfigurationError(f"tunnel_type must be a TunnelType, not {tunnel_type!r}")
+        tunnel = schema.Tunnel(
+            table_name=table_name, tunnel_name=tunnel_name, tunnel_type=int(_TYPE_NUMBERS[tunnel_type])
+        )
+        if config is not None:
+            tunnel.stream_tunnel_config.CopyFrom(_config_message(config))
+        request = schema.CreateTunnelRequest(tunnel=tunnel)
+        return str(self._change("create", request, schema.CreateTunnelResponse).tunnel_id)
+
+    def list_tunnel(self, table_name: str | None = None) -> Sequence[TunnelInfo]:
+        """The tunnels of one table, or of the whole instance."""
+        request = schema.ListTunnelRequest(table_name=table_name or "")
+        return tuple(_info(entry) for entry in self._read("list", request, schema.ListTunnelResponse).tunnels)
+
+    def describe_tunnel(self, table_name: str, tunnel_name: str) -> TunnelDescription:
+        """A tunnel with its channels and consume point."""
+        request = schema.DescribeTunnelRequest(table_name=table_name, tunnel_name=tunnel_name)
+        answer = self._read("describe", request, schema.DescribeTunnelResponse)
+        return TunnelDescription(
+            _info(answer.tunnel),
+            tuple(_channel_info(channel) for channel in answer.channels),
+            answer.tunnel_rpo // _NANOS_PER_MICRO,
+        )
+
+    def delete_tunnel(self, table_name: str, tunnel_name: str) -> None:
+        """Remove a tunnel; workers on it end."""
+        request = schema.DeleteTunnelRequest(table_name=table_name, tunnel_name=tunnel_name)
+        self._change("delete", request, schema.DeleteTunnelResponse)
+
+    def schedule(self, tunnel_id: str, channels: Iterable[tuple[str, ChannelStatus]]) -> None:
+        """Suspend (CLOSING), resume (OPEN) or end (TERMINATED) channels by hand."""
+        request = schema.ScheduleRequest(tunnel_id=tunnel_id)
+        for channel_id, status in channels:
+            request.channels.append(_channel_message(Channel(channel_id, 0, status)))
+        self._change("schedule", request, schema.ScheduleResponse)
+
+    # --- sessions ------------------------------------------------------------------------------------------------
+
+    def connect(self, tunnel_id: str, *, timeout_seconds: int, client_tag: str) -> str:
+        """Begin a session that lives while heartbeats come within the time-out; its client id."""
+        request = schema.ConnectRequest(tunnel_id=tunnel_id)
+        request.client_config.timeout = timeout_seconds
+        request.client_config.client_tag = client_tag
+        return str(self._change("connect", request, schema.ConnectResponse).client_id)
+
+    def heartbeat(self, tunnel_id: str, client_id: str, channels: Iterable[Channel]) -> Sequence[Channel]:
+        """Report the channels that are held; the channels that shall be held from now on. Sent once.
+
+        Raises:
+            TunnelSessionGoneError: the session ended; connect again.
+        """
+        request = schema.HeartbeatRequest(tunnel_id=tunnel_id, client_id=client_id)
+        for channel in channels:
+            request.channels.append(_channel_message(channel))
+        answer = schema.parse(schema.HeartbeatResponse, self._transport.send("heartbeat", request, write=True))
+        return tuple(Channel(c.channel_id, c.version, _heard_status(c.status)) for c in answer.channels)
+
+    def shutdown(self, tunnel_id: str, client_id: str) -> None:
+        """End a session; its channels are free at once."""
+        request = schema.ShutdownRequest(tunnel_id=tunnel_id, client_id=client_id)
+        self._change("shutdown", request, schema.ShutdownResponse)
+
+    # --- data ----------------------------------------------------------------------------------------------------
+
+    def get_checkpoint(self, tunnel_id: str, client_id: str, channel_id: str) -> ChannelCheckpoint:
+        """Where a channel is read next. Needs no session."""
+        request = schema.GetCheckpointRequest(tunnel_id=tunnel_id, client_id=client_id, channel_id=channel_id)
+        answer = self._read("getcheckpoint", request, schema.GetCheckpointResponse)
+        return ChannelCheckpoint(answer.checkpoint, answer.sequence_number)
+
+    def read_records(self, tunnel_id: str, client_id: str, channel_id: str, token: str) -> TunnelPage:
+        """The page at a token. Needs no session."""
+        request = schema.ReadRecordsRequest(
+            tunnel_id=tunnel_id, client_id=client_id, channel_id=channel_id, token=token
+        )
+        return self._data.call(
+            "readrecords", lambda: decode_tunnel_page(self._transport.send("readrecords", request, write=False))
+        )
+
+    def checkpoint(self, tunnel_id: str, client_id: str, channel_id: str, token: str, sequence_number: int) -> None:
+        """Store how far a channel was consumed; ``finished`` ends it. Sent once.
+
+        Raises:
+            SequenceNumberNotMatchError: a later checkpoint is stored, or the channel went to another client.
+        """
+        request = schema.CheckpointRequest(
+            tunnel_id=tunnel_id,
+            client_id=client_id,
+            channel_id=channel_id,
+            checkpoint=token,
+            sequence_number=sequence_number,
+        )
+        self._transport.send("checkpoint", request, write=True)
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    def _read(self, verb: str, request: Any, response_class: Any) -> Any:
+        body = self._calls.call(verb, lambda: self._transport.send(verb, request, write=False))
+        return schema.parse(response_class, body)
+
+    def _change(self, verb: str, request: Any, response_class: Any) -> Any:
+        """Repeated only while the service says that it did nothing: a lost answer ends it."""
+
+        def attempt() -> bytes | DependencyException:
+            try:
+                return self._transport.send(verb, request, write=True)
+            except DependencyException as error:
+                if error.kind is ErrorKind.AMBIGUOUS:
+                    return error
+                raise
+
+        answer = self._calls.call(verb, attempt)
+        if isinstance(answer, DependencyException):
+            raise answer
+        return schema.parse(response_class, answer)
+
+
+_TYPE_NUMBERS = {
+    TunnelType.BASE_DATA: schema.TunnelType.BASE_DATA,
+    TunnelType.STREAM: schema.TunnelType.STREAM,
+    TunnelType.BASE_AND_STREAM: schema.TunnelType.BASE_AND_STREAM,
+}
+
+
+def _check_text(name: str, value: object) -> None:
+    if not isinstance(value, str) or not value:
+        raise ConfigurationError(f"{name} must be a non-empty string, not {value!r}")
+
+
+def _config_message(config: StreamTunnelConfig) -> Any:
+    """A start time takes the place of the flag, as the clients send it; an end only if there is one."""
+    message = schema.StreamTunnelConfig()
+    if config.start_micros is not None:
+        message.start_offset = config.start_micros * _NANOS_PER_MICRO
+    else:
+        message.flag = int(schema.StartOffsetFlag[config.start.name])
+    if config.end_micros is not None:
+        message.end_offset = config.end_micros * _NANOS_PER_MICRO
+    return message
+
+
+def _info(message: Any) -> TunnelInfo:
+    return TunnelInfo(
+        tunnel_id=message.tunnel_id,
+        tunnel_name=message.tunnel_name,
+        tunnel_type=_named(TunnelType, message.tunnel_type),
+        table_name=message.table_name,
+        instance_name=message.instance_name,
+        stream_id=message.stream_id,
+        stage=_named(TunnelStage, message.stage),
+        is_expired=message.expired,
+        create_time_micros=message.create_time // _NANOS_PER_MICRO,
+        config=_config(message.stream_tunnel_config) if message.HasField("stream_tunnel_config") else None,
+    )
+
+
+def _config(message: Any) -> StreamTunnelConfig:
+    return StreamTunnelConfig(
+        StartOffset(schema.StartOffsetFlag(message.flag).name),
+        message.start_offset // _NANOS_PER_MICRO or None,
+        message.end_offset // _NANOS_PER_MICRO or None,
+    )
+
+
+def _channel_info(message: Any) -> ChannelInfo:
+    return ChannelInfo(
+        message.channel_id,
+        _named(ChannelType, message.channel_type),
+        _named(ChannelStatus, message.channel_status),
+        message.client_id,
+        message.channel_rpo // _NANOS_PER_MICRO,
+        message.channel_count,
+    )
+
+
+def _channel_message(channel: Channel) -> Any:
+    number = schema.ChannelStatus[channel.status.name]
+    return schema.Channel(channel_id=channel.channel_id, version=channel.version, status=int(number))
+
+
+def _heard_status(number: int) -> ChannelStatus:
+    try:
+        return ChannelStatus(schema.ChannelStatus(number).name)
+    except ValueError as error:
+        raise CodecError(f"channel status {number} is unknown, expected 1 to 4") from error
+
+
+def _named(kind: Any, text: str) -> Any:
+    try:
+        return kind(text)
+    except ValueError as error:
+        known = ", ".join(repr(member.value) for member in kind)
+        raise CodecError(f"{kind.__name__} {text!r} is unknown, expected one of {known}") from error

@@ -1,0 +1,474 @@
+"""Tunnels of the local server, called by our client over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tablestore import (
+    BatchWriteRowRequest,
+    CapacityUnit,
+    Condition,
+    PutRowItem,
+    ReservedThroughput,
+    Row,
+    RowExistenceExpectation,
+    TableInBatchWriteRowItem,
+    TableMeta,
+    TableOptions,
+)
+
+from streamclient.records import RecordType, SequenceInfo, StreamRecord
+from streamclient.server import LocalTablestore
+from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from streamclient.tunnel.client import TunnelClient
+from streamclient.tunnel.errors import (
+    SequenceNumberNotMatchError,
+    TunnelExistsError,
+    TunnelExpiredError,
+    TunnelParameterInvalidError,
+    TunnelSessionGoneError,
+)
+from streamclient.tunnel.model import (
+    Channel,
+    ChannelStatus,
+    ChannelType,
+    StartOffset,
+    StreamTunnelConfig,
+    TunnelStage,
+    TunnelType,
+)
+from streamclient.wire.tunnel import FINISHED
+
+TABLE = "orders"
+IGNORE = Condition(RowExistenceExpectation.IGNORE)
+OPEN, CLOSING, CLOSE, TERMINATED = (
+    ChannelStatus.OPEN,
+    ChannelStatus.CLOSING,
+    ChannelStatus.CLOSE,
+    ChannelStatus.TERMINATED,
+)
+
+
+class Scene:
+    """A table, a tunnel client, and what tests do with them."""
+
+    def __init__(self, local: LocalTablestore) -> None:
+        self.local = local
+        self.ots = local.client()
+        self.tunnels = TunnelClient(self.ots)
+
+    def make_table(self, *, stream: bool = True) -> None:
+        specification = StreamSpecification(enable_stream=True, expiration_time_hours=24) if stream else None
+        TablestoreStreamApi(self.ots).create_table(
+            TableMeta(TABLE, [("id", "INTEGER")]),
+            TableOptions(),
+            ReservedThroughput(CapacityUnit(0, 0)),
+            stream=specification,
+        )
+
+    def put(self, *numbers: int) -> None:
+        for number in numbers:
+            self.ots.put_row(TABLE, Row([("id", number)], [("value", number)]), IGNORE)
+
+    def put_many(self, count: int) -> None:
+        for start in range(0, count, 200):
+            rows = [
+                PutRowItem(Row([("id", number)], [("value", number)]), IGNORE) for number in range(start, start + 200)
+            ]
+            request = BatchWriteRowRequest()
+            request.add(TableInBatchWriteRowItem(TABLE, rows))
+            assert self.ots.batch_write_row(request).is_all_succeed()
+
+    def tunnel(self, kind: TunnelType, name: str = "t", config: StreamTunnelConfig | None = None) -> str:
+        return self.tunnels.create_tunnel(TABLE, name, kind, config)
+
+    def channels(self, name: str = "t") -> dict[str, ChannelStatus]:
+        described = self.tunnels.describe_tunnel(TABLE, name).channels
+        return {channel.channel_id: channel.status for channel in described}
+
+    def stage(self, name: str = "t") -> TunnelStage:
+        return self.tunnels.describe_tunnel(TABLE, name).info.stage
+
+    def connect(self, tunnel_id: str, tag: str = "w", timeout_seconds: int = 60) -> str:
+        return self.tunnels.connect(tunnel_id, timeout_seconds=timeout_seconds, client_tag=tag)
+
+    def beat(self, tunnel_id: str, client_id: str, *channels: Channel) -> list[Channel]:
+        return list(self.tunnels.heartbeat(tunnel_id, client_id, channels))
+
+    def read_all(self, tunnel_id: str, channel_id: str, client_id: str = "anybody") -> tuple[list[StreamRecord], str]:
+        """Read from the checkpoint until nothing more comes; records and the token behind them."""
+        token = self.tunnels.get_checkpoint(tunnel_id, client_id, channel_id).token
+        records: list[StreamRecord] = []
+        while True:
+            page = self.tunnels.read_records(tunnel_id, client_id, channel_id, token)
+            records += page.records
+            token = page.next_token
+            if page.is_finished or page.may_more_record is False:
+                return records, token
+
+    def consume(self, tunnel_id: str, channel_id: str) -> list[StreamRecord]:
+        """Read as ``read_all`` and store the checkpoint."""
+        number = self.tunnels.get_checkpoint(tunnel_id, "anybody", channel_id).sequence_number
+        records, token = self.read_all(tunnel_id, channel_id)
+        self.tunnels.checkpoint(tunnel_id, "anybody", channel_id, token, number + 1)
+        return records
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    with LocalTablestore() as local:
+        made = Scene(local)
+        made.make_table()
+        yield made
+
+
+def only(items: object) -> str:
+    (item,) = items  # type: ignore[misc]
+    return item  # type: ignore[no-any-return]
+
+
+def ids(records: list[StreamRecord]) -> list[int]:
+    return [int(record.key["id"]) for record in records]
+
+
+# --- tunnels -------------------------------------------------------------------------------------------------------
+
+
+def test_tunnel_is_listed_and_described_as_it_was_made(scene: Scene) -> None:
+    tunnel_id = scene.tunnel(TunnelType.BASE_AND_STREAM)
+
+    (listed,) = scene.tunnels.list_tunnel(TABLE)
+
+    assert (listed.tunnel_id, listed.tunnel_name, listed.table_name) == (tunnel_id, "t", TABLE)
+    assert listed.tunnel_type is TunnelType.BASE_AND_STREAM
+    assert listed.instance_name == scene.local.instance
+    assert listed == scene.tunnels.describe_tunnel(TABLE, "t").info
+    assert scene.tunnels.list_tunnel() == (listed,)
+
+
+def test_second_tunnel_of_one_name_is_refused_and_another_name_is_not(scene: Scene) -> None:
+    scene.tunnel(TunnelType.STREAM)
+
+    with pytest.raises(TunnelExistsError):
+        scene.tunnel(TunnelType.BASE_DATA)
+    assert scene.tunnel(TunnelType.STREAM, "another")
+
+
+def test_missing_tunnels_and_tables_are_invalid_parameters(scene: Scene) -> None:
+    with pytest.raises(TunnelParameterInvalidError):
+        scene.tunnels.delete_tunnel(TABLE, "none")
+    with pytest.raises(TunnelParameterInvalidError):
+        scene.tunnels.describe_tunnel(TABLE, "none")
+    with pytest.raises(TunnelParameterInvalidError):
+        scene.tunnels.create_tunnel("none", "t", TunnelType.STREAM)
+
+
+def test_stream_tunnel_switches_the_stream_on(tmp_path: Path) -> None:
+    with LocalTablestore() as local:
+        scene = Scene(local)
+        scene.make_table(stream=False)
+        scene.tunnel(TunnelType.STREAM)
+
+        details = TablestoreStreamApi(scene.ots).describe_table(TABLE).stream
+        assert (details.enable_stream, details.expiration_time_hours) == (True, 168)
+
+
+def test_config_is_described_to_the_millisecond(scene: Scene) -> None:
+    scene.tunnel(TunnelType.STREAM, "default")
+    scene.tunnel(TunnelType.STREAM, "earliest", StreamTunnelConfig(StartOffset.EARLIEST))
+
+    described = {info.tunnel_name: info.config for info in scene.tunnels.list_tunnel(TABLE)}
+
+    assert described == {"default": StreamTunnelConfig(), "earliest": StreamTunnelConfig(StartOffset.EARLIEST)}
+
+
+def test_deleted_tunnel_ends_its_sessions(scene: Scene) -> None:
+    tunnel_id = scene.tunnel(TunnelType.STREAM)
+    client_id = scene.connect(tunnel_id)
+    scene.tunnels.delete_tunnel(TABLE, "t")
+
+    with pytest.raises(TunnelParameterInvalidError):
+        scene.beat(tunnel_id, client_id)
+
+
+# --- data ----------------------------------------------------------------------------------------------------------
+
+
+def test_full_data_comes_once_in_key_order_and_ends_the_tunnel(scene: Scene) -> None:
+    scene.put(3, 1, 2)
+    tunnel_id = scene.tunnel(TunnelType.BASE_DATA)
+    channel_id = only(scene.channels())
+    assert channel_id.startswith("BaseData_")
+
+    records = scene.consume(tunnel_id, channel_id)
+
+    assert ids(records) == [1, 2, 3]
+    assert {record.record_type for record in records} == {RecordType.PUT}
+    assert {record.sequence_info for record in records} == {SequenceInfo(0, 0, 0)}
+    assert scene.channels() == {channel_id: TERMINATED}
+    assert scene.stage() is TunnelStage.PROCESS_STREAM
+    assert scene.tunnels.get_checkpoint(tunnel_id, "x", channel_id).token == FINISHED
+
+
+def test_full_data_is_read_in_pages_from_token_to_token(scene: Scene) -> None:
+    scene.put_many(12_000)
+    tunnel_id = scene.tunnel(TunnelType.BASE_DATA)
+    channel_id = only(scene.channels())
+
+    records, token = scene.read_all(tunnel_id, channel_id)
+
+    assert ids(records) == list(range(12_000))
+    assert token == FINISHED
+
+
+def test_stream_delivers_what_is_written_after_the_tunnel_was_made(scene: Scene) -> None:
+    scene.put(1)
+    tunnel_id = scene.tunnel(TunnelType.STREAM)
+    scene.put(2, 3)
+    scene.ots.delete_row(TABLE, [("id", 2)], IGNORE)
+    channel_id = only(scene.channels())
+
+    records = scene.consume(tunnel_id, channel_id)
+
+    assert [(record.record_type, record.key["id"]) for record in records] == [
+        (RecordType.PUT, 2),
+        (RecordType.PUT, 3),
+        (RecordType.DELETE, 2),
+    ]
+    scene.put(4)
+    assert ids(scene.consume(tunnel_id, channel_id)) == [4]
+
+
+def test_earliest_tunnel_delivers_the_whole_log(scene: Scene) -> None:
+    scene.put(1, 2)
+    tunnel_id = scene.tunnel(TunnelType.STREAM, config=StreamTunnelConfig(StartOffset.EARLIEST))
+
+    assert ids(scene.consume(tunnel_id, only(scene.channels()))) == [1, 2]
+
+
+def test_stream_channels_wait_until_all_full_data_was_consumed(scene: Scene) -> None:
+    scene.put(1)
+    tunnel_id = scene.tunnel(TunnelType.BASE_AND_STREAM)
+    scene.put(2)
+    described = {c.channel_type: c for c in scene.tunnels.describe_tunnel(TABLE, "t").channels}
+    assert described[ChannelType.STREAM].status is ChannelStatus.WAIT
+    assert scene.stage() is TunnelStage.PROCESS_BASE_DATA
+
+    base = ids(scene.consume(tunnel_id, described[ChannelType.BASE_DATA].channel_id))
+
+    assert base == [1, 2]
+    assert scene.stage() is TunnelStage.PROCESS_STREAM
+    assert scene.channels()[described[ChannelType.STREAM].channel_id] is OPEN
+    assert ids(scene.consume(tunnel_id, described[ChannelType.STREAM].channel_id)) == [2]
+
+
+def test_children_open_when_their_parents_are_finished(scene: Scene) -> None:
+    scene.put(1, 2, 3, 4)
+    tunnel_id = scene.tunnel(TunnelType.STREAM)
+    parent = only(scene.channels())
+    scene.put(5)
+    lower, upper = scene.local.split(TABLE, at=3)
+    scene.put(1, 4)
+    assert scene.channels() == {parent: OPEN, lower: ChannelStatus.WAIT, upper: ChannelStatus.WAIT}
+
+    assert ids(scene.consume(tunnel_id, parent)) == [5]
+
+    assert scene.channels() == {parent: TERMINATED, lower: OPEN, upper: OPEN}
+    assert [ids(scene.consume(tunnel_id, child)) for child in (lower, upper)] == [[1], [4]]
+    merged = scene.local.merge(TABLE, lower, upper)
+    assert ids(scene.consume(tunnel_id, lower)) == []
+    assert scene.channels()[merged] is ChannelStatus.WAIT
+    scene.consume(tunnel_id, upper)
+    assert scene.channels()[merged] is OPEN
+
+
+def test_consume_point_is_that_of_the_slowest_channel(scene: Scene) -> None:
+    tunnel_id = scene.tunnel(TunnelType.STREAM)
+    channel_id = only(scene.channels())
+    assert scene.tunnels.describe_tunnel(TABLE, "t").consume_point_micros == 0
+
+    scene.consume(tunnel_id, channel_id)
+
+    described = scene.tunnels.describe_tunnel(TABLE, "t")
+    assert described.consume_point_micros > described.info.create_time_micros
+    assert described.channels[0].consume_point_micros == described.consume_point_micros
+    assert described.channels[0].record_count == 0
+
+
+def test_end_offset_finishes_the_channels(scene: Scene) -> None:
+    scene.put(1)
+    (shard,) = scene.local.shards(TABLE)
+    assert shard.newest_sequence is not None
+    end = int(shard.newest_sequence.partition("/")[2])
+    scene.put(2)
+    config = StreamTunnelConfig(StartOffset.EARLIEST, end_micros=end)
+    tunnel_id = scene.tunnel(TunnelType.STREAM, config=config)
+
+    assert ids(scene.consume(tunnel_id, only(scene.channels()))) == [1]
+    assert list(scene.channels().values()) == [TERMINATED]
+
+
+def test_tunnel_whose_log_was_trimmed_is_expired(scene: Scene) -> None:
+    tunnel_id = scene.tunnel(TunnelType.STREAM)
+    client_id = scene.connect(tunnel_id)
+    scene.put(1, 2)
+    scene.local.trim(TABLE)
+
+    with pytest.raises(TunnelExpiredError):
+        scene.beat(tunnel_id, client_id)
+    with pytest.raises(TunnelExpiredError):
+        scene.connect(tunnel_id)
+    assert scene.tunnels.list_tunnel(TABLE)[0].is_expired
+
+
+def test_consumed_log_may_be_trimmed(scene: Scene) -> None:
+    tunnel_id = scene.tunnel(TunnelType.STREAM)
+    channel_id = only(scene.channels())
+    scene.put(1, 2)
+    scene.consume(tunnel_id, channel_id)
+    scene.local.trim(TABLE)
+    scene.put(3)
+
+    assert ids(scene.consume(tunnel_id, channel_id)) == [3]
+
+
+# --- checkpoints ---------------------------------------------------------------------------------------------------
+
+
+def test_checkpoint_is_kept_with_its_number_and_an_older_number_is_refused(scene: Scene) -> None:
+    tunnel_id = scene.tunnel(TunnelType.STREAM)
+    channel_id = only(scene.channels())
+    token = scene.tunnels.get_checkpoint(tunnel_id, "x", channel_id).token
+    scene.tunnels.checkpoint(tunnel_id, "x", channel_id, token, 5)
+
+    assert scene.tunnels.get_checkpoint(tunnel_id, "x", channel_id).sequence_number == 5
+    scene.tunnels.checkpoint(tunnel_id, "x", channel_id, token, 5)
+    with pytest.raises(SequenceNumberNotMatchError):
+        scene.tunnels.checkpoint(tunnel_id, "x", channel_id, token, 4)
+
+
+def test_late_checkpoint_of_a_session_that_lost_its_channel_is_refused(scene: Scene) -> None:
+    tunnel_id = scene.tunnel(TunnelType.STREAM)
+    first = scene.connect(tunnel_id)
+    (channel,) = scene.beat(tunnel_id, first)
+    token = scene.tunnels.get_checkpoint(tunnel_id, first, channel.channel_id).token
+    scene.tunnels.shutdown(tunnel_id, first)
+    scene.tunnels.checkpoint(tunnel_id, first, channel.channel_id, token, 1)
+    scene.beat(tunnel_id, scene.connect(tunnel_id))
+
+    with pytest.raises(SequenceNumberNotMatchError):
+        scene.tunnels.checkpoint(tunnel_id, first, channel.channel_id, token, 2)
+
+
+# --- sessions ------------------------------------------------------------------------------------------------------
+
+
+def test_first_heartbeat_returns_the_open_channels(scene: Scene) -> None:
+    tunnel_id = scene.tunnel(TunnelType.STREAM)
+    client_id = scene.connect(tunnel_id, tag="host")
+
+    (channel,) = scene.beat(tunnel_id, client_id)
+
+    assert client_id.startswith("host_")
+    assert channel.status is OPEN
+    assert scene.beat(tunnel_id, client_id, channel) == [channel]
+
+
+def test_channels_are_shared_out_evenly_and_change_hands_by_closing(scene: Scene) -> None:
+    scene.put(*range(8))
+    for place in (2, 4, 6):
+        scene.local.split(TABLE, at=place)
+    tunnel_id = scene.tunnel(TunnelType.STREAM)
+    a = scene.connect(tunnel_id, "a")
+    held = scene.beat(tunnel_id, a)
+    assert len(held) == 4
+
+    b = scene.connect(tunnel_id, "b")
+    assert scene.beat(tunnel_id, b) == []
+    told = scene.beat(tunnel_id, a, *held)
+    moving = [channel for channel in told if channel.status is CLOSING]
+    assert len(moving) == 2
+    assert {channel.version for channel in moving} == {1}
+
+    closed = [Channel(c.channel_id, c.version + 1, CLOSE) for c in moving]
+    kept = [channel for channel in told if channel.status is OPEN]
+    assert scene.beat(tunnel_id, a, *kept, *closed) == kept
+    arrived = scene.beat(tunnel_id, b)
+    assert {(c.channel_id, c.version, c.status) for c in arrived} == {(c.channel_id, 3, OPEN) for c in moving}
+
+
+def test_client_that_reports_a_failure_gets_the_channel_again_with_a_new_version(scene: Scene) -> None:
+    tunnel_id = scene.tunnel(TunnelType.STREAM)
+    client_id = scene.connect(tunnel_id)
+    (channel,) = scene.beat(tunnel_id, client_id)
+
+    (again,) = scene.beat(tunnel_id, client_id, Channel(channel.channel_id, 1, CLOSE))
+
+    assert (again.status, again.version) == (OPEN, 2)
+
+
+def test_stale_report_is_ignored(scene: Scene) -> None:
+    tunnel_id = scene.tunnel(TunnelType.STREAM)
+    client_id = scene.connect(tunnel_id)
+    (channel,) = scene.beat(tunnel_id, client_id)
+
+    assert scene.beat(tunnel_id, client_id, Channel(channel.channel_id, 0, CLOSE)) == [channel]
+
+
+def test_terminated_report_finishes_the_channel_without_a_checkpoint(scene: Scene) -> None:
+    tunnel_id = scene.tunnel(TunnelType.BASE_AND_STREAM)
+    client_id = scene.connect(tunnel_id)
+    (base,) = scene.beat(tunnel_id, client_id)
+
+    (stream,) = scene.beat(tunnel_id, client_id, Channel(base.channel_id, base.version + 1, TERMINATED))
+
+    assert scene.channels() == {base.channel_id: TERMINATED, stream.channel_id: OPEN}
+
+
+def test_silent_client_loses_its_session_and_its_channels(scene: Scene) -> None:
+    tunnel_id = scene.tunnel(TunnelType.STREAM)
+    silent = scene.connect(tunnel_id, timeout_seconds=10)
+    scene.beat(tunnel_id, silent)
+    scene.local.advance_clock(11)
+    other = scene.connect(tunnel_id)
+
+    (channel,) = scene.beat(tunnel_id, other)
+
+    assert channel.status is OPEN
+    with pytest.raises(TunnelSessionGoneError):
+        scene.beat(tunnel_id, silent)
+
+
+def test_suspended_channel_is_given_to_nobody_until_it_is_resumed(scene: Scene) -> None:
+    tunnel_id = scene.tunnel(TunnelType.STREAM)
+    channel_id = only(scene.channels())
+    scene.tunnels.schedule(tunnel_id, [(channel_id, CLOSING)])
+    client_id = scene.connect(tunnel_id)
+    assert scene.channels() == {channel_id: CLOSING}
+    assert scene.beat(tunnel_id, client_id) == []
+
+    scene.tunnels.schedule(tunnel_id, [(channel_id, OPEN)])
+
+    assert [channel.status for channel in scene.beat(tunnel_id, client_id)] == [OPEN]
+
+
+def test_tunnels_checkpoints_and_sessions_survive_a_restart_of_the_server(tmp_path: Path) -> None:
+    with LocalTablestore(data_dir=tmp_path) as local:
+        scene = Scene(local)
+        scene.make_table()
+        tunnel_id = scene.tunnel(TunnelType.STREAM)
+        client_id = scene.connect(tunnel_id)
+        (channel,) = scene.beat(tunnel_id, client_id)
+        scene.put(1)
+        scene.consume(tunnel_id, channel.channel_id)
+        scene.put(2)
+    with LocalTablestore(data_dir=tmp_path) as local:
+        scene = Scene(local)
+
+        assert scene.beat(tunnel_id, client_id, channel) == [channel]
+        assert ids(scene.consume(tunnel_id, channel.channel_id)) == [2]
+        scene.tunnels.delete_tunnel(TABLE, "t")
+    with LocalTablestore(data_dir=tmp_path) as local:
+        assert Scene(local).tunnels.list_tunnel() == ()
