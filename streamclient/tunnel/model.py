@@ -6,7 +6,22 @@ from enum import Enum
 
 from attrs import field, frozen
 
+from streamclient.core.tunnel.channels import Channel, ChannelStatus
 from streamclient.errors import ConfigurationError
+
+__all__ = [
+    "Channel",
+    "ChannelCheckpoint",
+    "ChannelInfo",
+    "ChannelStatus",
+    "ChannelType",
+    "StartOffset",
+    "StreamTunnelConfig",
+    "TunnelDescription",
+    "TunnelInfo",
+    "TunnelStage",
+    "TunnelType",
+]
 
 
 class TunnelType(Enum):
@@ -33,16 +48,6 @@ class ChannelType(Enum):
 
     BASE_DATA = "BaseData"
     STREAM = "Stream"
-
-
-class ChannelStatus(Enum):
-    """State of a channel (Java: ``ChannelStatus``). WAIT occurs only in descriptions."""
-
-    WAIT = "WAIT"
-    OPEN = "OPEN"
-    CLOSING = "CLOSING"
-    CLOSE = "CLOSE"
-    TERMINATED = "TERMINATED"
 
 
 class StartOffset(Enum):
@@ -111,15 +116,6 @@ class TunnelDescription:
     channels: tuple[ChannelInfo, ...]
     consume_point_micros: int
     """The slowest stream channel's; 0 before the incremental stage."""
-
-
-@frozen
-class Channel:
-    """A channel in a heartbeat. Of two states the one with the higher version is newer."""
-
-    channel_id: str
-    version: int
-    status: ChannelStatus
 
 
 @frozen

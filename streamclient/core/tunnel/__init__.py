@@ -1,0 +1,1 @@
+"""Decisions of a tunnel client: the service assigns channels, the client obeys and reports."""

@@ -1,0 +1,55 @@
+"""Channels as heartbeats carry them, and how two lists of them become one.
+
+Laws (Java and Go SDK, tunnel packages):
+
+* of two states of one channel the one with the higher version is newer; of equal versions the service's counts;
+* the answer to a heartbeat is the whole list that the client shall hold: what is missing in it is dropped, unreported;
+* whoever changes a channel's state raises its version by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+
+from attrs import frozen
+
+
+class ChannelStatus(Enum):
+    """State of a channel (Java: ``ChannelStatus``)."""
+
+    WAIT = "WAIT"
+    """Not readable yet. Occurs only in descriptions, never in heartbeats."""
+    OPEN = "OPEN"
+    """To be read by the client that is told so."""
+    CLOSING = "CLOSING"
+    """The service asks the client to let go."""
+    CLOSE = "CLOSE"
+    """Let go by the client, or taken from it."""
+    TERMINATED = "TERMINATED"
+    """Consumed to its end."""
+
+
+@frozen
+class Channel:
+    """A channel in a heartbeat."""
+
+    channel_id: str
+    version: int
+    status: ChannelStatus
+
+    def changed(self, status: ChannelStatus) -> Channel:
+        """The next state."""
+        return Channel(self.channel_id, self.version + 1, status)
+
+    def __str__(self) -> str:
+        return f"{self.channel_id} {self.status.value}@{self.version}"
+
+
+def merged(local: Mapping[str, Channel], answer: Iterable[Channel]) -> dict[str, Channel]:
+    """The list to hold after a heartbeat, in the answer's order."""
+    result: dict[str, Channel] = {}
+    for channel in answer:
+        own = local.get(channel.channel_id)
+        result[channel.channel_id] = own if own is not None and own.version > channel.version else channel
+    return result

@@ -1,0 +1,362 @@
+"""A tunnel client's session: connecting, heartbeats, channels and their readers."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TypeVar
+
+from streamclient.core.tunnel import events
+from streamclient.core.tunnel.channels import Channel, ChannelStatus
+from streamclient.core.tunnel.events import Verdict
+from streamclient.core.tunnel.session import SessionSettings, TunnelSession
+
+T = TypeVar("T")
+SETTINGS = SessionSettings(heartbeat_interval=30.0, heartbeat_timeout=300.0)
+ERROR = RuntimeError("no")
+
+
+class Shell:
+    """Hands events to a session at chosen times and sorts the commands."""
+
+    def __init__(self, settings: SessionSettings = SETTINGS) -> None:
+        numbers = iter(range(1, 1_000))
+        self.session = TunnelSession(settings, Random(1), new_identifier=lambda: f"r{next(numbers)}")
+        self.now = 0.0
+        self.commands: list[events.Command] = []
+
+    def handle(self, event: events.Event) -> list[events.Command]:
+        self.commands = self.session.handle(event, self.now)
+        return self.commands
+
+    def later(self, seconds: float) -> list[events.Command]:
+        self.now += seconds
+        return self.handle(events.Tick())
+
+    def of(self, kind: type[T]) -> list[T]:
+        return [command for command in self.commands if isinstance(command, kind)]
+
+    def connect(self, client_id: str = "me") -> None:
+        self.handle(events.Tick())
+        assert self.of(events.Connect)
+        self.handle(events.Connected(client_id, self.now))
+        assert self.of(events.Heartbeat) == [events.Heartbeat(client_id, ())]
+
+    def answer(self, *texts: str, client_id: str = "me") -> list[events.Command]:
+        return self.handle(events.HeartbeatAnswered(client_id, [channel(text) for text in texts], self.now))
+
+    def read(self, text: str) -> events.StartReader:
+        """Have a channel offered, and its reader started."""
+        self.answer(text)
+        (lookup,) = self.of(events.FindCheckpoint)
+        self.handle(events.CheckpointFound(lookup.channel_id, lookup.reader, "token", 4))
+        (started,) = self.of(events.StartReader)
+        return started
+
+    def end(self, reader: events.StartReader, *, is_finished: bool = False) -> list[events.Command]:
+        return self.handle(events.ReaderEnded(reader.channel_id, reader.reader, is_finished))
+
+    def reported(self) -> list[str]:
+        (beat,) = self.of(events.Heartbeat)
+        return [str(each) for each in beat.channels]
+
+
+def channel(text: str) -> Channel:
+    name, status = text.split(" ")
+    kind, _, version = status.partition("@")
+    return Channel(name, int(version), ChannelStatus(kind))
+
+
+def connected(settings: SessionSettings = SETTINGS) -> Shell:
+    shell = Shell(settings)
+    shell.connect()
+    return shell
+
+
+def test_first_heartbeat_follows_the_connection_at_once_and_then_every_interval() -> None:
+    shell = connected()
+    shell.answer()
+    assert shell.of(events.Heartbeat) == []
+
+    assert shell.later(29) == []
+    shell.later(1)
+    assert shell.of(events.Heartbeat)
+
+
+def test_no_heartbeat_is_sent_while_one_is_under_way() -> None:
+    shell = connected()
+
+    assert shell.later(60) == []
+    shell.answer()
+    assert shell.of(events.Heartbeat)
+
+
+def test_open_channel_is_read_from_its_checkpoint() -> None:
+    started = connected().read("a OPEN@0")
+
+    assert (started.channel_id, started.token, started.sequence_number) == ("a", "token", 4)
+
+
+def test_channel_that_shall_be_let_go_is_reported_as_soon_as_its_reader_has_ended() -> None:
+    shell = connected()
+    started = shell.read("a OPEN@0")
+    shell.later(30)
+    shell.answer("a CLOSING@1")
+    assert shell.of(events.StopReader) == [events.StopReader("a", started.reader, is_lost=False)]
+    assert shell.of(events.Heartbeat) == []
+
+    shell.now += 1
+    shell.end(started)
+
+    assert shell.reported() == ["a CLOSE@2"]
+
+
+def test_finished_channel_is_reported_as_terminated_at_once() -> None:
+    shell = connected()
+    started = shell.read("a OPEN@0")
+    shell.now += 1
+    shell.end(started, is_finished=True)
+
+    assert shell.reported() == ["a TERMINATED@1"]
+    assert shell.answer() == []
+    assert shell.session.channels == {}
+
+
+def test_channel_that_is_leased_again_is_read_by_a_new_reader() -> None:
+    shell = connected()
+    first = shell.read("a OPEN@0")
+    shell.now += 1
+    shell.end(first)
+    assert shell.reported() == ["a CLOSE@1"]
+
+    second = shell.read("a OPEN@2")
+
+    assert second.reader != first.reader
+
+
+def test_channel_that_is_missing_in_the_answer_is_dropped_without_report() -> None:
+    shell = connected()
+    started = shell.read("a OPEN@0")
+    shell.later(30)
+    shell.answer()
+
+    assert shell.of(events.StopReader) == [events.StopReader("a", started.reader, is_lost=True)]
+    shell.now += 1
+    assert shell.end(started) == []
+    assert shell.session.channels == {}
+
+
+def test_channel_has_one_reader_at_a_time_even_if_it_comes_back_at_once() -> None:
+    shell = connected()
+    first = shell.read("a OPEN@0")
+    shell.later(30)
+    shell.answer()
+    shell.later(30)
+    shell.answer("a OPEN@5")
+    assert shell.of(events.FindCheckpoint) == []
+
+    shell.end(first)
+
+    assert [lookup.channel_id for lookup in shell.of(events.FindCheckpoint)] == ["a"]
+
+
+def test_channel_that_waits_for_an_old_reader_is_let_go_without_it() -> None:
+    shell = connected()
+    shell.read("a OPEN@0")
+    shell.later(30)
+    shell.answer()
+    shell.later(30)
+    shell.answer("a OPEN@5")
+    shell.later(30)
+    shell.answer("a CLOSING@6")
+
+    shell.later(1)
+    assert shell.reported() == ["a CLOSE@7"]
+
+
+def test_channel_whose_checkpoint_cannot_be_found_is_let_go() -> None:
+    shell = connected()
+    shell.answer("a OPEN@0")
+    (lookup,) = shell.of(events.FindCheckpoint)
+    shell.now += 1
+    shell.handle(events.CheckpointNotFound("a", lookup.reader, ERROR))
+
+    assert shell.reported() == ["a CLOSE@1"]
+
+
+def test_channel_asked_back_during_the_lookup_is_never_read() -> None:
+    shell = connected()
+    shell.answer("a OPEN@0")
+    (lookup,) = shell.of(events.FindCheckpoint)
+    shell.later(30)
+    shell.answer("a CLOSING@1")
+    shell.handle(events.CheckpointFound("a", lookup.reader, "token", 0))
+
+    assert shell.of(events.StartReader) == []
+    shell.later(1)
+    assert shell.reported() == ["a CLOSE@2"]
+
+
+def test_reader_that_does_not_end_is_dropped_after_three_heartbeats() -> None:
+    shell = connected()
+    started = shell.read("a OPEN@0")
+    for _ in range(2):
+        shell.later(30)
+        shell.answer("a CLOSING@1")
+    assert not [stop for stop in shell.of(events.StopReader) if stop.is_lost]
+    shell.later(30)
+    shell.answer("a CLOSING@1")
+
+    assert events.StopReader("a", started.reader, is_lost=True) in shell.commands
+    shell.later(1)
+    assert shell.reported() == ["a CLOSE@2"]
+
+
+def test_without_detection_a_reader_may_take_its_time() -> None:
+    shell = connected(SessionSettings(heartbeat_interval=30.0, heartbeat_timeout=300.0, detects_closing=False))
+    shell.read("a OPEN@0")
+    for _ in range(6):
+        shell.later(30)
+        shell.answer("a CLOSING@1")
+
+    assert not [stop for stop in shell.of(events.StopReader) if stop.is_lost]
+
+
+def test_stalled_reader_gives_its_channel_up() -> None:
+    shell = connected()
+    started = shell.read("a OPEN@0")
+    shell.now += 1
+    shell.handle(events.ReaderStalled("a", started.reader, "it hangs"))
+
+    assert shell.of(events.StopReader) == [events.StopReader("a", started.reader, is_lost=True)]
+    assert shell.reported() == ["a CLOSE@1"]
+
+
+def test_session_that_the_service_ended_is_begun_anew_at_once() -> None:
+    shell = connected()
+    started = shell.read("a OPEN@0")
+    shell.later(30)
+    shell.handle(events.HeartbeatFailed("me", Verdict.GONE, ERROR))
+
+    assert shell.of(events.StopReader) == [events.StopReader("a", started.reader, is_lost=True)]
+    assert shell.of(events.Connect)
+    shell.handle(events.Connected("me again", shell.now))
+    assert shell.of(events.Heartbeat) == [events.Heartbeat("me again", ())]
+
+
+def test_session_without_answered_heartbeats_ends_before_the_service_ends_it() -> None:
+    shell = connected()
+    shell.answer()
+    for _ in range(9):
+        shell.later(30)
+        shell.handle(events.HeartbeatFailed("me", Verdict.PASSING, ERROR))
+    assert shell.session.client_id == "me"
+
+    shell.later(16)
+
+    assert shell.session.client_id == ""
+    assert shell.of(events.Connect)
+
+
+def test_answer_counts_from_when_the_heartbeat_was_sent() -> None:
+    shell = connected()
+    sent_at = shell.now
+    shell.now += 100
+    shell.handle(events.HeartbeatAnswered("me", [], sent_at))
+
+    assert shell.session.client_id == "me"
+    shell.now = sent_at + 286
+    shell.handle(events.Tick())
+    assert shell.session.client_id == ""
+
+
+def test_answer_to_a_heartbeat_of_an_old_session_is_ignored() -> None:
+    shell = connected()
+    shell.handle(events.HeartbeatFailed("me", Verdict.GONE, ERROR))
+    shell.handle(events.Connected("new", shell.now))
+    shell.answer("a OPEN@0", client_id="me")
+
+    assert shell.session.channels == {}
+
+
+def test_failed_connections_are_repeated_for_ever_with_growing_pauses() -> None:
+    shell = Shell()
+    shell.handle(events.Tick())
+    pauses = []
+    for _ in range(12):
+        shell.handle(events.ConnectFailed(Verdict.PASSING, ERROR))
+        deadline = shell.session.next_deadline()
+        assert deadline is not None
+        pauses.append(deadline - shell.now)
+        shell.later(pauses[-1])
+        assert shell.of(events.Connect)
+    assert pauses[0] <= 0.2
+    assert 7.5 <= pauses[-1] <= 10
+
+
+def test_hopeless_error_ends_the_work_and_names_itself() -> None:
+    shell = Shell()
+    shell.handle(events.Tick())
+    shell.handle(events.ConnectFailed(Verdict.FINAL, ERROR))
+
+    assert shell.of(events.Finish) == [events.Finish(ERROR)]
+
+
+def test_hopeless_heartbeat_waits_for_the_readers_to_end() -> None:
+    shell = connected()
+    started = shell.read("a OPEN@0")
+    shell.later(30)
+    shell.handle(events.HeartbeatFailed("me", Verdict.FINAL, ERROR))
+    assert shell.of(events.Finish) == []
+
+    shell.end(started)
+
+    assert shell.of(events.Finish) == [events.Finish(ERROR)]
+
+
+def test_stop_lets_readers_store_their_last_checkpoints_and_then_ends_the_session() -> None:
+    shell = connected()
+    started = shell.read("a OPEN@0")
+    shell.handle(events.StopRequested())
+    assert shell.of(events.StopReader) == [events.StopReader("a", started.reader, is_lost=False)]
+
+    shell.end(started)
+    assert shell.of(events.EndSession) == [events.EndSession("me")]
+    shell.handle(events.SessionEnded())
+
+    assert shell.of(events.Finish) == [events.Finish(None)]
+
+
+def test_session_is_kept_alive_while_readers_end() -> None:
+    shell = connected()
+    shell.read("a OPEN@0")
+    shell.handle(events.StopRequested())
+
+    shell.later(30)
+
+    assert shell.reported() == ["a OPEN@0"]
+
+
+def test_stop_while_connecting_ends_the_session_that_comes_of_it() -> None:
+    shell = Shell()
+    shell.handle(events.Tick())
+    shell.handle(events.StopRequested())
+    shell.handle(events.Connected("me", shell.now))
+
+    assert shell.of(events.EndSession) == [events.EndSession("me")]
+
+
+def test_channels_that_end_together_are_reported_together() -> None:
+    shell = connected()
+    shell.answer("a OPEN@0", "b OPEN@0")
+    lookups = shell.of(events.FindCheckpoint)
+    readers = []
+    for lookup in lookups:
+        shell.handle(events.CheckpointFound(lookup.channel_id, lookup.reader, "t", 0))
+        readers += shell.of(events.StartReader)
+    shell.end(readers[0], is_finished=True)
+    assert shell.of(events.Heartbeat) == []
+    shell.end(readers[1], is_finished=True)
+
+    shell.later(0.2)
+
+    assert shell.reported() == ["a TERMINATED@1", "b TERMINATED@1"]
