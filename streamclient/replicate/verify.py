@@ -1,0 +1,151 @@
+"""Compares two tables row by row, and names each difference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from functools import partial
+from typing import Any
+
+from attrs import frozen
+from tablestore import INF_MAX, INF_MIN, Direction, OTSClient
+
+from streamclient.errors import StreamClientException
+from streamclient.records import ColumnValue, KeyValue
+from streamclient.stream.retry import ReadRetry, Repeater
+from streamclient.stream.tablestore import TablestoreStreamApi
+from streamclient.wire.service_errors import classify
+
+Versions = Sequence[tuple[int, ColumnValue]]
+"""Versions of one column as (timestamp in milliseconds, value), newest first."""
+
+MOST_PAGES = 10_000_000
+"""Far more pages than any table has: a scan that does not end is a fault of the service."""
+
+
+class DifferenceKind(Enum):
+    """How a row differs."""
+
+    MISSING = "missing in the destination"
+    EXTRA = "only in the destination"
+    COLUMN = "differs"
+
+
+@frozen
+class Difference:
+    """One difference: a whole row, or one column of it."""
+
+    kind: DifferenceKind
+    key: tuple[KeyValue, ...]
+    column: str = ""
+    source: Versions | None = None
+    destination: Versions | None = None
+
+    def __str__(self) -> str:
+        key = ", ".join(repr(value) for value in self.key)
+        if not self.column:
+            return f"row ({key}) is {self.kind.value}"
+        return (
+            f"row ({key}) column {self.column!r}: source {_shown(self.source)}, destination {_shown(self.destination)}"
+        )
+
+
+@frozen
+class TableRow:
+    """A row as a scan reads it."""
+
+    key: tuple[KeyValue, ...]
+    columns: Mapping[str, Versions]
+
+
+def compare_tables(
+    source: OTSClient,
+    source_table: str,
+    destination: OTSClient,
+    table: str,
+    progress: Callable[[int], None] | None = None,
+) -> Iterator[Difference]:
+    """Differences in key order. ``progress`` is told how many rows of the source were compared.
+
+    Both tables are read while they may change: compare when nothing is written, or expect the latest changes here.
+    """
+    versions = TablestoreStreamApi(source).describe_table(source_table).options.max_versions or 1
+    yield from compare_rows(
+        scan(source, source_table, versions), scan(destination, table, versions), progress or _no_progress
+    )
+
+
+def compare_rows(
+    source: Iterator[TableRow], destination: Iterator[TableRow], progress: Callable[[int], None]
+) -> Iterator[Difference]:
+    """Differences of two sequences of rows, both in ascending order of keys."""
+    other = next(destination, None)
+    count = 0
+    for row in source:
+        count += 1
+        progress(count)
+        while other is not None and other.key < row.key:
+            yield Difference(DifferenceKind.EXTRA, other.key)
+            other = next(destination, None)
+        if other is None or other.key != row.key:
+            yield Difference(DifferenceKind.MISSING, row.key)
+            continue
+        yield from _column_differences(row, other)
+        other = next(destination, None)
+    while other is not None:
+        yield Difference(DifferenceKind.EXTRA, other.key)
+        other = next(destination, None)
+
+
+def _column_differences(row: TableRow, other: TableRow) -> Iterator[Difference]:
+    for name in sorted(row.columns.keys() | other.columns.keys()):
+        here, there = row.columns.get(name), other.columns.get(name)
+        if here != there:
+            yield Difference(DifferenceKind.COLUMN, row.key, name, here, there)
+
+
+def scan(client: OTSClient, table: str, max_versions: int) -> Iterator[TableRow]:
+    """Every row of a table in key order, with so many versions; pages are read as they are needed."""
+    names = [name for name, _ in TablestoreStreamApi(client).describe_table(table).definition.primary_key]
+    start: Any = [(name, INF_MIN) for name in names]
+    end = [(name, INF_MAX) for name in names]
+    repeater = Repeater(ReadRetry())
+    for _ in range(MOST_PAGES):
+        start, rows = repeater.call("GetRange", partial(_page, client, table, start, end, max_versions))
+        for row in rows:
+            yield _row(row)
+        if not start:
+            return
+    raise StreamClientException(f"the scan of table {table!r} did not end after {MOST_PAGES} pages")
+
+
+def _page(client: OTSClient, table: str, start: Any, end: Any, max_versions: int) -> tuple[Any, Sequence[Any]]:
+    try:
+        _, following, rows, _ = client.get_range(table, Direction.FORWARD, start, end, max_version=max_versions)
+    except Exception as error:
+        raise classify(error, write=False) from error
+    return following, rows
+
+
+def _row(row: Any) -> TableRow:
+    columns: dict[str, list[tuple[int, ColumnValue]]] = {}
+    for name, value, timestamp in row.attribute_columns:
+        columns.setdefault(name, []).append((timestamp, _plain(value)))
+    return TableRow(
+        tuple(_plain(value) for _, value, *_ in row.primary_key),
+        {name: tuple(sorted(versions, key=lambda each: -each[0])) for name, versions in columns.items()},
+    )
+
+
+def _plain(value: Any) -> Any:
+    return bytes(value) if isinstance(value, bytearray) else value
+
+
+def _shown(versions: Versions | None) -> str:
+    if not versions:
+        return "has none"
+    return ", ".join(f"{value!r}@{timestamp}" for timestamp, value in versions)
+
+
+def _no_progress(count: int) -> None:
+    """Nobody asked."""

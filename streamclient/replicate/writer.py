@@ -1,0 +1,200 @@
+"""Writes row changes to the destination, and believes only what every single row was answered."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Iterable, Sequence
+from copy import copy
+from typing import Any, Protocol
+
+from attrs import define, field, frozen
+from tablestore import (
+    BatchWriteRowRequest,
+    Condition,
+    DeleteRowItem,
+    NoRetryPolicy,
+    OTSClient,
+    OTSServiceError,
+    PutRowItem,
+    Row,
+    RowExistenceExpectation,
+    TableInBatchWriteRowItem,
+    UpdateRowItem,
+)
+
+from streamclient.core.retry import doubling_millis, with_jitter
+from streamclient.errors import DependencyException, StreamClientError, StreamClientException
+from streamclient.records import ColumnOperation
+from streamclient.replicate.changes import ChangeKind, RowChange, batches, is_put, keys_of
+from streamclient.wire.sdk_logging import silence
+from streamclient.wire.service_errors import classify
+
+_log = logging.getLogger(__name__)
+
+SHORTEST_PAUSE_MILLIS = 100
+LONGEST_PAUSE_MILLIS = 10_000
+"""Pauses before rows are written again; without end, because giving up would lose them."""
+
+_IGNORE = Condition(RowExistenceExpectation.IGNORE)
+
+
+class RefusedRowError(StreamClientException):
+    """The destination refuses a row for good. Nothing behind it is stored as done."""
+
+
+class PoisonSink(Protocol):
+    """Where refused rows go instead of ending the replication."""
+
+    def take(self, change: RowChange, error: StreamClientError) -> None:
+        """Keep the change; it must be durable when this returns. Any thread."""
+
+
+@frozen
+class RowAnswer:
+    """What the destination said about one row; ``None`` if it was written."""
+
+    change: RowChange
+    error: StreamClientError | None
+
+
+@define
+class WriteCounts:
+    """What was written so far. Changed under the writer's lock."""
+
+    rows: int = 0
+    requests: int = 0
+    retried_rows: int = 0
+    refused_rows: int = 0
+
+
+@define(eq=False)
+class DestinationWriter:
+    """Writes to one table. Thread-safe: channels write side by side, each its own keys in order.
+
+    ``write`` returns once every change is in the destination. Rows that failed for a passing reason are written again,
+    alone, and no later change of their keys before; a row that is refused for good goes to ``poison`` or raises.
+    """
+
+    client: OTSClient
+    table_name: str
+    batch_rows: int
+    poison: PoisonSink | None = None
+    stop: threading.Event = field(factory=threading.Event)
+    """Ends waiting: what was not written then raises."""
+    counts: WriteCounts = field(factory=WriteCounts)
+    dice: random.Random = field(factory=random.Random)
+    _lock: threading.Lock = field(factory=threading.Lock)
+
+    def write(self, changes: Iterable[RowChange]) -> None:
+        """Write changes in order.
+
+        Raises:
+            RefusedRowError: the destination refuses a row for good, and there is no ``poison``.
+            DependencyException: the destination cannot be written, or ``stop`` was set; some changes may be written.
+        """
+        for batch in batches(changes, self.batch_rows):
+            self._write_batch(batch)
+
+    def _write_batch(self, batch: Sequence[RowChange]) -> None:
+        """Keys are different within a batch, so its failed rows can be repeated alone and in any order."""
+        left = list(batch)
+        failures = 0
+        while left:
+            answers = self._send(left)
+            self._count(answers, is_retry=failures > 0)
+            left = [answer.change for answer in answers if self._is_left(answer)]
+            if left:
+                failures += 1
+                self._pause(failures, left, next(answer.error for answer in answers if answer.error is not None))
+
+    def _is_left(self, answer: RowAnswer) -> bool:
+        """Whether the row has to be written again."""
+        error = answer.error
+        if error is None:
+            return False
+        if isinstance(error, DependencyException) and error.retriable:
+            return True
+        if self.poison is None:
+            key = dict(answer.change.key)
+            raise RefusedRowError(f"table {self.table_name!r} refuses {answer.change.kind.value} of row {key}: {error}")
+        self.poison.take(answer.change, error)
+        with self._lock:
+            self.counts.refused_rows += 1
+        return False
+
+    def _pause(self, failures: int, left: Sequence[RowChange], error: StreamClientError | None) -> None:
+        pause = with_jitter(doubling_millis(failures, SHORTEST_PAUSE_MILLIS, LONGEST_PAUSE_MILLIS), self.dice) / 1_000
+        _log.warning("%s rows of %s not written yet, again in %.1f s: %s", len(left), self.table_name, pause, error)
+        if self.stop.wait(pause):
+            raise error or StreamClientException(f"{len(keys_of(left))} rows were not written before the stop")
+
+    def _send(self, changes: Sequence[RowChange]) -> list[RowAnswer]:
+        request = BatchWriteRowRequest()
+        request.add(TableInBatchWriteRowItem(self.table_name, [item_of(change) for change in changes]))
+        try:
+            response = self.client.batch_write_row(request)
+        except Exception as error:
+            return self._failed(changes, classify(error, write=True))
+        results = {result.index: result for result in _results(response, self.table_name)}
+        return [RowAnswer(change, _error_of(results.get(index))) for index, change in enumerate(changes)]
+
+    def _failed(self, changes: Sequence[RowChange], error: StreamClientError) -> list[RowAnswer]:
+        """The request as a whole was refused. One bad row can do that, so a refusal for good is narrowed down."""
+        is_final = not (isinstance(error, DependencyException) and error.retriable)
+        if not is_final or len(changes) == 1:
+            return [RowAnswer(change, error) for change in changes]
+        middle = len(changes) // 2
+        return [*self._send(changes[:middle]), *self._send(changes[middle:])]
+
+    def _count(self, answers: Sequence[RowAnswer], *, is_retry: bool) -> None:
+        with self._lock:
+            self.counts.requests += 1
+            self.counts.rows += sum(answer.error is None for answer in answers)
+            self.counts.retried_rows += len(answers) if is_retry else 0
+
+
+def destination_client(client: OTSClient) -> OTSClient:
+    """A client like the given one that makes each call once, silently: what is repeated is decided here, by row."""
+    own = copy(client)
+    own.retry_policy = NoRetryPolicy()
+    silence(own)
+    return own
+
+
+def item_of(change: RowChange) -> Any:
+    """The change as the SDK writes it, with the source's versions. No condition: the order of the log decides."""
+    key = list(change.key)
+    if change.kind is ChangeKind.DELETE:
+        return DeleteRowItem(Row(key), _IGNORE)
+    puts = [(column.name, column.value, column.timestamp_millis) for column in change.columns if is_put(column)]
+    if change.kind is ChangeKind.PUT:
+        return PutRowItem(Row(key, puts), _IGNORE)
+    updates: dict[str, list[Any]] = {}
+    if puts:
+        updates["PUT"] = puts
+    one = [(c.name, None, c.timestamp_millis) for c in change.columns if c.operation is _ONE_VERSION]
+    every = [column.name for column in change.columns if column.operation is _ALL_VERSIONS]
+    if one:
+        updates["DELETE"] = one
+    if every:
+        updates["DELETE_ALL"] = every
+    return UpdateRowItem(Row(key, updates), _IGNORE)
+
+
+_ONE_VERSION, _ALL_VERSIONS = ColumnOperation.DELETE_ONE_VERSION, ColumnOperation.DELETE_ALL_VERSION
+
+
+def _results(response: Any, table_name: str) -> Iterable[Any]:
+    for table in (response.table_of_put, response.table_of_update, response.table_of_delete):
+        yield from table.get(table_name, ())
+
+
+def _error_of(result: Any) -> StreamClientError | None:
+    if result is None:
+        missing = OTSServiceError(None, "OTSInternalServerError", "the answer lacks this row")
+        return classify(missing, write=True)
+    if result.is_ok:
+        return None
+    return classify(OTSServiceError(None, result.error_code, result.error_message), write=True)

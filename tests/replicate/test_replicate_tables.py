@@ -1,0 +1,197 @@
+"""Writing to a destination, making it, and comparing it with its source, over HTTP."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tablestore import CapacityUnit, OTSClient, ReservedThroughput, TableMeta, TableOptions
+
+from streamclient.errors import ConfigurationError, StreamClientError
+from streamclient.records import ColumnOperation, RecordColumn
+from streamclient.replicate.changes import ChangeKind, RowChange
+from streamclient.replicate.destination import WIDEST_DEVIATION_SECONDS, prepare_destination
+from streamclient.replicate.verify import DifferenceKind, compare_tables
+from streamclient.replicate.writer import DestinationWriter, RefusedRowError, destination_client
+from streamclient.server import FailRows, FaultRule, LocalTablestore
+from streamclient.stream import TablestoreStreamApi
+
+OLD = 1_000_000_000_000
+"""A version of the year 2001, far outside of the usual deviation."""
+
+
+@pytest.fixture
+def local() -> Iterator[LocalTablestore]:
+    with LocalTablestore() as running:
+        yield running
+
+
+def make(client: OTSClient, name: str, **options: Any) -> None:
+    settings = {"max_time_deviation": WIDEST_DEVIATION_SECONDS, **options}
+    capacity = ReservedThroughput(CapacityUnit(0, 0))
+    TablestoreStreamApi(client).create_table(TableMeta(name, [("id", "INTEGER")]), TableOptions(**settings), capacity)
+
+
+def put(number: int, *values: Any) -> RowChange:
+    columns = tuple(
+        RecordColumn(f"c{place}", ColumnOperation.PUT, value, OLD + place) for place, value in enumerate(values)
+    )
+    return RowChange(ChangeKind.PUT, (("id", number),), columns)
+
+
+def update(number: int, *columns: RecordColumn) -> RowChange:
+    return RowChange(ChangeKind.UPDATE, (("id", number),), columns)
+
+
+def delete(number: int) -> RowChange:
+    return RowChange(ChangeKind.DELETE, (("id", number),))
+
+
+def writer(local: LocalTablestore, table: str = "to", **options: Any) -> DestinationWriter:
+    return DestinationWriter(destination_client(local.client()), table, 200, **options)
+
+
+def columns(client: OTSClient, number: int, table: str = "to") -> dict[str, Any] | None:
+    _, row, _ = client.get_row(table, [("id", number)], max_version=1)
+    return None if row is None else {name: (value, version) for name, value, version in row.attribute_columns}
+
+
+class Kept:
+    """Keeps refused rows in memory."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[RowChange, StreamClientError]] = []
+
+    def take(self, change: RowChange, error: StreamClientError) -> None:
+        self.rows.append((change, error))
+
+
+def test_every_kind_of_change_is_written_with_the_versions_of_the_source(local: LocalTablestore) -> None:
+    client = local.client()
+    make(client, "to", max_version=3)
+    remove_one = RecordColumn("c1", ColumnOperation.DELETE_ONE_VERSION, None, OLD + 1)
+    remove_all = RecordColumn("c2", ColumnOperation.DELETE_ALL_VERSION)
+    writer(local).write(
+        [
+            put(1, "a", True, 2.5),
+            put(2, b"b"),
+            update(1, remove_one, remove_all, RecordColumn("new", ColumnOperation.PUT, 7, OLD)),
+            put(3),
+            delete(2),
+        ]
+    )
+
+    assert columns(client, 1) == {"c0": ("a", OLD), "new": (7, OLD)}
+    assert columns(client, 2) is None
+    assert columns(client, 3) == {}
+
+
+def test_two_changes_of_one_key_are_written_in_order(local: LocalTablestore) -> None:
+    client = local.client()
+    make(client, "to")
+    writer(local).write([put(1, number) for number in range(20)])
+
+    assert columns(client, 1) == {"c0": (19, OLD)}
+
+
+def test_rows_that_failed_for_a_passing_reason_are_written_again_alone(local: LocalTablestore) -> None:
+    client = local.client()
+    make(client, "to")
+    local.add_fault(FaultRule("BatchWriteRow", FailRows(every=3), times=2))
+    made = writer(local)
+    made.write([put(number, number) for number in range(30)])
+
+    assert all(columns(client, number) == {"c0": (number, OLD)} for number in range(30))
+    assert made.counts.rows == 30
+    assert made.counts.retried_rows > 0
+
+
+def test_row_that_is_refused_for_good_ends_the_writing_and_is_named(local: LocalTablestore) -> None:
+    make(local.client(), "to")
+
+    with pytest.raises(RefusedRowError, match=r"refuses put of row \{'id': 2\}"):
+        writer(local).write([put(1, 1), put(2, "x" * (3 * 1024 * 1024)), put(3, 3)])
+
+
+def test_refused_rows_may_be_kept_while_the_others_go_on(local: LocalTablestore) -> None:
+    client = local.client()
+    make(client, "to")
+    kept = Kept()
+    made = writer(local, poison=kept)
+    made.write([put(1, 1), put(2, "x" * (2 * 1024 * 1024 + 1)), put(3, 3)])
+
+    assert [change.key for change, _ in kept.rows] == [(("id", 2),)]
+    assert made.counts.refused_rows == 1
+    assert columns(client, 3) == {"c0": (3, OLD)}
+
+
+def test_waiting_for_a_destination_ends_with_the_stop(local: LocalTablestore) -> None:
+    make(local.client(), "to")
+    stop = threading.Event()
+    stop.set()
+    local.add_fault(FaultRule("BatchWriteRow", FailRows(every=1)))
+
+    with pytest.raises(StreamClientError, match="OTSServerBusy"):
+        writer(local, stop=stop).write([put(1, 1)])
+
+
+# --- the destination -----------------------------------------------------------------------------------------------
+
+
+def test_destination_is_made_like_the_source_with_the_widest_version_offset(local: LocalTablestore) -> None:
+    client = local.client()
+    make(client, "from", max_time_deviation=86_400, max_version=4)
+
+    assert prepare_destination(client, "from", client, "to") is True
+
+    made = TablestoreStreamApi(client).describe_table("to")
+    assert made.definition.primary_key == TablestoreStreamApi(client).describe_table("from").definition.primary_key
+    assert made.options.max_versions == 4
+    assert made.options.max_time_deviation_seconds == WIDEST_DEVIATION_SECONDS
+    assert prepare_destination(client, "from", client, "to") is False
+
+
+def test_destination_that_would_lose_rows_is_refused_with_every_reason(local: LocalTablestore) -> None:
+    client = local.client()
+    make(client, "from", max_version=2)
+    make(client, "to", max_time_deviation=86_400, time_to_live=86_400)
+
+    with pytest.raises(ConfigurationError) as caught:
+        prepare_destination(client, "from", client, "to")
+
+    lines = [line.strip() for line in str(caught.value).splitlines()[1:]]
+    assert [line.split(" ")[1] for line in lines] == ["takes", "keeps", "keeps"]
+
+
+# --- comparing -----------------------------------------------------------------------------------------------------
+
+
+def test_equal_tables_have_no_differences(local: LocalTablestore) -> None:
+    client = local.client()
+    for table in ("from", "to"):
+        make(client, table)
+        writer(local, table).write([put(number, number) for number in range(50)])
+
+    assert list(compare_tables(client, "from", client, "to")) == []
+
+
+def test_each_difference_is_named(local: LocalTablestore) -> None:
+    client = local.client()
+    for table in ("from", "to"):
+        make(client, table)
+    writer(local, "from").write([put(1, 1), put(2, 2), put(4, 4), put(5, "same")])
+    writer(local, "to").write([put(0, 0), put(1, 9), put(4, 4, 4), put(5, "same"), put(6, 6)])
+
+    found = list(compare_tables(client, "from", client, "to"))
+
+    assert [(each.kind, each.key, each.column) for each in found] == [
+        (DifferenceKind.EXTRA, (0,), ""),
+        (DifferenceKind.COLUMN, (1,), "c0"),
+        (DifferenceKind.MISSING, (2,), ""),
+        (DifferenceKind.COLUMN, (4,), "c1"),
+        (DifferenceKind.EXTRA, (6,), ""),
+    ]
+    assert str(found[1]) == f"row (1) column 'c0': source 1@{OLD}, destination 9@{OLD}"
+    assert str(found[2]) == "row (2) is missing in the destination"
