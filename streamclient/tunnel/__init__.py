@@ -1,1 +1,62 @@
 """Consume a table through the Tunnel Service, which itself shares the channels out among the clients."""
+
+from streamclient.tunnel.client import TunnelClient
+from streamclient.tunnel.config import TunnelWorkerConfig
+from streamclient.tunnel.errors import (
+    SequenceNumberNotMatchError,
+    TunnelError,
+    TunnelExistsError,
+    TunnelExpiredError,
+    TunnelParameterInvalidError,
+    TunnelPermissionDeniedError,
+    TunnelServerUnavailableError,
+    TunnelSessionGoneError,
+)
+from streamclient.tunnel.model import (
+    Channel,
+    ChannelCheckpoint,
+    ChannelInfo,
+    ChannelStatus,
+    ChannelType,
+    StartOffset,
+    StreamTunnelConfig,
+    TunnelDescription,
+    TunnelInfo,
+    TunnelStage,
+    TunnelType,
+)
+from streamclient.tunnel.processors import (
+    ChannelRecordsInput,
+    IChannelProcessor,
+    IChannelProcessorFactory,
+)
+from streamclient.tunnel.worker import TunnelDaemon, TunnelWorker
+
+__all__ = [
+    "Channel",
+    "ChannelCheckpoint",
+    "ChannelInfo",
+    "ChannelRecordsInput",
+    "ChannelStatus",
+    "ChannelType",
+    "IChannelProcessor",
+    "IChannelProcessorFactory",
+    "SequenceNumberNotMatchError",
+    "StartOffset",
+    "StreamTunnelConfig",
+    "TunnelClient",
+    "TunnelDaemon",
+    "TunnelDescription",
+    "TunnelError",
+    "TunnelExistsError",
+    "TunnelExpiredError",
+    "TunnelInfo",
+    "TunnelParameterInvalidError",
+    "TunnelPermissionDeniedError",
+    "TunnelServerUnavailableError",
+    "TunnelSessionGoneError",
+    "TunnelStage",
+    "TunnelType",
+    "TunnelWorker",
+    "TunnelWorkerConfig",
+]

@@ -1,0 +1,251 @@
+"""The owner of a tunnel worker's state: takes events to ``TunnelSession``, and has its commands carried out.
+
+The consumers are those of the lease workers: a channel is read, processed, retried, parked and watched as a shard is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from attrs import evolve
+
+from streamclient.core.events import AnswerCheckpoint, CheckpointOutcome, ConsumerEnd, Severity, StartConsumer
+from streamclient.core.tunnel import events
+from streamclient.core.tunnel.events import Command, Event
+from streamclient.core.tunnel.session import TunnelSession
+from streamclient.errors import ConfigurationError
+from streamclient.model import ShardInfo, ShardStatus, ShutdownReason
+from streamclient.tunnel.calls import ChannelSlot, Stored, TunnelCalls
+from streamclient.tunnel.pages import ChannelPages, position_of, token_of
+from streamclient.worker.checkpointer import CheckpointTicket
+from streamclient.worker.consumer import ShardConsumer
+from streamclient.worker.consumer_state import Surroundings
+from streamclient.worker.loop import LONGEST_WAIT_SECONDS, OwnerLoop
+from streamclient.worker.runtime import Deadline
+
+_log = logging.getLogger(__name__)
+_LEVELS = {Severity.INFO: logging.INFO, Severity.WARNING: logging.WARNING, Severity.ERROR: logging.ERROR}
+_OUTCOMES = {
+    Stored.YES: CheckpointOutcome.STORED,
+    Stored.LOST: CheckpointOutcome.LEASE_LOST,
+    Stored.UNKNOWN: CheckpointOutcome.UNKNOWN,
+}
+
+DECLINED_SECONDS = 30.0
+"""A channel that its processor is done with is offered again and again by the service, which knows no such wish; it is
+declined at most this often."""
+
+
+class TunnelCoordinator:
+    """Runs until it was stopped and every channel was let go, or its time to do so is up."""
+
+    def __init__(
+        self,
+        *,
+        tunnel_id: str,
+        session: TunnelSession,
+        loop: OwnerLoop,
+        make_calls: Callable[[Callable[[Event], None]], TunnelCalls],
+        make_surroundings: Callable[[TunnelCoordinator], Surroundings],
+        make_pages: Callable[[str, str], ChannelPages],
+        shutdown_timeout_millis: int,
+    ) -> None:
+        self._tunnel_id = tunnel_id
+        self._session = session
+        self._loop = loop
+        self._calls = make_calls(self.emit)
+        self._around = make_surroundings(self)
+        self._make_pages = make_pages
+        self._shutdown_seconds = shutdown_timeout_millis / 1_000
+        self._events: deque[Event] = deque()
+        self._is_handling = False
+        self._consumers: dict[str, ShardConsumer] = {}
+        self._slots: dict[str, ChannelSlot] = {}
+        self._declined: set[str] = set()
+        self._waiting: dict[CheckpointTicket, str] = {}
+        self._deadline: Deadline | None = None
+        self._finish: events.Finish | None = None
+        self._last_statuses: Mapping[str, ShardStatus] = {}
+        self._next_watch = loop.now()
+        self._watch_seconds = self._around.config.slow_processor_warning_millis / 4_000
+
+    # --- any thread ----------------------------------------------------------------------------------------------
+
+    def request_stop(self) -> None:
+        """Begin to stop; a second request changes nothing. Any thread."""
+        self._loop.post(self._begin_stop)
+
+    def send_checkpoint(self, shard: ShardInfo, ticket: CheckpointTicket, timeout_seconds: float) -> bool:
+        """Have a checkpoint stored; whether the owner got it. Any thread.
+
+        Raises:
+            ConfigurationError: it is the first phase of two: the Tunnel Service has no place for it.
+        """
+        if ticket.pending is not None:
+            raise ConfigurationError(
+                "prepare_checkpoint needs a status table; the Tunnel Service keeps one token per channel and nothing "
+                "else. Use checkpoint(), or a lease worker"
+            )
+        return self._loop.post(partial(self._checkpoint_requested, shard, ticket), timeout_seconds)
+
+    def channel_statuses(self, reply: Callable[[Mapping[str, ShardStatus]], None]) -> None:
+        """Have ``reply`` called with every channel's status; at once if the worker has ended. Any thread."""
+        if self._loop.is_inside or not self._loop.post(lambda: reply(self._statuses())):
+            reply(self._last_statuses)
+
+    # --- the owner -----------------------------------------------------------------------------------------------
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether there is nothing left to do, or no time left for it."""
+        is_over = self._deadline is not None and self._deadline.is_over
+        return self._finish is not None or is_over
+
+    @property
+    def error(self) -> Exception | None:
+        """What ended the work, if it did not end by request."""
+        return None if self._finish is None else self._finish.error
+
+    def step(self, longest_wait_seconds: float = LONGEST_WAIT_SECONDS) -> None:
+        """Wait for something to happen, at most so long, and do what follows from it."""
+        self._loop.turn(max(0.0, min(longest_wait_seconds, self.next_deadline() - self._loop.now())))
+        deadline = self._session.next_deadline()
+        if deadline is not None and deadline <= self._loop.now():
+            self.emit(events.Tick())
+        self._watch()
+
+    def next_deadline(self) -> float:
+        """When a step is due even if nothing happens (monotonic seconds)."""
+        moments = [self._next_watch, self._loop.next_timer, self._session.next_deadline()]
+        return min(moment for moment in moments if moment is not None)
+
+    def emit(self, event: Event) -> None:
+        """Handle an event and everything that follows from it at once, in order."""
+        self._events.append(event)
+        if self._is_handling:
+            return
+        self._is_handling = True
+        try:
+            while self._events:
+                for command in self._session.handle(self._events.popleft(), self._loop.now()):
+                    self._execute(command)
+        finally:
+            self._is_handling = False
+
+    def fail(self) -> None:
+        """Go on without the session, whose state cannot be trusted any more: stop every consumer and end."""
+        self._events.clear()
+        self._begin_stop()
+        self._answer_everybody()
+        for consumer in list(self._consumers.values()):
+            consumer.stop(ShutdownReason.ZOMBIE)
+        if not self._consumers:
+            self._finish = self._finish or events.Finish()
+
+    def close(self) -> None:
+        """Answer whoever still waits, and name what had to be left."""
+        self._last_statuses = self._statuses()
+        for consumer in self._consumers.values():
+            _log.error("gave up waiting for %r", consumer)
+            consumer.abandon()
+        self._loop.close()
+        self._answer_everybody()
+
+    def _execute(self, command: Command) -> None:
+        match command:
+            case events.Connect():
+                self._calls.connect()
+            case events.Heartbeat():
+                self._calls.heartbeat(command)
+            case events.FindCheckpoint(_, channel_id) if channel_id in self._declined:
+                self._loop.call_later(DECLINED_SECONDS, partial(self._decline, command))
+            case events.FindCheckpoint():
+                self._calls.find_checkpoint(command)
+            case events.StartReader():
+                self._start_reader(command)
+            case events.StopReader(_, reader, is_lost):
+                if reader in self._consumers:
+                    self._consumers[reader].stop(ShutdownReason.ZOMBIE if is_lost else ShutdownReason.STOLEN)
+            case events.EndSession():
+                self._calls.end_session(command)
+            case events.Finish():
+                self._finish = command
+            case events.Report(severity, text):
+                _log.log(_LEVELS[severity], "tunnel %s: %s", self._tunnel_id, text)
+
+    def _decline(self, command: events.FindCheckpoint) -> None:
+        reason = ConfigurationError("its processor marked it as done")
+        self.emit(events.CheckpointNotFound(command.channel_id, command.reader, reason))
+
+    # --- readers -------------------------------------------------------------------------------------------------
+
+    def _start_reader(self, command: events.StartReader) -> None:
+        info = ShardInfo(command.channel_id, self._tunnel_id, frozenset(), command.reader, command.sequence_number)
+        around = evolve(self._around, stream_api=self._make_pages(command.client_id, command.channel_id))
+        consumer = ShardConsumer(StartConsumer(info, position_of(command.token).text), around)
+        self._consumers[command.reader] = consumer
+        self._slots[command.reader] = ChannelSlot(command.client_id, command.channel_id, command.sequence_number)
+        _log.info("tunnel %s: reading channel %s", self._tunnel_id, command.channel_id)
+        consumer.begin()
+
+    def consumer_ended(self, shard: ShardInfo, end: ConsumerEnd) -> None:
+        """A consumer is gone."""
+        reader = shard.lease_identifier
+        del self._consumers[reader], self._slots[reader]
+        if end is ConsumerEnd.DONE:
+            self._declined.add(shard.shard_id)
+        _log.info("tunnel %s: channel %s ended (%s)", self._tunnel_id, shard.shard_id, end.value)
+        self.emit(events.ReaderEnded(shard.shard_id, reader, end is ConsumerEnd.SHARD_END))
+
+    def consumer_stalled(self, shard: ShardInfo, reason: str) -> None:
+        """A consumer makes no progress and has no excuse."""
+        self.emit(events.ReaderStalled(shard.shard_id, shard.lease_identifier, reason))
+
+    # --- checkpoints ---------------------------------------------------------------------------------------------
+
+    def _checkpoint_requested(self, shard: ShardInfo, ticket: CheckpointTicket) -> None:
+        reader = shard.lease_identifier
+        consumer, slot = self._consumers.get(reader), self._slots.get(reader)
+        if consumer is None or slot is None or not ticket.is_open():
+            ticket.answer(AnswerCheckpoint(0, CheckpointOutcome.LEASE_LOST))
+            return
+        self._waiting[ticket] = reader
+        consumer.checkpoint_requested()
+        self._calls.store(slot, token_of(ticket.value), partial(self._stored, ticket))
+
+    def _stored(self, ticket: CheckpointTicket, stored: Stored, error: Exception | None) -> None:
+        if ticket not in self._waiting:
+            return
+        consumer = self._consumers.get(self._waiting.pop(ticket))
+        answer = AnswerCheckpoint(0, _OUTCOMES[stored], error)
+        if consumer is not None and not self._loop.is_closed:
+            consumer.checkpoint_answered(ticket, answer.outcome)
+            if stored is Stored.LOST:
+                consumer.stop(ShutdownReason.ZOMBIE)
+        ticket.answer(answer)
+
+    def _answer_everybody(self) -> None:
+        for ticket in list(self._waiting):
+            self._stored(ticket, Stored.UNKNOWN, None)
+
+    # --- time and status -----------------------------------------------------------------------------------------
+
+    def _begin_stop(self) -> None:
+        if self._deadline is None:
+            self._deadline = Deadline(self._loop.now, self._shutdown_seconds)
+            self.emit(events.StopRequested())
+
+    def _watch(self) -> None:
+        now = self._loop.now()
+        if now >= self._next_watch:
+            self._next_watch = now + self._watch_seconds
+            for consumer in list(self._consumers.values()):
+                consumer.watch(now)
+
+    def _statuses(self) -> Mapping[str, ShardStatus]:
+        now = self._loop.now()
+        found = ((consumer.shard_id, consumer.status(now)) for consumer in self._consumers.values())
+        return dict(sorted(found))

@@ -1,0 +1,140 @@
+"""What users run on a tunnel: a plain callback, a channel processor, or any record processor."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from attrs import frozen
+
+from streamclient.errors import ConfigurationError
+from streamclient.interfaces import IRecordProcessor, IRecordProcessorFactory
+from streamclient.model import InitializationInput, ProcessRecordsInput, ShutdownInput, ShutdownReason
+from streamclient.records import StreamRecord
+
+
+@frozen
+class ChannelRecordsInput:
+    """Argument of ``IChannelProcessor.process`` (Java: ``ProcessRecordsInput`` of the tunnel package)."""
+
+    records: Sequence[StreamRecord]
+    """In the channel's order. Rows of full data have a sequence of zeros."""
+    channel_id: str
+
+
+class IChannelProcessor(ABC):
+    """Processes the records of all channels, or of one if a factory makes it (Java: ``IChannelProcessor``).
+
+    Progress is stored by the worker, every ``checkpoint_interval_millis`` and once more at the end, and covers only
+    calls that returned. A call that raises is repeated as the failure policy says; nothing is skipped. One processor
+    shared by all channels is called for several channels at once, never twice at once for one.
+    """
+
+    @abstractmethod
+    def process(self, records_input: ChannelRecordsInput) -> None:
+        """Process one batch."""
+
+    @abstractmethod
+    def shutdown(self) -> None:
+        """A channel has ended, was let go or was lost; called once for each channel that was begun."""
+
+
+class IChannelProcessorFactory(ABC):
+    """Makes one channel processor per channel."""
+
+    @abstractmethod
+    def create_processor(self) -> IChannelProcessor:
+        """Make a new channel processor."""
+
+
+ChannelCallback = Callable[[Sequence[StreamRecord]], None]
+"""The smallest processor: a function of the records of one batch."""
+
+TunnelProcessor = ChannelCallback | IChannelProcessor | IChannelProcessorFactory | IRecordProcessorFactory
+
+
+class CallbackProcessor(IChannelProcessor):
+    """A callback as a channel processor."""
+
+    def __init__(self, callback: ChannelCallback) -> None:
+        self._callback = callback
+
+    def process(self, records_input: ChannelRecordsInput) -> None:
+        """Hand the records over."""
+        self._callback(records_input.records)
+
+    def shutdown(self) -> None:
+        """A function has nothing to shut down."""
+
+
+class ChannelRecordProcessor(IRecordProcessor):
+    """A channel processor as a record processor: stores progress by itself."""
+
+    def __init__(
+        self,
+        processor: IChannelProcessor,
+        checkpoint_interval_millis: int,
+        monotonic: Callable[[], float] = time.monotonic,
+        *,
+        is_shared: bool,
+    ) -> None:
+        self._processor = processor
+        self._interval_seconds = checkpoint_interval_millis / 1_000
+        self._monotonic = monotonic
+        self._is_shared = is_shared
+        self._channel_id = ""
+        self._stored_at = 0.0
+
+    def initialize(self, initialization_input: InitializationInput) -> None:
+        """Remember the channel."""
+        self._channel_id = initialization_input.shard_info.shard_id
+        self._stored_at = self._monotonic()
+
+    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
+        """Have the records processed, and store progress if it is time."""
+        self._processor.process(ChannelRecordsInput(process_records_input.records, self._channel_id))
+        now = self._monotonic()
+        if now - self._stored_at >= self._interval_seconds:
+            process_records_input.checkpointer.checkpoint()
+            self._stored_at = now
+
+    def shutdown(self, shutdown_input: ShutdownInput) -> None:
+        """Store progress once more, unless the channel is lost, and tell the processor that its channel ended.
+
+        A processor that is shared by all channels goes on after a failure: it is not told.
+        """
+        reason = shutdown_input.shutdown_reason
+        try:
+            if reason is not ShutdownReason.ZOMBIE:
+                shutdown_input.checkpointer.checkpoint()
+        finally:
+            if not (self._is_shared and reason is ShutdownReason.PROCESS_RESTART):
+                self._processor.shutdown()
+
+
+def record_processor_maker(
+    processor: object, checkpoint_interval_millis: int, monotonic: Callable[[], float] = time.monotonic
+) -> Callable[[], IRecordProcessor]:
+    """How to make a record processor for each channel from whatever the user gave.
+
+    Raises:
+        ConfigurationError: it is nothing that can process records.
+    """
+    adapt = partial(ChannelRecordProcessor, checkpoint_interval_millis=checkpoint_interval_millis, monotonic=monotonic)
+    if isinstance(processor, IChannelProcessorFactory):
+        return lambda: adapt(processor.create_processor(), is_shared=False)
+    if isinstance(processor, IRecordProcessorFactory):
+        return processor.create_processor
+    if isinstance(processor, IChannelProcessor):
+        return lambda: adapt(processor, is_shared=True)
+    if isinstance(processor, type) and issubclass(processor, IRecordProcessor):
+        return processor
+    if callable(processor) and not isinstance(processor, type):
+        shared = CallbackProcessor(processor)
+        return lambda: adapt(shared, is_shared=True)
+    raise ConfigurationError(
+        "processor must be a function of records, an IChannelProcessor, an IChannelProcessorFactory, an "
+        f"IRecordProcessorFactory or a class of record processors, not {processor!r}"
+    )

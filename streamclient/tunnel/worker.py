@@ -1,0 +1,374 @@
+"""``TunnelWorker`` and ``TunnelDaemon``: consume a tunnel."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+from attrs import evolve
+
+from streamclient.config import ClientConfig
+from streamclient.core.retry import doubling_millis, with_jitter
+from streamclient.core.tunnel.events import Event
+from streamclient.core.tunnel.session import SessionSettings, TunnelSession
+from streamclient.errors import ConfigurationError, StreamClientException
+from streamclient.model import ShardStatus, WorkerStatus
+from streamclient.pools import DaemonPool
+from streamclient.tunnel.calls import TunnelCalls
+from streamclient.tunnel.client import TunnelClient
+from streamclient.tunnel.config import UNLIMITED, TunnelWorkerConfig
+from streamclient.tunnel.coordinator import TunnelCoordinator
+from streamclient.tunnel.errors import FINAL_ERRORS
+from streamclient.tunnel.pages import ChannelPages
+from streamclient.tunnel.processors import TunnelProcessor, record_processor_maker
+from streamclient.worker.assembly import FETCH_THREADS, USER_THREADS
+from streamclient.worker.consumer_state import Surroundings
+from streamclient.worker.loop import OwnerLoop
+from streamclient.worker.prefetch import PrefetchBudget
+from streamclient.worker.reads import ReadQueue
+from streamclient.worker.runtime import Runtime
+from streamclient.worker.stream_facts import StreamFacts
+from streamclient.worker.usercode import UserCode
+
+_log = logging.getLogger(__name__)
+
+CALL_THREADS = 16
+"""Calls of the session under way at once: one heartbeat, and checkpoints of channels, each with one at a time."""
+
+JOIN_SECONDS = 1.0
+"""How long a worker that has ended waits for its own idle threads."""
+
+SHUTDOWN_GRACE_SECONDS = 5.0
+"""What ``shutdown`` allows beyond the configured time-out, for closing threads."""
+
+SHORTEST_RESTART_MILLIS = 1_000
+LONGEST_RESTART_MILLIS = 10_000
+"""Pauses of the daemon before it makes a new worker; Go's waits a random time of up to ten seconds."""
+
+STATUS_SECONDS = 10.0
+"""The owner thread answers in milliseconds; more than this means a process that gets no processor time."""
+
+
+class TunnelWorker:
+    """Consumes a tunnel, sharing its channels with all workers on it; the service shares them out.
+
+    ``run()`` blocks until ``shutdown()``; ``connect_and_working()`` runs it in a thread and returns, as the Java
+    worker's method of that name; as a context manager it does both. A worker runs once.
+
+    A lost session is begun anew, for ever. The work ends early, with the error in ``exception``, if the service says
+    that it cannot go on: the tunnel does not exist or is expired, or it is not permitted.
+
+    Args:
+        tunnel_id: what ``TunnelClient.create_tunnel`` returned.
+        client: a ``TunnelClient``, or a ``tablestore.OTSClient`` to make one of.
+        processor: a function of records, an ``IChannelProcessor`` or a factory of them, or any factory of record
+            processors, such as the Spark processor's.
+        config: how to behave.
+        runtime: clocks and threads, for tests.
+
+    Raises:
+        ConfigurationError: an argument cannot work; nothing has happened yet.
+    """
+
+    def __init__(
+        self,
+        tunnel_id: str,
+        client: Any,
+        processor: TunnelProcessor,
+        config: TunnelWorkerConfig | None = None,
+        *,
+        runtime: Runtime | None = None,
+    ) -> None:
+        if not isinstance(tunnel_id, str) or not tunnel_id:
+            raise ConfigurationError(f"tunnel_id must be a non-empty string, not {tunnel_id!r}")
+        self._tunnel_id = tunnel_id
+        self._client = client if isinstance(client, TunnelClient) else TunnelClient(client)
+        self._config = config if config is not None else TunnelWorkerConfig()
+        if not isinstance(self._config, TunnelWorkerConfig):
+            raise ConfigurationError(f"config must be a TunnelWorkerConfig, not {config!r}")
+        self._runtime = runtime or Runtime()
+        self._make_processor = record_processor_maker(
+            processor, self._config.checkpoint_interval_millis, self._runtime.monotonic
+        )
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._owner: int | None = None
+        self._machinery: _Machinery | None = None
+        self._exception: BaseException | None = None
+
+    def run(self) -> None:
+        """Consume until ``shutdown()``, or until the service says that it cannot go on; then return.
+
+        Raises:
+            StreamClientException: the worker was run or shut down before.
+        """
+        self._begin()
+        try:
+            machinery = _Machinery(self._tunnel_id, self._client, self._make_processor, self._config, self._runtime)
+            with self._lock:
+                self._machinery = machinery
+                if self._stop.is_set():
+                    machinery.coordinator.request_stop()
+            machinery.run()
+        except Exception as error:
+            self._exception = error
+            _log.error("tunnel worker of %s ends: %s", self._tunnel_id, error)
+        finally:
+            self._ended.set()
+
+    def connect_and_working(self) -> None:
+        """Run in a thread, and return at once (Java: ``connectAndWorking``)."""
+        self._thread = threading.Thread(target=self.run, name=f"tunnel-{self._tunnel_id}", daemon=True)
+        self._thread.start()
+
+    def shutdown(self, wait: bool = True) -> bool:
+        """Stop: finish running calls, store last checkpoints, end the session. Any thread; whether it has ended.
+
+        Takes at most ``client_config.shutdown_timeout_millis``. From the worker's own threads it never waits.
+        """
+        with self._lock:
+            self._stop.set()
+            machinery = self._machinery
+            if self._owner is None:
+                self._ended.set()
+        if machinery is not None:
+            machinery.coordinator.request_stop()
+        if wait and not self._is_own_thread(machinery):
+            limit = self._config.client_config.shutdown_timeout_millis / 1_000 + SHUTDOWN_GRACE_SECONDS
+            self._ended.wait(limit)
+        return self._ended.is_set()
+
+    def __enter__(self) -> TunnelWorker:
+        """Run in a thread."""
+        self.connect_and_working()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Shut down."""
+        if self.shutdown() and self._thread is not None:
+            self._thread.join(SHUTDOWN_GRACE_SECONDS)
+
+    @property
+    def worker_status(self) -> WorkerStatus:
+        """ERROR once it failed; RUNNING from ``run()`` until that returns; SHUTDOWN afterwards. Any thread."""
+        if self._exception is not None:
+            return WorkerStatus.ERROR
+        if self._ended.is_set():
+            return WorkerStatus.SHUTDOWN
+        return WorkerStatus.NOT_RUNNING if self._owner is None else WorkerStatus.RUNNING
+
+    @property
+    def exception(self) -> BaseException | None:
+        """What ended the work, if it did not end by request."""
+        return self._exception
+
+    def channel_statuses(self) -> Mapping[str, ShardStatus]:
+        """Every channel that is read, by id, with the named reason where it does not move. Any thread."""
+        machinery = self._machinery
+        if machinery is None:
+            return {}
+        answered = threading.Event()
+        found: dict[str, ShardStatus] = {}
+
+        def reply(statuses: Mapping[str, ShardStatus]) -> None:
+            found.update(statuses)
+            answered.set()
+
+        machinery.coordinator.channel_statuses(reply)
+        if not self._runtime.wait(answered, STATUS_SECONDS):
+            raise StreamClientException(f"the worker of {self._tunnel_id} did not answer in {STATUS_SECONDS:.0f} s")
+        return found
+
+    def _begin(self) -> None:
+        with self._lock:
+            if self._owner is not None or self._stop.is_set():
+                raise StreamClientException(
+                    f"the tunnel worker is {self.worker_status.value} and runs only once; make a new one"
+                )
+            self._owner = threading.get_ident()
+
+    def _is_own_thread(self, machinery: _Machinery | None) -> bool:
+        is_owner = self._owner == threading.get_ident()
+        return is_owner or (machinery is not None and machinery.user_code.is_inside())
+
+
+class TunnelDaemon:
+    """Consumes a tunnel for ever (Go: ``TunnelDaemon``): a worker that ends by a fault is replaced by a new one.
+
+    ``run()`` blocks, and returns after ``close()``. It raises what the service says can never work.
+    """
+
+    def __init__(
+        self,
+        client: Any,
+        tunnel_id: str,
+        processor: TunnelProcessor,
+        config: TunnelWorkerConfig | None = None,
+    ) -> None:
+        self._make_worker = partial(TunnelWorker, tunnel_id, client, processor, config)
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._worker: TunnelWorker | None = self._make_worker()  # wrong arguments are told here
+        self._dice = random.Random()
+
+    def run(self) -> None:
+        """Consume until ``close()``.
+
+        Raises:
+            TunnelError: the tunnel does not exist or is expired, or it is not permitted to consume it.
+        """
+        failures = 0
+        while not self._closed.is_set():
+            worker = self._next_worker()
+            worker.run()
+            error = worker.exception
+            if isinstance(error, FINAL_ERRORS):
+                raise error
+            if error is not None:
+                failures += 1
+                pause = doubling_millis(failures, SHORTEST_RESTART_MILLIS, LONGEST_RESTART_MILLIS)
+                self._closed.wait(with_jitter(pause, self._dice) / 1_000)
+
+    def close(self) -> None:
+        """Shut the present worker down; ``run`` returns afterwards. Any thread."""
+        with self._lock:
+            self._closed.set()
+            worker = self._worker
+        if worker is not None:
+            worker.shutdown()
+
+    def _next_worker(self) -> TunnelWorker:
+        with self._lock:
+            if self._worker is None or self._worker.worker_status is not WorkerStatus.NOT_RUNNING:
+                self._worker = self._make_worker()
+            return self._worker
+
+
+class _Machinery:
+    """A coordinator with its threads."""
+
+    def __init__(
+        self,
+        tunnel_id: str,
+        client: TunnelClient,
+        make_processor: Callable[[], Any],
+        config: TunnelWorkerConfig,
+        runtime: Runtime,
+    ) -> None:
+        self._tunnel_id, self._client, self._config, self._runtime = tunnel_id, client, config, runtime
+        self._make_processor = make_processor
+        self._client_config = _client_config(config)
+        self.loop = OwnerLoop(runtime.monotonic)
+        self._pools = [runtime.make_pool(f"{tunnel_id}-calls", CALL_THREADS)]
+        self._fetch = config.read_records_executor or self._own_pool("fetch", FETCH_THREADS)
+        executor = config.process_records_executor or self._own_pool("processor", USER_THREADS)
+        self.user_code = UserCode(executor, self.loop)
+        settings = SessionSettings(
+            heartbeat_interval=float(config.heartbeat_interval_seconds),
+            heartbeat_timeout=float(config.heartbeat_timeout_seconds),
+            detects_closing=config.enable_closing_channel_detect,
+        )
+        self.coordinator = TunnelCoordinator(
+            tunnel_id=tunnel_id,
+            session=TunnelSession(settings, runtime.dice, new_identifier=runtime.new_identifier),
+            loop=self.loop,
+            make_calls=self._calls,
+            make_surroundings=self._surroundings,
+            make_pages=self._pages,
+            shutdown_timeout_millis=self._client_config.shutdown_timeout_millis,
+        )
+
+    def run(self) -> None:
+        """Run until stopped; raise what made it fail, or what the service said."""
+        problem: Exception | None = None
+        try:
+            while not self.coordinator.is_finished:
+                try:
+                    self.coordinator.step()
+                except Exception as error:
+                    if problem is not None:
+                        raise
+                    _log.error("tunnel worker of %s fails: %s", self._tunnel_id, error, exc_info=error)
+                    problem = error
+                    self.coordinator.fail()
+        finally:
+            self.coordinator.close()
+            self._close_pools()
+        problem = problem or self.coordinator.error
+        if problem is not None:
+            raise problem
+
+    def _own_pool(self, name: str, threads: int) -> Any:
+        pool = self._runtime.make_pool(f"{self._tunnel_id}-{name}", threads)
+        self._pools.append(pool)
+        return pool
+
+    def _close_pools(self) -> None:
+        for pool in self._pools:
+            pool.shutdown(wait=False, cancel_futures=True)
+        for pool in self._pools:
+            if isinstance(pool, DaemonPool):
+                pool.join(JOIN_SECONDS)
+
+    def _calls(self, emit: Callable[[Event], None]) -> TunnelCalls:
+        return TunnelCalls(
+            client=self._client,
+            tunnel_id=self._tunnel_id,
+            timeout_seconds=self._config.heartbeat_timeout_seconds,
+            client_tag=self._config.client_tag,
+            loop=self.loop,
+            pool=self._pools[0],
+            emit=emit,
+        )
+
+    def _pages(self, client_id: str, channel_id: str) -> ChannelPages:
+        return ChannelPages(
+            client=self._client,
+            tunnel_id=self._tunnel_id,
+            client_id=client_id,
+            channel_id=channel_id,
+            most_pages=self._config.read_max_times_per_round,
+            most_bytes=self._config.read_max_bytes_per_round,
+        )
+
+    def _surroundings(self, coordinator: TunnelCoordinator) -> Surroundings:
+        config, runtime = self._client_config, self._runtime
+        return Surroundings(
+            loop=self.loop,
+            user_code=self.user_code,
+            fetch_pool=self._fetch,
+            reads=ReadQueue(self._fetch),
+            prefetch=PrefetchBudget(config.prefetch_total_bytes),
+            stream_api=self._pages("", ""),
+            make_processor=self._make_processor,
+            config=config,
+            table_name="",
+            max_records=1,
+            dice=runtime.dice,
+            facts=StreamFacts(runtime.wall_micros, config.max_idle_poll_interval_millis),
+            wall_micros=runtime.wall_micros,
+            wait=runtime.wait,
+            send_checkpoint=coordinator.send_checkpoint,
+            ended=coordinator.consumer_ended,
+            stalled=coordinator.consumer_stalled,
+        )
+
+
+def _client_config(config: TunnelWorkerConfig) -> ClientConfig:
+    """The consumers' settings, with what the tunnel's configuration decides."""
+    given = config.client_config
+    limited = config.max_channel_parallel != UNLIMITED
+    return evolve(
+        given,
+        max_idle_poll_interval_millis=max(config.max_retry_interval_millis, given.worker_idle_time_millis),
+        prefetch_bytes=0 if limited else given.prefetch_bytes,
+    )

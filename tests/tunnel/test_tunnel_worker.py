@@ -1,0 +1,359 @@
+"""Tunnel workers on the local server: every kind of processor, several workers, failures, stops."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from tablestore import (
+    BatchWriteRowRequest,
+    CapacityUnit,
+    Condition,
+    PutRowItem,
+    ReservedThroughput,
+    Row,
+    RowExistenceExpectation,
+    TableInBatchWriteRowItem,
+    TableMeta,
+    TableOptions,
+)
+
+from streamclient import ClientConfig, IRecordProcessor, WorkerStatus
+from streamclient.errors import ConfigurationError
+from streamclient.interfaces import IRecordProcessorFactory
+from streamclient.model import InitializationInput, ProcessRecordsInput, ShutdownInput, ShutdownReason
+from streamclient.records import StreamRecord
+from streamclient.server import Fail, FaultRule, LocalTablestore, LoseAnswer
+from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from streamclient.tunnel import (
+    ChannelRecordsInput,
+    IChannelProcessor,
+    TunnelClient,
+    TunnelDaemon,
+    TunnelParameterInvalidError,
+    TunnelStage,
+    TunnelType,
+    TunnelWorker,
+    TunnelWorkerConfig,
+)
+
+TABLE = "orders"
+IGNORE = Condition(RowExistenceExpectation.IGNORE)
+BOUND_SECONDS = 30.0
+
+
+class Log:
+    """What callbacks were given, thread-safe."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.records: list[StreamRecord] = []
+
+    def __call__(self, records: Sequence[StreamRecord]) -> None:
+        with self.lock:
+            self.records += records
+
+    def values(self) -> dict[int, list[int]]:
+        """Values by key, each once, in the order of first delivery."""
+        found: dict[int, list[int]] = {}
+        with self.lock:
+            for record in self.records:
+                value = next((column.value for column in record.columns if column.name == "value"), None)
+                known = found.setdefault(int(record.key["id"]), [])
+                if value not in known:
+                    known.append(value)  # type: ignore[arg-type]  # the tests write integers
+        return found
+
+
+class Scene:
+    """A table, tunnels on it, and a writer that knows what it wrote."""
+
+    def __init__(self, local: LocalTablestore) -> None:
+        self.local = local
+        self.ots = local.client()
+        self.tunnels = TunnelClient(self.ots)
+        self.written: dict[int, list[int]] = {}
+        self.next_value = 1
+        TablestoreStreamApi(self.ots).create_table(
+            TableMeta(TABLE, [("id", "INTEGER")]),
+            TableOptions(),
+            ReservedThroughput(CapacityUnit(0, 0)),
+            stream=StreamSpecification(enable_stream=True, expiration_time_hours=24),
+        )
+
+    def put(self, *keys: int) -> None:
+        for start in range(0, len(keys), 100):
+            rows = []
+            for key in keys[start : start + 100]:
+                self.written.setdefault(key, []).append(self.next_value)
+                rows.append(PutRowItem(Row([("id", key)], [("value", self.next_value)]), IGNORE))
+                self.next_value += 1
+            request = BatchWriteRowRequest()
+            request.add(TableInBatchWriteRowItem(TABLE, rows))
+            assert self.ots.batch_write_row(request).is_all_succeed()
+
+    def tunnel(self, kind: TunnelType, name: str = "t") -> str:
+        return self.tunnels.create_tunnel(TABLE, name, kind)
+
+    def worker(self, tunnel_id: str, processor: Any, **config: Any) -> TunnelWorker:
+        settings = {"heartbeat_interval_seconds": 1, "heartbeat_timeout_seconds": 10, "checkpoint_interval_millis": 100}
+        client_config = config.pop("client_config", quick())
+        return TunnelWorker(
+            tunnel_id,
+            self.tunnels,
+            processor,
+            TunnelWorkerConfig(client_config=client_config, **{**settings, **config}),
+        )
+
+    def stage(self) -> TunnelStage:
+        return self.tunnels.describe_tunnel(TABLE, "t").info.stage
+
+
+def quick(**changes: Any) -> ClientConfig:
+    settings: dict[str, Any] = {"restart_backoff_min_millis": 20, "restart_backoff_max_millis": 100}
+    return ClientConfig(**{**settings, **changes})
+
+
+def wait_for(condition: Callable[[], bool], what: str = "") -> None:
+    pause = threading.Event()
+    deadline = time.monotonic() + BOUND_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"not reached within {BOUND_SECONDS} s: {what}"
+        pause.wait(0.02)
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    with LocalTablestore() as local:
+        yield Scene(local)
+
+
+@pytest.mark.slow
+def test_full_data_is_processed_and_the_tunnel_reaches_its_last_stage(scene: Scene) -> None:
+    scene.put(*range(500))
+    log = Log()
+    with scene.worker(scene.tunnel(TunnelType.BASE_DATA), log):
+        wait_for(lambda: scene.stage() is TunnelStage.PROCESS_STREAM)
+
+    assert log.values() == scene.written
+
+
+@pytest.mark.slow
+def test_changes_follow_the_full_data_and_keep_their_order(scene: Scene) -> None:
+    scene.put(*range(50))
+    tunnel_id = scene.tunnel(TunnelType.BASE_AND_STREAM)
+    log = Log()
+    with scene.worker(tunnel_id, log):
+        wait_for(lambda: len(log.values()) == 50)
+        for _ in range(5):
+            scene.put(*range(50))
+        scene.local.split(TABLE, at=25)
+        for _ in range(5):
+            scene.put(*range(50))
+        wait_for(lambda: log.values() == scene.written)
+
+
+@pytest.mark.slow
+def test_next_worker_goes_on_where_a_stopped_one_stored_its_last_checkpoint(scene: Scene) -> None:
+    tunnel_id = scene.tunnel(TunnelType.STREAM)
+    first, second = Log(), Log()
+    scene.put(*range(20))
+    with scene.worker(tunnel_id, first, checkpoint_interval_millis=3_600_000) as worker:
+        wait_for(lambda: len(first.records) == 20)
+    assert worker.worker_status is WorkerStatus.SHUTDOWN
+    scene.put(100)
+    with scene.worker(tunnel_id, second):
+        wait_for(lambda: bool(second.records))
+
+    assert [record.key["id"] for record in second.records] == [100]
+
+
+@pytest.mark.slow
+def test_workers_share_the_channels_and_a_stopped_one_leaves_them_to_the_others(scene: Scene) -> None:
+    scene.put(*range(40))
+    for place in (10, 20, 30):
+        scene.local.split(TABLE, at=place)
+    tunnel_id = scene.tunnel(TunnelType.STREAM)
+    logs = [Log(), Log()]
+    first = scene.worker(tunnel_id, logs[0])
+    second = scene.worker(tunnel_id, logs[1])
+    with first:
+        wait_for(lambda: len(first.channel_statuses()) == 4)
+        with second:
+            wait_for(lambda: len(second.channel_statuses()) == 2, "an even share")
+            scene.put(*range(40))
+            wait_for(lambda: sum(len(log.records) for log in logs) >= 40)
+            assert all(log.records for log in logs)
+        wait_for(lambda: len(first.channel_statuses()) == 4)
+        scene.put(*range(40))
+        wait_for(lambda: len({(r.key["id"], r.sequence_info) for log in logs for r in log.records}) == 80)
+
+
+@pytest.mark.slow
+def test_failing_callback_is_repeated_and_nothing_is_lost_or_reordered(scene: Scene) -> None:
+    tunnel_id = scene.tunnel(TunnelType.STREAM)
+    log, failures = Log(), iter([True, True, False, True])
+
+    def fail_sometimes(records: Sequence[StreamRecord]) -> None:
+        if records and next(failures, False):
+            raise RuntimeError("the destination is away")
+        log(records)
+
+    with scene.worker(tunnel_id, fail_sometimes):
+        for _ in range(4):
+            scene.put(*range(10))
+        wait_for(lambda: log.values() == scene.written)
+
+
+class Recording(IRecordProcessor):
+    """A record processor as lease workers run it: stores each batch, and the end."""
+
+    def __init__(self, log: Log, reasons: list[ShutdownReason]) -> None:
+        self.log = log
+        self.reasons = reasons
+
+    def initialize(self, initialization_input: InitializationInput) -> None:
+        pass
+
+    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
+        self.log(process_records_input.records)
+        process_records_input.checkpointer.checkpoint()
+
+    def shutdown(self, shutdown_input: ShutdownInput) -> None:
+        self.reasons.append(shutdown_input.shutdown_reason)
+        if shutdown_input.shutdown_reason is ShutdownReason.TERMINATE:
+            shutdown_input.checkpointer.checkpoint()
+
+
+class RecordingFactory(IRecordProcessorFactory):
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.reasons: list[ShutdownReason] = []
+
+    def create_processor(self) -> IRecordProcessor:
+        return Recording(self.log, self.reasons)
+
+
+@pytest.mark.slow
+def test_record_processor_of_lease_workers_runs_on_a_tunnel_unchanged(scene: Scene) -> None:
+    scene.put(*range(10))
+    factory = RecordingFactory(Log())
+    with scene.worker(scene.tunnel(TunnelType.BASE_AND_STREAM), factory):
+        wait_for(lambda: scene.stage() is TunnelStage.PROCESS_STREAM)
+        scene.put(*range(10))
+        wait_for(lambda: factory.log.values() == scene.written)
+
+    assert factory.reasons == [ShutdownReason.TERMINATE, ShutdownReason.STOLEN]
+
+
+class Counting(IChannelProcessor):
+    def __init__(self) -> None:
+        self.channels: set[str] = set()
+        self.shutdowns = 0
+
+    def process(self, records_input: ChannelRecordsInput) -> None:
+        self.channels.add(records_input.channel_id)
+
+    def shutdown(self) -> None:
+        self.shutdowns += 1
+
+
+@pytest.mark.slow
+def test_channel_processor_hears_of_the_end_of_each_channel(scene: Scene) -> None:
+    scene.put(1, 2)
+    counting = Counting()
+    with scene.worker(scene.tunnel(TunnelType.BASE_AND_STREAM), counting) as worker:
+        wait_for(lambda: scene.stage() is TunnelStage.PROCESS_STREAM and len(worker.channel_statuses()) == 1)
+        scene.put(3)
+        wait_for(lambda: len(counting.channels) == 2)
+
+    assert counting.shutdowns == 2
+
+
+@pytest.mark.slow
+def test_lost_session_is_begun_anew(scene: Scene) -> None:
+    tunnel_id = scene.tunnel(TunnelType.STREAM)
+    log = Log()
+    with scene.worker(tunnel_id, log):
+        scene.put(1)
+        wait_for(lambda: bool(log.records))
+        (channel,) = scene.tunnels.describe_tunnel(TABLE, "t").channels
+        scene.tunnels.shutdown(tunnel_id, channel.client_id)
+        scene.put(2)
+        wait_for(lambda: log.values() == scene.written)
+
+
+@pytest.mark.slow
+def test_passing_errors_of_every_call_are_waited_out(scene: Scene) -> None:
+    tunnel_id = scene.tunnel(TunnelType.STREAM)
+    log = Log()
+    for verb in ("connect", "heartbeat", "getcheckpoint", "readrecords", "checkpoint"):
+        scene.local.add_fault(FaultRule(f"tunnel/{verb}", Fail("OTSTunnelServerUnavailable"), times=2))
+        scene.local.add_fault(FaultRule(f"tunnel/{verb}", LoseAnswer(0.0), times=1, after=1))
+    with scene.worker(tunnel_id, log):
+        for _ in range(3):
+            scene.put(1, 2)
+        wait_for(lambda: log.values() == scene.written)
+
+
+@pytest.mark.slow
+def test_missing_tunnel_ends_worker_and_daemon_with_a_name(scene: Scene) -> None:
+    worker = scene.worker("no-such-tunnel", Log())
+    worker.run()
+
+    assert worker.worker_status is WorkerStatus.ERROR
+    assert isinstance(worker.exception, TunnelParameterInvalidError)
+    with pytest.raises(TunnelParameterInvalidError):
+        TunnelDaemon(scene.tunnels, "no-such-tunnel", Log()).run()
+
+
+@pytest.mark.slow
+def test_deleted_tunnel_ends_its_workers(scene: Scene) -> None:
+    tunnel_id = scene.tunnel(TunnelType.STREAM)
+    worker = scene.worker(tunnel_id, Log())
+    with worker:
+        wait_for(lambda: bool(worker.channel_statuses()))
+        scene.tunnels.delete_tunnel(TABLE, "t")
+        wait_for(lambda: worker.worker_status is WorkerStatus.ERROR)
+
+
+@pytest.mark.slow
+def test_daemon_runs_until_it_is_closed(scene: Scene) -> None:
+    tunnel_id = scene.tunnel(TunnelType.STREAM)
+    log = Log()
+    daemon = TunnelDaemon(
+        scene.tunnels, tunnel_id, log, TunnelWorkerConfig(heartbeat_interval_seconds=1, heartbeat_timeout_seconds=10)
+    )
+    thread = threading.Thread(target=daemon.run)
+    thread.start()
+    scene.put(1)
+    wait_for(lambda: bool(log.records))
+    daemon.close()
+    thread.join(BOUND_SECONDS)
+
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"heartbeat_interval_seconds": 0},
+        {"heartbeat_interval_seconds": 30, "heartbeat_timeout_seconds": 30},
+        {"client_tag": ""},
+        {"max_channel_parallel": 0},
+        {"read_max_times_per_round": 0},
+        {"process_records_executor": 5},
+    ],
+)
+def test_settings_that_cannot_work_are_refused(config: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=next(iter(config))):
+        TunnelWorkerConfig(**config)
+
+
+@pytest.mark.parametrize("processor", [5, None, dict, "callback"])
+def test_what_cannot_process_records_is_refused(scene: Scene, processor: Any) -> None:
+    with pytest.raises(ConfigurationError, match="processor must be"):
+        TunnelWorker("t", scene.tunnels, processor)
