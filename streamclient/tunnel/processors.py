@@ -93,8 +93,9 @@ class ChannelRecordProcessor(IRecordProcessor):
         self._stored_at = self._monotonic()
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Have the records processed, and store progress if it is time."""
-        self._processor.process(ChannelRecordsInput(process_records_input.records, self._channel_id))
+        """Have the records processed, and store progress if it is time: also of an idle channel, whose log goes on."""
+        if process_records_input.records:
+            self._processor.process(ChannelRecordsInput(process_records_input.records, self._channel_id))
         now = self._monotonic()
         if now - self._stored_at >= self._interval_seconds:
             process_records_input.checkpointer.checkpoint()
@@ -112,6 +113,12 @@ class ChannelRecordProcessor(IRecordProcessor):
         finally:
             if not (self._is_shared and reason is ShutdownReason.PROCESS_RESTART):
                 self._processor.shutdown()
+
+
+def stores_by_itself(processor: object) -> bool:
+    """Whether it stores its own progress, as record processors do; the worker does it for all others."""
+    is_class = isinstance(processor, type) and issubclass(processor, IRecordProcessor)
+    return is_class or isinstance(processor, IRecordProcessorFactory)
 
 
 def record_processor_maker(

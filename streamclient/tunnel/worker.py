@@ -25,7 +25,7 @@ from streamclient.tunnel.config import UNLIMITED, TunnelWorkerConfig
 from streamclient.tunnel.coordinator import TunnelCoordinator
 from streamclient.tunnel.errors import FINAL_ERRORS
 from streamclient.tunnel.pages import ChannelPages
-from streamclient.tunnel.processors import TunnelProcessor, record_processor_maker
+from streamclient.tunnel.processors import TunnelProcessor, record_processor_maker, stores_by_itself
 from streamclient.worker.assembly import FETCH_THREADS, USER_THREADS
 from streamclient.worker.consumer_state import Surroundings
 from streamclient.worker.loop import OwnerLoop
@@ -95,6 +95,7 @@ class TunnelWorker:
         self._make_processor = record_processor_maker(
             processor, self._config.checkpoint_interval_millis, self._runtime.monotonic
         )
+        self._client_config = _client_config(self._config, stores_by_itself(processor))
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._stop = threading.Event()
@@ -111,7 +112,14 @@ class TunnelWorker:
         """
         self._begin()
         try:
-            machinery = _Machinery(self._tunnel_id, self._client, self._make_processor, self._config, self._runtime)
+            machinery = _Machinery(
+                self._tunnel_id,
+                self._client,
+                make_processor=self._make_processor,
+                config=self._config,
+                client_config=self._client_config,
+                runtime=self._runtime,
+            )
             with self._lock:
                 self._machinery = machinery
                 if self._stop.is_set():
@@ -260,13 +268,15 @@ class _Machinery:
         self,
         tunnel_id: str,
         client: TunnelClient,
+        *,
         make_processor: Callable[[], Any],
         config: TunnelWorkerConfig,
+        client_config: ClientConfig,
         runtime: Runtime,
     ) -> None:
         self._tunnel_id, self._client, self._config, self._runtime = tunnel_id, client, config, runtime
         self._make_processor = make_processor
-        self._client_config = _client_config(config)
+        self._client_config = client_config
         self.loop = OwnerLoop(runtime.monotonic)
         self._pools = [runtime.make_pool(f"{tunnel_id}-calls", CALL_THREADS)]
         self._fetch = config.read_records_executor or self._own_pool("fetch", FETCH_THREADS)
@@ -363,12 +373,16 @@ class _Machinery:
         )
 
 
-def _client_config(config: TunnelWorkerConfig) -> ClientConfig:
-    """The consumers' settings, with what the tunnel's configuration decides."""
+def _client_config(config: TunnelWorkerConfig, stores_by_itself: bool) -> ClientConfig:
+    """The consumers' settings, with what the tunnel's configuration decides.
+
+    Where the worker stores progress, empty pages are delivered too: an idle channel's progress is that of the log.
+    """
     given = config.client_config
     limited = config.max_channel_parallel != UNLIMITED
     return evolve(
         given,
+        deliver_empty_batches=given.deliver_empty_batches or not stores_by_itself,
         max_idle_poll_interval_millis=max(config.max_retry_interval_millis, given.worker_idle_time_millis),
         prefetch_bytes=0 if limited else given.prefetch_bytes,
     )

@@ -357,3 +357,17 @@ def test_settings_that_cannot_work_are_refused(config: dict[str, Any]) -> None:
 def test_what_cannot_process_records_is_refused(scene: Scene, processor: Any) -> None:
     with pytest.raises(ConfigurationError, match="processor must be"):
         TunnelWorker("t", scene.tunnels, processor)
+
+
+@pytest.mark.slow
+def test_consume_point_of_an_idle_tunnel_moves_on(scene: Scene) -> None:
+    calls: list[int] = []
+    with scene.worker(scene.tunnel(TunnelType.STREAM), lambda records: calls.append(len(records))):
+        first = consume_point(scene)
+        wait_for(lambda: consume_point(scene) > first)
+
+    assert 0 not in calls
+
+
+def consume_point(scene: Scene) -> int:
+    return scene.tunnels.describe_tunnel(TABLE, "t").consume_point_micros
