@@ -17,6 +17,7 @@ from streamclient.core.retry import doubling_millis, with_jitter
 from streamclient.core.tunnel.events import Event
 from streamclient.core.tunnel.session import SessionSettings, TunnelSession
 from streamclient.errors import ConfigurationError, StreamClientException
+from streamclient.metrics.labelled import labelled
 from streamclient.model import ShardStatus, WorkerStatus
 from streamclient.pools import DaemonPool
 from streamclient.tunnel.calls import TunnelCalls
@@ -28,6 +29,7 @@ from streamclient.tunnel.pages import ChannelPages
 from streamclient.tunnel.processors import TunnelProcessor, record_processor_maker, stores_by_itself
 from streamclient.worker.assembly import FETCH_THREADS, USER_THREADS
 from streamclient.worker.consumer_state import Surroundings
+from streamclient.worker.instruments import Instruments
 from streamclient.worker.loop import OwnerLoop
 from streamclient.worker.prefetch import PrefetchBudget
 from streamclient.worker.reads import ReadQueue
@@ -282,6 +284,8 @@ class _Machinery:
         self._fetch = config.read_records_executor or self._own_pool("fetch", FETCH_THREADS)
         executor = config.process_records_executor or self._own_pool("processor", USER_THREADS)
         self.user_code = UserCode(executor, self.loop)
+        metrics = labelled(client_config.metrics, stream=tunnel_id, worker=config.client_tag)
+        self._instruments = Instruments(metrics, config.client_tag, {}, self.loop.now)
         settings = SessionSettings(
             heartbeat_interval=float(config.heartbeat_interval_seconds),
             heartbeat_timeout=float(config.heartbeat_timeout_seconds),
@@ -364,6 +368,7 @@ class _Machinery:
             table_name="",
             max_records=1,
             dice=runtime.dice,
+            instruments=self._instruments,
             facts=StreamFacts(runtime.wall_micros, config.max_idle_poll_interval_millis),
             wall_micros=runtime.wall_micros,
             wait=runtime.wait,

@@ -1,0 +1,143 @@
+"""Full data without a tunnel: a scan in key order whose place is kept in the status table."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from functools import partial
+from typing import Any
+
+from attrs import define, field
+from tablestore import INF_MAX, INF_MIN, Condition, Direction, OTSClient, Row, RowExistenceExpectation
+
+from streamclient.errors import StreamClientException
+from streamclient.lease.rows import STATUS_TYPE, STATUS_VALUE, STREAM_ID
+from streamclient.records import ColumnOperation, KeyValue, RecordColumn, RecordType, StreamRecord
+from streamclient.replicate.processor import ReplicationProcessors
+from streamclient.stream.retry import ReadRetry, Repeater
+from streamclient.stream.tablestore import TablestoreStreamApi
+from streamclient.wire.service_errors import classify
+
+FULL_COPY_STATUS_TYPE = "FullCopy"
+"""``StatusType`` of the row that keeps the scan's place; lease workers, Java's too, leave other types alone."""
+
+START_MARGIN_MICROS = 60_000_000
+"""Changes are read from a minute before the scan began, in case this machine's clock is ahead of the service's."""
+
+_IGNORE = Condition(RowExistenceExpectation.IGNORE)
+
+
+@define(eq=False)
+class FullCopy:
+    """Copies every row of a table once; goes on where an earlier run stored its place."""
+
+    client: OTSClient
+    table: str
+    status_table: str
+    processors: ReplicationProcessors
+    stop: threading.Event
+    start_micros: int = field(init=False, default=0)
+    """From when on changes must be read."""
+    rows: int = field(init=False, default=0)
+    is_done: bool = field(init=False, default=False)
+    _stream_id: str = field(init=False, default="")
+    _next: tuple[KeyValue, ...] | None = field(init=False, default=None)
+    _repeater: Repeater = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._repeater = Repeater(ReadRetry(), self.stop)
+
+    def load(self, stream_id: str) -> None:
+        """Read the place that an earlier run stored; without one, a new copy begins now."""
+        self._stream_id = stream_id
+        found = self._repeater.call("GetRow", self._read_place)
+        if found is None:
+            self.start_micros = time.time_ns() // 1_000 - START_MARGIN_MICROS
+            self._store()
+            return
+        self.start_micros, self.rows, self.is_done = found["StartMicros"], found["Rows"], bool(found["Done"])
+        self._next = _key_from(found["Next"])
+
+    def run(self) -> None:
+        """Copy until everything is copied, or ``stop`` is set."""
+        description = TablestoreStreamApi(self.client).describe_table(self.table)
+        names = [name for name, _ in description.definition.primary_key]
+        versions = description.options.max_versions or 1
+        while not self.is_done and not self.stop.is_set():
+            start = [(name, INF_MIN) for name in names]
+            if self._next is not None:
+                start = list(zip(names, self._next, strict=True))
+            following, rows = self._repeater.call("GetRange", partial(self._page, names, start, versions))
+            self.processors.copy([_record(row) for row in rows])
+            self.rows += len(rows)
+            self.is_done = not following
+            self._next = tuple(value for _, value, *_ in following) if following else None
+            self._store()
+
+    def _page(self, names: list[str], start: Any, versions: int) -> tuple[Any, Any]:
+        end = [(name, INF_MAX) for name in names]
+        try:
+            _, following, rows, _ = self.client.get_range(
+                self.table, Direction.FORWARD, start, end, max_version=versions
+            )
+        except Exception as error:
+            raise classify(error, write=False) from error
+        return following, rows
+
+    def _key(self) -> list[tuple[str, str]]:
+        return [(STREAM_ID, self._stream_id), (STATUS_TYPE, FULL_COPY_STATUS_TYPE), (STATUS_VALUE, self.table)]
+
+    def _read_place(self) -> dict[str, Any] | None:
+        try:
+            _, row, _ = self.client.get_row(self.status_table, self._key(), max_version=1)
+        except Exception as error:
+            raise classify(error, write=False) from error
+        return None if row is None else {name: value for name, value, _ in row.attribute_columns}
+
+    def _store(self) -> None:
+        """Put the row whole; putting it again is harmless."""
+        columns = [
+            ("StartMicros", self.start_micros),
+            ("Rows", self.rows),
+            ("Done", int(self.is_done)),
+            ("Next", _key_text(self._next)),
+        ]
+
+        def put() -> None:
+            try:
+                self.client.put_row(self.status_table, Row(self._key(), columns), _IGNORE)
+            except Exception as error:
+                raise classify(error, write=True) from error
+
+        self._repeater.call("PutRow", put)
+
+
+def _record(row: Any) -> StreamRecord:
+    """A row as a record of full data: a put with the row's own versions, without a place in the log."""
+    columns = tuple(
+        RecordColumn(name, ColumnOperation.PUT, _plain(value), timestamp)
+        for name, value, timestamp in row.attribute_columns
+    )
+    key = tuple((name, _plain(value)) for name, value, *_ in row.primary_key)
+    return StreamRecord(RecordType.PUT, key, columns)
+
+
+def _plain(value: Any) -> Any:
+    return bytes(value) if isinstance(value, bytearray) else value
+
+
+def _key_text(key: tuple[KeyValue, ...] | None) -> str:
+    if key is None:
+        return ""
+    return json.dumps([{"hex": bytes(value).hex()} if isinstance(value, bytes | bytearray) else value for value in key])
+
+
+def _key_from(text: str) -> tuple[KeyValue, ...] | None:
+    if not text:
+        return None
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise StreamClientException(f"the stored place of the full copy is damaged: {text!r}") from error
+    return tuple(bytes.fromhex(value["hex"]) if isinstance(value, dict) else value for value in values)

@@ -1,0 +1,97 @@
+"""How far a replication is, and how long it will still take: arithmetic and one line of text."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from attrs import frozen
+
+BAR_WIDTH = 24
+_MICROS = 1_000_000
+
+
+@frozen(kw_only=True)
+class Snapshot:
+    """What is known at one moment. Times are microseconds since 1970; 0 where nothing is known yet."""
+
+    stage: str
+    """``full data`` or ``changes``."""
+    rows: int
+    """Written to the destination so far by this process."""
+    rows_per_second: float
+    channels_done: int
+    channels_total: int
+    created_micros: int
+    """Where the increments begin."""
+    consumed_micros: int
+    """How far the slowest channel's changes were copied."""
+    now_micros: int
+    end_micros: int | None = None
+    retried_rows: int = 0
+    refused_rows: int = 0
+
+    @property
+    def target_micros(self) -> int:
+        """Where the increments end: at the end time, or now where they are followed for ever."""
+        return self.now_micros if self.end_micros is None else min(self.end_micros, self.now_micros)
+
+    @property
+    def share(self) -> float | None:
+        """Share of the present stage that is done, from 0 to 1; ``None`` where nobody knows."""
+        if self.stage == "full data":
+            return self.channels_done / self.channels_total if self.channels_total else None
+        if self.consumed_micros <= 0:
+            return None
+        span = self.target_micros - self.created_micros
+        return 1.0 if span <= 0 else min(1.0, max(0.0, (self.consumed_micros - self.created_micros) / span))
+
+    @property
+    def lag_seconds(self) -> float | None:
+        """How far the copy is behind; ``None`` before the increments."""
+        if self.stage == "full data" or self.consumed_micros <= 0:
+            return None
+        return max(0.0, (self.target_micros - self.consumed_micros) / _MICROS)
+
+
+def remaining_seconds(earlier: Snapshot, now: Snapshot) -> float | None:
+    """Estimate from the progress between two snapshots of one stage; ``None`` while there is none to judge by."""
+    if earlier.stage != now.stage or earlier.share is None or now.share is None:
+        return None
+    seconds = (now.now_micros - earlier.now_micros) / _MICROS
+    gained = now.share - earlier.share
+    if now.share >= 1.0:
+        return 0.0
+    return None if gained <= 0 or seconds <= 0 else (1.0 - now.share) * seconds / gained
+
+
+def describe(now: Snapshot, remaining: float | None) -> str:
+    """One line: bar, rows, rate, what is left."""
+    parts = [f"{now.stage:<9}", _bar(now.share), f"{now.rows} rows", f"{now.rows_per_second:.0f} rows/s"]
+    if now.stage == "full data":
+        parts.append(f"channels {now.channels_done}/{now.channels_total}")
+    elif now.lag_seconds is not None:
+        parts.append(f"copied to {_clock(now.consumed_micros)}, {now.lag_seconds:.1f} s behind")
+    if remaining is not None and remaining > 0:
+        parts.append(f"about {_duration(remaining)} left")
+    if now.retried_rows:
+        parts.append(f"{now.retried_rows} rows written again")
+    if now.refused_rows:
+        parts.append(f"{now.refused_rows} rows refused")
+    return "  ".join(parts)
+
+
+def _bar(share: float | None) -> str:
+    if share is None:
+        return f"[{'?' * BAR_WIDTH}]"
+    filled = round(share * BAR_WIDTH)
+    return f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}] {share:4.0%}"
+
+
+def _clock(micros: int) -> str:
+    return datetime.fromtimestamp(micros / _MICROS, timezone.utc).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5_400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,167 @@
+"""One replication from its configuration to its end."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from attrs import define, field, frozen
+from tablestore import OTSClient
+
+from streamclient.errors import StreamClientError, StreamClientException
+from streamclient.replicate.changes import RowChange
+from streamclient.replicate.destination import prepare_destination
+from streamclient.replicate.processor import ReplicationProcessors
+from streamclient.replicate.progress import Snapshot, describe, remaining_seconds
+from streamclient.replicate.settings import Endpoint, PoisonRow, Settings
+from streamclient.replicate.settings import Source as SourceKind
+from streamclient.replicate.sources import Source, SourceState, StreamSource, TunnelSource
+from streamclient.replicate.writer import DestinationWriter, destination_client
+from streamclient.wire.sdk_logging import SILENT, silence
+
+POLL_SECONDS = 5.0
+"""Between two looks at the source's progress: the service's management calls go to a single node."""
+
+Say = Callable[[str], None]
+
+
+@frozen
+class Outcome:
+    """How a replication ended."""
+
+    is_complete: bool
+    """Whether everything up to the end time was copied."""
+    rows: int
+    refused_rows: int
+    error: BaseException | None = None
+
+
+@define(eq=False)
+class PoisonFile:
+    """Keeps refused rows, one JSON object per line, each written through to the disk."""
+
+    path: Path
+    _lock: threading.Lock = field(factory=threading.Lock)
+
+    def take(self, change: RowChange, error: StreamClientError) -> None:
+        """Append one row."""
+        document = {
+            "kind": change.kind.value,
+            "key": [[name, _shown(value)] for name, value in change.key],
+            "columns": [
+                [column.name, column.operation.value, _shown(column.value), column.timestamp_millis]
+                for column in change.columns
+            ],
+            "error": str(error),
+        }
+        with self._lock, self.path.open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps(document) + "\n")
+            lines.flush()
+
+
+def _shown(value: Any) -> Any:
+    return {"hex": value.hex()} if isinstance(value, bytes) else value
+
+
+def client_for(side: Endpoint) -> OTSClient:
+    """The SDK's client for one side. What it would log is raised and told by this program."""
+    options: dict[str, Any] = {"logger_name": SILENT.name}
+    if side.region is not None:
+        options["region"] = side.region
+    if side.security_token is not None:
+        options["sts_token"] = side.security_token
+    client = OTSClient(side.endpoint, side.access_id, side.access_key, side.instance_name, **options)
+    silence(client)
+    return client
+
+
+@define(eq=False)
+class Replication:
+    """Runs once. ``stop`` may be set from any thread or signal handler: the run then ends in order."""
+
+    settings: Settings
+    say: Say
+    show: Say
+    """Gets the progress line, again and again."""
+    stop: threading.Event = field(factory=threading.Event)
+    poll_seconds: float = POLL_SECONDS
+
+    def run(self) -> Outcome:
+        """Copy until the end time is past, ``stop`` is set, or it cannot go on.
+
+        Raises:
+            ConfigurationError: the destination cannot take the rows; nothing was copied.
+            StreamClientError: source or destination cannot be reached or prepared.
+        """
+        settings = self.settings
+        reader, writer_client = client_for(settings.reader), client_for(settings.writer)
+        was_made = prepare_destination(reader, settings.reader.table_name, writer_client, settings.writer.table_name)
+        self.say(f"{'made' if was_made else 'going on with'} destination table {settings.writer.table_name!r}")
+        poison = None
+        if settings.poison_row is PoisonRow.SKIP and settings.poison_file is not None:
+            poison = PoisonFile(settings.poison_file)
+        writer = DestinationWriter(
+            destination_client(writer_client), settings.writer.table_name, settings.batch_rows, poison, self.stop
+        )
+        processors = ReplicationProcessors(writer, settings.end_time_micros)
+        source = self._source(reader, processors)
+        self.say(source.prepare())
+        source.start()
+        try:
+            error, is_complete = self._watch(source, writer)
+        finally:
+            source.stop()
+        counts = writer.counts
+        return Outcome(is_complete and error is None, counts.rows, counts.refused_rows, error)
+
+    def _source(self, reader: OTSClient, processors: ReplicationProcessors) -> TunnelSource | StreamSource:
+        if self.settings.source is SourceKind.TUNNEL:
+            return TunnelSource(reader, self.settings, processors)
+        return StreamSource(reader, self.settings, processors)
+
+    def _watch(self, source: Source, writer: DestinationWriter) -> tuple[BaseException | None, bool]:
+        """Show progress until there is nothing left to wait for. A look that fails is repeated with the next one."""
+        started = time.monotonic()
+        first: Snapshot | None = None
+        while True:
+            if source.exception is not None:
+                return source.exception, False
+            state = self._look(source)
+            if state is not None:
+                now = self._snapshot(state, writer, time.monotonic() - started)
+                if first is None or first.stage != now.stage or first.share is None:
+                    first = now
+                self.show(describe(now, remaining_seconds(first, now)))
+                if state.is_past:
+                    return None, True
+            if self.stop.wait(self.poll_seconds):
+                return None, False
+
+    def _look(self, source: Source) -> SourceState | None:
+        try:
+            return source.state()
+        except StreamClientException:
+            raise
+        except StreamClientError as error:
+            self.say(f"progress is not known at the moment: {error}")
+            return None
+
+    def _snapshot(self, state: SourceState, writer: DestinationWriter, seconds: float) -> Snapshot:
+        counts = writer.counts
+        return Snapshot(
+            stage="full data" if state.is_full else "changes",
+            rows=counts.rows,
+            rows_per_second=counts.rows / max(seconds, 0.001),
+            channels_done=state.channels_done,
+            channels_total=state.channels_total,
+            created_micros=state.created_micros,
+            consumed_micros=state.consumed_micros,
+            now_micros=time.time_ns() // 1_000,
+            end_micros=self.settings.end_time_micros,
+            retried_rows=counts.retried_rows,
+            refused_rows=counts.refused_rows,
+        )

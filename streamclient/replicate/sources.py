@@ -1,0 +1,286 @@
+"""Where a replication reads: a tunnel, or the change stream with leases. Both answer the same few questions."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import re
+import threading
+import time
+from typing import Protocol
+
+from attrs import define, field, frozen
+from tablestore import OTSClient
+
+from streamclient.config import ClientConfig, StreamConfig
+from streamclient.errors import StreamClientException
+from streamclient.lease import LeaseManager
+from streamclient.model import InitialPosition, Lease, WorkerStatus
+from streamclient.replicate.fullcopy import FullCopy
+from streamclient.replicate.processor import ReplicationProcessors
+from streamclient.replicate.settings import Settings
+from streamclient.stream.tablestore import TablestoreStreamApi
+from streamclient.tunnel import (
+    ChannelStatus,
+    ChannelType,
+    TunnelClient,
+    TunnelDescription,
+    TunnelInfo,
+    TunnelStage,
+    TunnelType,
+    TunnelWorker,
+    TunnelWorkerConfig,
+)
+from streamclient.worker import Worker
+
+_log = logging.getLogger(__name__)
+
+HEARTBEAT_SECONDS = 5
+HEARTBEAT_TIMEOUT_SECONDS = 30
+"""Shorter than the defaults: a replication on another machine that died should not hold its channels for minutes."""
+
+_TAG = f"replicate-{platform.node() or 'host'}-"
+"""Begins the client id of every replication on this machine; its process id follows."""
+
+CLOCK_MARGIN_MICROS = 5_000_000
+"""How far the service's clock may be behind this machine's before an idle shard counts as past the end time."""
+
+_CLIENT_CONFIG = ClientConfig(deliver_empty_batches=True)
+"""Empty batches are delivered for their position, so that an idle source's progress moves on."""
+
+
+@frozen(kw_only=True)
+class SourceState:
+    """How far the source was read."""
+
+    is_full: bool
+    """Whether full data is still being read."""
+    channels_done: int = 0
+    channels_total: int = 0
+    created_micros: int = 0
+    consumed_micros: int = 0
+    is_past: bool = False
+    """Whether everything up to the end time was read, if there is one."""
+
+
+class Source(Protocol):
+    """A running source."""
+
+    def start(self) -> None:
+        """Begin to read; returns at once."""
+
+    def state(self) -> SourceState:
+        """How far it is; may call the service."""
+
+    @property
+    def exception(self) -> BaseException | None:
+        """What ended it, if it ended by itself."""
+
+    def stop(self) -> None:
+        """Finish running batches, store their positions, and end."""
+
+
+@define(eq=False)
+class TunnelSource:
+    """Full data and increments through the Tunnel Service; progress is kept there."""
+
+    client: OTSClient
+    settings: Settings
+    processors: ReplicationProcessors
+    tunnels: TunnelClient = field(init=False)
+    was_made: bool = field(init=False, default=False)
+    info: TunnelInfo | None = field(init=False, default=None)
+    _worker: TunnelWorker | None = field(init=False, default=None)
+
+    def __attrs_post_init__(self) -> None:
+        self.tunnels = TunnelClient(self.client)
+
+    def prepare(self) -> str:
+        """Find the tunnel of that name, or make it; says which."""
+        table, name = self.settings.reader.table_name, self.settings.tunnel_name
+        found = [info for info in self.tunnels.list_tunnel(table) if info.tunnel_name == name]
+        if not found:
+            self.tunnels.create_tunnel(table, name, TunnelType.BASE_AND_STREAM)
+            self.was_made = True
+        self.info = self.tunnels.describe_tunnel(table, name).info
+        what = "made" if self.was_made else "going on with"
+        return f"{what} tunnel {name!r} ({self.info.tunnel_type.value}, {self.info.tunnel_id})"
+
+    def start(self) -> None:
+        """Begin to read, in the run that made the tunnel too."""
+        if self.info is None:
+            self.prepare()
+        assert self.info is not None
+        self._end_dead_sessions(self.info.tunnel_id)
+        config = TunnelWorkerConfig(
+            heartbeat_interval_seconds=HEARTBEAT_SECONDS,
+            heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT_SECONDS,
+            client_tag=f"{_TAG}{os.getpid()}",
+            client_config=_CLIENT_CONFIG,
+        )
+        self._worker = TunnelWorker(self.info.tunnel_id, self.tunnels, self.processors, config)
+        self._worker.connect_and_working()
+
+    def _end_dead_sessions(self, tunnel_id: str) -> None:
+        """Free the channels of replications on this machine that were killed; others end by their time-out."""
+        described = self.tunnels.describe_tunnel(self.settings.reader.table_name, self.settings.tunnel_name)
+        for client_id in {channel.client_id for channel in described.channels}:
+            found = re.match(rf"{re.escape(_TAG)}(\d+)(?!\d)", client_id)
+            if found is not None and not _is_alive(int(found[1])):
+                _log.info("ending the session %s of a replication that was killed", client_id)
+                self.tunnels.shutdown(tunnel_id, client_id)
+
+    def state(self) -> SourceState:
+        """How far the tunnel is."""
+        described = self.tunnels.describe_tunnel(self.settings.reader.table_name, self.settings.tunnel_name)
+        is_full = described.info.stage is not TunnelStage.PROCESS_STREAM
+        kind = ChannelType.BASE_DATA if is_full else ChannelType.STREAM
+        channels = [channel for channel in described.channels if channel.channel_type is kind]
+        return SourceState(
+            is_full=is_full,
+            channels_done=sum(channel.status is ChannelStatus.TERMINATED for channel in channels),
+            channels_total=len(channels),
+            created_micros=described.info.create_time_micros,
+            consumed_micros=described.consume_point_micros,
+            is_past=not is_full and _is_past(described, self.settings.end_time_micros),
+        )
+
+    @property
+    def exception(self) -> BaseException | None:
+        """What ended the worker."""
+        return None if self._worker is None else self._worker.exception
+
+    def stop(self) -> None:
+        """End the worker; the tunnel stays, and the next run goes on."""
+        if self._worker is not None:
+            self._worker.shutdown()
+
+
+def _is_alive(process_id: int) -> bool:
+    """Whether a process of that number runs on this machine; one that may not be asked does."""
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _is_past(described: TunnelDescription, end_micros: int | None) -> bool:
+    """Whether every channel of increments that is not finished was consumed beyond the end time."""
+    if described.info.tunnel_type is TunnelType.BASE_DATA:
+        return True
+    if end_micros is None:
+        return False
+    stream = [channel for channel in described.channels if channel.channel_type is ChannelType.STREAM]
+    left = [channel for channel in stream if channel.status is not ChannelStatus.TERMINATED]
+    return bool(stream) and all(channel.consume_point_micros > end_micros for channel in left)
+
+
+@define(eq=False)
+class StreamSource:
+    """Full data by a scan, then the change stream with leases; progress is kept in a status table.
+
+    The scan begins after the moment from which changes are read, so nothing falls in between; what changed during the
+    scan comes twice, the second time in order.
+    """
+
+    client: OTSClient
+    settings: Settings
+    processors: ReplicationProcessors
+    _copy: FullCopy = field(init=False)
+    _worker: Worker | None = field(init=False, default=None)
+    _error: BaseException | None = field(init=False, default=None)
+    _thread: threading.Thread | None = field(init=False, default=None)
+    _stop: threading.Event = field(init=False, factory=threading.Event)
+    _leases: LeaseManager | None = field(init=False, default=None)
+
+    def __attrs_post_init__(self) -> None:
+        table, status_table = self.settings.reader.table_name, self.settings.status_table_name
+        self._copy = FullCopy(self.client, table, status_table, self.processors, self._stop)
+
+    def prepare(self) -> str:
+        """Find the stream and make the status table."""
+        name = self.settings.reader.table_name
+        streams = TablestoreStreamApi(self.client).list_stream(name)
+        if not streams:
+            raise StreamClientException(
+                f"table {name!r} has no stream; enable it by UpdateTable with a StreamSpecification, or use a tunnel"
+            )
+        self._leases = LeaseManager(self.client, self.settings.status_table_name, streams[0].stream_id)
+        self._leases.create_lease_table_if_not_exists()
+        if not self._leases.wait_until_lease_table_ready():
+            raise StreamClientException(f"status table {self.settings.status_table_name!r} does not answer")
+        self._copy.load(streams[0].stream_id)
+        stage = "changes" if self._copy.is_done else f"full data after {self._copy.rows} rows"
+        return f"reading the stream of {name!r} with leases in {self.settings.status_table_name!r}: {stage}"
+
+    def start(self) -> None:
+        """Scan in a thread, then read changes."""
+        if self._leases is None:
+            self.prepare()
+        self._thread = threading.Thread(target=self._run, name="replication", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._copy.run()
+            if not self._stop.is_set():
+                self._follow()
+        except Exception as error:
+            _log.error("replication of %s ends: %s", self.settings.reader.table_name, error)
+            self._error = error
+
+    def _follow(self) -> None:
+        stream_config = StreamConfig(
+            client=self.client,
+            data_table_name=self.settings.reader.table_name,
+            status_table_name=self.settings.status_table_name,
+            initial_position=InitialPosition.at(self._copy.start_micros),
+        )
+        worker = Worker(f"replication-{id(self):x}", _CLIENT_CONFIG, stream_config, self.processors)
+        self._worker = worker
+        if not self._stop.is_set():
+            worker.run()
+
+    def state(self) -> SourceState:
+        """How far scan and leases are."""
+        leases = [] if self._leases is None or not self._copy.is_done else list(self._leases.list_leases())
+        consumed = [self._consumed(lease) for lease in leases if not lease.is_finished]
+        end = self.settings.end_time_micros
+        slowest = min(consumed, default=0)
+        return SourceState(
+            is_full=not self._copy.is_done,
+            channels_done=0,
+            channels_total=1,
+            created_micros=self._copy.start_micros,
+            consumed_micros=slowest,
+            is_past=bool(consumed) and end is not None and slowest > end,
+        )
+
+    def _consumed(self, lease: Lease) -> int:
+        """How far a shard is: at its newest record, or, if it is caught up, at the present, less a margin."""
+        worker = self._worker
+        status = None if worker is None else worker.shard_statuses().get(lease.lease_key)
+        newest = lease.progress.record_micros if lease.progress is not None else 0
+        if status is not None and status.lag_seconds == 0:
+            return max(newest, time.time_ns() // 1_000 - CLOCK_MARGIN_MICROS)
+        return newest
+
+    @property
+    def exception(self) -> BaseException | None:
+        """What ended the scan or the worker."""
+        if self._error is not None:
+            return self._error
+        return None if self._worker is None else self._worker.exception
+
+    def stop(self) -> None:
+        """End; the status table keeps how far it came."""
+        self._stop.set()
+        worker = self._worker
+        if worker is not None and worker.worker_status is WorkerStatus.RUNNING:
+            worker.shutdown()
+        if self._thread is not None:
+            self._thread.join()

@@ -1,0 +1,238 @@
+"""``python -m tests.replicate.drill``: replicate a table under a concurrent writer, killed and resumed, then compared.
+
+Source and destination are two local servers. The seed decides what is written; the machine decides only how fast.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from attrs import frozen
+from tablestore import (
+    BatchWriteRowRequest,
+    CapacityUnit,
+    Condition,
+    DeleteRowItem,
+    OTSClient,
+    PutRowItem,
+    ReservedThroughput,
+    Row,
+    RowExistenceExpectation,
+    TableInBatchWriteRowItem,
+    TableMeta,
+    TableOptions,
+    UpdateRowItem,
+)
+
+from streamclient.server import LocalTablestore
+from streamclient.stream import StreamSpecification, TablestoreStreamApi
+
+SOURCE, DESTINATION = "orders", "orders_copy"
+IGNORE = Condition(RowExistenceExpectation.IGNORE)
+WRITE_PAUSE_SECONDS = 0.02
+LONGEST_SECONDS = 900.0
+ZONE = "UTC"
+
+
+@frozen
+class DrillResult:
+    """What one drill showed."""
+
+    rows: int
+    changes: int
+    kills: int
+    compared: int
+    differences: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return (
+            f"drill rows={self.rows} changes={self.changes} kills={self.kills} compared={self.compared} "
+            f"differences={self.differences} seconds={self.seconds:.1f}"
+        )
+
+
+class Writer:
+    """Puts, updates and deletes rows at random until stopped."""
+
+    def __init__(self, client: OTSClient, rows: int, seed: int) -> None:
+        self._client = client
+        self._rows = rows
+        self._dice = random.Random(seed)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="writer")
+        self.changes = 0
+        self.error: BaseException | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self.error is not None:
+            raise self.error
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.wait(WRITE_PAUSE_SECONDS):
+                self._write()
+        except BaseException as error:
+            self.error = error
+
+    def _write(self) -> None:
+        keys = self._dice.sample(range(self._rows + self._rows // 10 + 1), 20)
+        self.changes += len(keys)
+        write(self._client, SOURCE, [self._change(key) for key in keys])
+
+    def _change(self, key: int) -> object:
+        kind, value = self._dice.random(), self._dice.randrange(1_000_000)
+        if kind < 0.1:
+            return DeleteRowItem(Row([("id", key)]), IGNORE)
+        if kind < 0.6:
+            return PutRowItem(Row([("id", key)], [("value", value), ("note", "x" * self._dice.randrange(50))]), IGNORE)
+        changed: dict[str, list[object]] = {"PUT": [("value", value)]}
+        if kind < 0.7:
+            changed["DELETE_ALL"] = ["note"]
+        return UpdateRowItem(Row([("id", key)], changed), IGNORE)
+
+
+def write(client: OTSClient, table: str, items: list[object]) -> None:
+    request = BatchWriteRowRequest()
+    request.add(TableInBatchWriteRowItem(table, items))
+    if not client.batch_write_row(request).is_all_succeed():
+        raise AssertionError("the local server refused a row")
+
+
+def make_source(client: OTSClient, rows: int) -> None:
+    TablestoreStreamApi(client).create_table(
+        TableMeta(SOURCE, [("id", "INTEGER")]),
+        TableOptions(),
+        ReservedThroughput(CapacityUnit(0, 0)),
+        stream=StreamSpecification(enable_stream=True, expiration_time_hours=24),
+    )
+    for start in range(0, rows, 200):
+        keys = range(start, min(start + 200, rows))
+        write(
+            client, SOURCE, [PutRowItem(Row([("id", key)], [("value", key), ("note", "new")]), IGNORE) for key in keys]
+        )
+
+
+def configuration(source: LocalTablestore, destination: LocalTablestore, /, **reader: object) -> dict[str, object]:
+    def side(local: LocalTablestore, table: str) -> dict[str, object]:
+        return {
+            "endpoint": local.endpoint,
+            "instanceName": local.instance,
+            "tableName": table,
+            "accessId": local.access_key_id,
+            "accessKey": local.access_key_secret,
+        }
+
+    return {
+        "ots-reader": {**side(source, SOURCE), "tunnelName": "copy", "timeZone": ZONE, **reader},
+        "ots-writer": {**side(destination, DESTINATION), "batchWriteCount": 200},
+    }
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "streamclient.cli", "replicate", *arguments]
+
+
+def drill(rows: int, kills: int, seed: int, directory: Path, *, source_kind: str = "tunnel") -> DrillResult:
+    """Copy under a writer; kill the copy so many times while it runs; stop writing; let it end; compare."""
+    started = time.monotonic()
+    directory.mkdir(parents=True, exist_ok=True)
+    with LocalTablestore() as source, LocalTablestore() as destination:
+        make_source(source.client(), rows)
+        reader = {"source": source_kind, "statusTableName": "copy_status"} if source_kind == "stream" else {}
+        config = directory / "copy.json"
+        config.write_text(json.dumps(configuration(source, destination, **reader)))
+        writer = Writer(source.client(), rows, seed)
+        writer.start()
+        for number in range(kills):
+            run_and_kill(config, destination, directory / f"killed-{number}.log", rows * (number + 1) // (kills + 1))
+        source.split(SOURCE)
+        writer.stop()
+        finish(config, source, destination, reader, directory / "last.log")
+        compared, differences = verify(config)
+        return DrillResult(rows, writer.changes, kills, compared, differences, time.monotonic() - started)
+
+
+def run_and_kill(config: Path, destination: LocalTablestore, log: Path, rows: int) -> None:
+    """Run until the destination has so many rows, then kill -9."""
+    client = destination.client()
+    with log.open("wb") as output:
+        process = subprocess.Popen(command(str(config), "--poll-seconds", "0.5"), stdout=output, stderr=output)
+        pause = threading.Event()
+        deadline = time.monotonic() + LONGEST_SECONDS
+        while not has_row(client, rows):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"the replication ended or hangs before row {rows}; see {log}")
+            pause.wait(0.02)
+        process.kill()
+        process.wait()
+
+
+def has_row(client: OTSClient, rows: int) -> bool:
+    """Whether a row near the given key was copied: rows are copied in key order."""
+    if DESTINATION not in client.list_table():
+        return False
+    return any(client.get_row(DESTINATION, [("id", key)])[1] is not None for key in range(max(0, rows - 5), rows))
+
+
+def finish(
+    config: Path, source: LocalTablestore, destination: LocalTablestore, reader: dict[str, object], log: Path
+) -> None:
+    """Run with an end time just after the last change, until it ends by itself."""
+    threading.Event().wait(1.1)
+    end = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
+    config.write_text(json.dumps(configuration(source, destination, endTime=end, **reader)))
+    with log.open("wb") as output:
+        ended = subprocess.run(
+            command(str(config), "--poll-seconds", "0.5"),
+            stdout=output,
+            stderr=output,
+            timeout=LONGEST_SECONDS,
+            check=False,
+        )
+    if ended.returncode != 0:
+        raise AssertionError(f"the replication ended with {ended.returncode}; see {log}:\n{log.read_text()[-2000:]}")
+
+
+def verify(config: Path) -> tuple[int, int]:
+    ended = subprocess.run(command(str(config), "--verify", "--json"), capture_output=True, text=True, check=False)
+    if ended.returncode not in (0, 3):
+        raise AssertionError(f"--verify failed: {ended.stderr}")
+    counts = json.loads(ended.stdout.splitlines()[-1])
+    if counts["differences"]:
+        print(ended.stdout[-2_000:], file=sys.stderr)
+    return int(counts["rows"]), int(counts["differences"])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--kills", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--source", choices=("tunnel", "stream"), default="tunnel")
+    options = parser.parse_args()
+    directory = Path(tempfile.mkdtemp(prefix="streamclient-drill-"))
+    result = drill(options.rows, options.kills, options.seed, directory, source_kind=options.source)
+    print(result)
+    if result.differences or result.compared == 0:
+        print(f"not clean; files in {directory}", file=sys.stderr)
+        return 1
+    print("drill: ok")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""Replications as real processes: killed, resumed, and compared; and what the command says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from streamclient.server import LocalTablestore
+from tests.replicate.drill import command, configuration, drill, make_source
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", ["tunnel", "stream"])
+def test_killed_and_resumed_replication_ends_without_a_difference(source: str, tmp_path: Path) -> None:
+    result = drill(12_000, 2, 1, tmp_path, source_kind=source)
+
+    assert result.differences == 0
+    assert result.compared > 10_000
+    assert result.changes > 20
+
+
+@pytest.mark.slow
+def test_first_run_copies_in_the_run_that_made_the_tunnel_and_a_second_goes_on(tmp_path: Path) -> None:
+    with LocalTablestore() as source, LocalTablestore() as destination:
+        make_source(source.client(), 300)
+        config = tmp_path / "copy.json"
+        config.write_text(json.dumps(configuration(source, destination, endTime="2020-01-01 00:00:00")))
+        first = subprocess.run(
+            command(str(config), "--poll-seconds", "0.2"), capture_output=True, text=True, check=True
+        )
+        again = subprocess.run(
+            command(str(config), "--poll-seconds", "0.2"), capture_output=True, text=True, check=True
+        )
+
+    assert "endTime is past: changes after it are not copied, but full data is read as it is now" in first.stdout
+    assert "made destination table 'orders_copy'" in first.stdout
+    assert "replication complete: 300 rows written, 0 refused" in first.stdout
+    assert "going on with tunnel 'copy'" in again.stdout
+    assert "replication complete: 0 rows written, 0 refused" in again.stdout
+
+
+def test_bad_configuration_is_named_before_any_effect(tmp_path: Path) -> None:
+    config = tmp_path / "copy.json"
+    config.write_text(json.dumps({"ots-reader": {"tableName": 5}, "ots-writer": {}}))
+    ended = subprocess.run(command(str(config)), capture_output=True, text=True, check=False)
+
+    assert ended.returncode == 2
+    assert "ots-reader.tableName: expected a text, got 5" in ended.stderr
+
+
+@pytest.mark.slow
+def test_verify_names_differences_and_fails(tmp_path: Path) -> None:
+    with LocalTablestore() as source, LocalTablestore() as destination:
+        make_source(source.client(), 5)
+        config = tmp_path / "copy.json"
+        config.write_text(json.dumps(configuration(source, destination, endTime="2020-01-01 00:00:00")))
+        subprocess.run(command(str(config), "--poll-seconds", "0.2"), capture_output=True, check=True)
+        equal = subprocess.run(command(str(config), "--verify"), capture_output=True, text=True, check=False)
+        destination.client().delete_row("orders_copy", [("id", 3)], None)
+        ended = subprocess.run(command(str(config), "--verify"), capture_output=True, text=True, check=False)
+
+    assert (equal.returncode, equal.stdout) == (0, "compared 5 rows: no differences\n")
+    assert ended.returncode == 3
+    assert ended.stdout == "row (3) is missing in the destination\ncompared 5 rows: 1 differences\n"
