@@ -1,0 +1,51 @@
+"""Consume full data, then changes, with a callback and a daemon.
+
+Runs against a local Tablestore that it starts itself; with TABLESTORE_ENDPOINT set, against that one.
+"""
+
+import threading
+from collections.abc import Sequence
+
+from samples.tunnel_table import instance, make_table, put_orders
+from streamclient import StreamRecord
+from streamclient.tunnel import TunnelClient, TunnelDaemon, TunnelType, TunnelWorkerConfig
+
+ROWS = 3
+
+
+def main() -> None:
+    with instance() as ots_client:
+        make_table(ots_client, "test_table")
+        put_orders(ots_client, "test_table", range(ROWS))
+
+        # 1. A tunnel client over the SDK's own client.
+        tunnel_client = TunnelClient(ots_client)
+
+        # 2. A tunnel for full data and, from now on, changes.
+        tunnel_id = tunnel_client.create_tunnel("test_table", "test_tunnel", TunnelType.BASE_AND_STREAM)
+        put_orders(ots_client, "test_table", [0])
+
+        # 3. A callback, and a daemon that calls it for as long as it runs.
+        seen = []
+        everything = threading.Event()
+
+        def consume(records: Sequence[StreamRecord]) -> None:
+            for record in records:
+                kind = "full data" if record.sequence_info.timestamp_micros == 0 else "change   "
+                print(f"{kind}: {record.record_type.value} {record.key}")
+                seen.append(record)
+            if len(seen) == ROWS + 1:
+                everything.set()
+
+        config = TunnelWorkerConfig(heartbeat_interval_seconds=5)
+        daemon = TunnelDaemon(tunnel_client, tunnel_id, consume, config)
+        thread = threading.Thread(target=daemon.run)
+        thread.start()
+        everything.wait(60)
+        daemon.close()
+        thread.join()
+        print("progress is stored: the next daemon on this tunnel goes on here")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""Several tunnel clients share one tunnel: channels are balanced, a client that ends leaves its own to the others.
+
+Runs against a local Tablestore that it starts itself, because it splits the table's partition.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+from samples.tunnel_table import make_table, put_orders
+from streamclient.server import LocalTablestore
+from streamclient.tunnel import (
+    ChannelRecordsInput,
+    IChannelProcessor,
+    TunnelClient,
+    TunnelType,
+    TunnelWorker,
+    TunnelWorkerConfig,
+)
+
+ORDERS = range(100)
+
+
+class CountingProcessor(IChannelProcessor):
+    """One per worker, shared by all its channels."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.records: Counter[str] = Counter()
+        self.ended_channels = 0
+
+    def process(self, records_input: ChannelRecordsInput) -> None:
+        with self._lock:
+            self.records[records_input.channel_id] += len(records_input.records)
+
+    def shutdown(self) -> None:
+        with self._lock:
+            self.ended_channels += 1
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    while not condition():
+        pause.wait(0.05)
+
+
+def main() -> None:
+    with LocalTablestore() as local:
+        client = local.client()
+        make_table(client, "orders")
+        put_orders(client, "orders", ORDERS)
+        tunnels = TunnelClient(client)
+        tunnel_id = tunnels.create_tunnel("orders", "shared", TunnelType.STREAM)
+        for place in (25, 50, 75):
+            local.split("orders", at=place)
+
+        config = TunnelWorkerConfig(heartbeat_interval_seconds=1, heartbeat_timeout_seconds=10)
+        first, second = CountingProcessor(), CountingProcessor()
+        with TunnelWorker(tunnel_id, tunnels, first, config) as worker:
+            wait_until(lambda: len(worker.channel_statuses()) == 4)
+            print("one worker reads 4 channels")
+            with TunnelWorker(tunnel_id, tunnels, second, config) as other:
+                wait_until(lambda: len(other.channel_statuses()) == 2)
+                print("two workers read 2 channels each")
+                put_orders(client, "orders", ORDERS)
+                wait_until(lambda: sum(first.records.values()) + sum(second.records.values()) >= len(ORDERS))
+                print(f"together they processed {len(ORDERS)} changes, each in 2 channels")
+            wait_until(lambda: len(worker.channel_statuses()) == 4)
+            print("the second one has ended, the first reads 4 channels again")
+        print(f"the second one was told of the end of {second.ended_channels} channels")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,220 @@
+"""One round: a tunnel of each kind over one table, three worker processes, writers running, and disturbances.
+
+The seed decides what is written and what happens when, in steps of the writer; the machine decides only how fast.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from attrs import define, field, frozen
+from tablestore import (
+    BatchWriteRowRequest,
+    CapacityUnit,
+    Condition,
+    OTSClient,
+    PutRowItem,
+    ReservedThroughput,
+    Row,
+    RowExistenceExpectation,
+    TableInBatchWriteRowItem,
+    TableMeta,
+    TableOptions,
+)
+
+from streamclient.server import LocalTablestore
+from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from streamclient.testing.deliveries import Delivery, ShardHistory, judge, key_text, read_deliveries, read_history
+from streamclient.testing.fleet import Fleet
+from streamclient.tunnel import ChannelStatus, ChannelType, TunnelClient, TunnelDescription, TunnelStage, TunnelType
+
+TABLE = "changes"
+KINDS = {"base": TunnelType.BASE_DATA, "stream": TunnelType.STREAM, "both": TunnelType.BASE_AND_STREAM}
+STEPS = 100
+STEP_ROWS = 40
+STEP_SECONDS = 0.1
+CATCH_UP_SECONDS = 240.0
+IGNORE = Condition(RowExistenceExpectation.IGNORE)
+
+
+@frozen
+class Round:
+    """What one round showed."""
+
+    seed: int
+    rows: int
+    changes: int
+    delivered: int
+    problems: list[str]
+    seconds: float
+
+    @property
+    def is_clean(self) -> bool:
+        return not self.problems
+
+    def __str__(self) -> str:
+        return (
+            f"round seed={self.seed} rows={self.rows} changes={self.changes} delivered={self.delivered} "
+            f"problems={len(self.problems)} seconds={self.seconds:.1f}"
+        )
+
+
+@define
+class Scene:
+    """The moving parts of one round."""
+
+    local: LocalTablestore
+    client: OTSClient
+    fleet: Fleet
+    dice: random.Random
+    rows: int
+    tunnels: dict[str, str] = field(factory=dict)
+    started: int = 0
+
+    def start_worker(self) -> None:
+        self.started += 1
+        name = f"w{self.started}"
+        arguments = {
+            "endpoint": self.local.endpoint,
+            "access-key-id": self.local.access_key_id,
+            "access-key-secret": self.local.access_key_secret,
+            "instance": self.local.instance,
+            "name": name,
+            "directory": str(self.fleet.directory),
+        }
+        command = ["-m", "tests.tunnel_rounds.worker"]
+        for option, value in arguments.items():
+            command += [f"--{option}", value]
+        for kind, tunnel_id in self.tunnels.items():
+            command += ["--tunnel", f"{kind}={tunnel_id}"]
+        self.fleet.start(name, command)
+
+    def kill(self) -> None:
+        self.dice.choice(self.fleet.running()).kill()
+
+    def split(self) -> None:
+        open_shards = [shard for shard in self.local.shards(TABLE) if shard.is_open]
+        self.local.split(TABLE, self.dice.choice(open_shards).shard_id)
+
+    def merge(self) -> None:
+        open_shards = [shard for shard in self.local.shards(TABLE) if shard.is_open]
+        place = self.dice.randrange(len(open_shards) - 1)
+        self.local.merge(TABLE, open_shards[place].shard_id, open_shards[place + 1].shard_id)
+
+    def write(self, keys: Iterable[int], value: int) -> None:
+        items = [PutRowItem(Row([("id", key)], [("value", value)]), IGNORE) for key in keys]
+        request = BatchWriteRowRequest()
+        request.add(TableInBatchWriteRowItem(TABLE, items))
+        if not self.client.batch_write_row(request).is_all_succeed():
+            raise AssertionError("the local server refused a row")
+
+
+def play(seed: int, directory: Path, rows: int) -> Round:
+    """Play one round; every file of it is left in ``directory``."""
+    started = time.monotonic()
+    with LocalTablestore() as local, Fleet(directory) as fleet:
+        scene = Scene(local, local.client(), fleet, random.Random(seed), rows)
+        make_table(scene)
+        tunnels = TunnelClient(scene.client)
+        for kind, tunnel_type in KINDS.items():
+            scene.tunnels[kind] = tunnels.create_tunnel(TABLE, kind, tunnel_type)
+        created = {kind: tunnels.describe_tunnel(TABLE, kind).info.create_time_micros for kind in KINDS}
+        for _ in range(3):
+            scene.start_worker()
+        write_and_disturb(scene)
+        written = time.time_ns() // 1_000
+        catch_up(tunnels, written, directory)
+        codes = fleet.stop()
+        stream_api = TablestoreStreamApi(scene.client)
+        history = read_history(stream_api, stream_api.list_stream(TABLE)[0].stream_id)
+    problems = [f"a worker ended with {codes}"] if any(codes) else []
+    delivered = changes = 0
+    for kind in KINDS:
+        deliveries = read_deliveries(sorted(directory.glob(f"*.{kind}.lines")))
+        expected = [] if kind == "base" else since(history, created[kind])
+        delivered += sum(len(delivery.records) for delivery in deliveries)
+        changes += sum(len(shard.records) for shard in expected)
+        problems += [f"{kind}: {problem}" for problem in problems_of(kind, rows, expected, deliveries)]
+    return Round(seed, rows, changes, delivered, problems, time.monotonic() - started)
+
+
+def make_table(scene: Scene) -> None:
+    TablestoreStreamApi(scene.client).create_table(
+        TableMeta(TABLE, [("id", "INTEGER")]),
+        TableOptions(),
+        ReservedThroughput(CapacityUnit(0, 0)),
+        stream=StreamSpecification(enable_stream=True, expiration_time_hours=24),
+    )
+    for start in range(0, scene.rows, 200):
+        scene.write(range(start, min(start + 200, scene.rows)), 0)
+    scene.split()
+
+
+def write_and_disturb(scene: Scene) -> None:
+    """Every disturbance happens, in an order that the seed decides."""
+    pause = threading.Event()
+    actions: list[Callable[[], None]] = [scene.split, scene.merge, scene.kill, scene.start_worker]
+    scene.dice.shuffle(actions)
+    places = sorted(scene.dice.sample(range(5, STEPS - 5), len(actions)))
+    due = dict(zip(places, actions, strict=True))
+    for step in range(1, STEPS + 1):
+        scene.write(scene.dice.sample(range(scene.rows), min(STEP_ROWS, scene.rows)), step)
+        if step in due:
+            due[step]()
+        pause.wait(STEP_SECONDS)
+
+
+def catch_up(tunnels: TunnelClient, written_micros: int, directory: Path) -> None:
+    """Wait until the full data is consumed everywhere and every stream channel is past the last write."""
+    pause = threading.Event()
+    deadline = time.monotonic() + CATCH_UP_SECONDS
+    while behind := [kind for kind in KINDS if not is_past(tunnels.describe_tunnel(TABLE, kind), written_micros)]:
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not caught up after {CATCH_UP_SECONDS} s: {behind}; files in {directory}")
+        pause.wait(0.2)
+
+
+def is_past(described: TunnelDescription, written_micros: int) -> bool:
+    if described.info.stage is not TunnelStage.PROCESS_STREAM:
+        return False
+    left = [
+        channel
+        for channel in described.channels
+        if channel.status is not ChannelStatus.TERMINATED and channel.channel_type is ChannelType.STREAM
+    ]
+    return all(channel.consume_point_micros > written_micros for channel in left)
+
+
+def since(history: Sequence[ShardHistory], micros: int) -> list[ShardHistory]:
+    """The part of the history that a tunnel made at that time delivers."""
+    return [
+        ShardHistory(
+            shard.shard, tuple(each for each in shard.records if each.sequence_info.timestamp_micros >= micros)
+        )
+        for shard in history
+    ]
+
+
+def problems_of(kind: str, rows: int, expected: Sequence[ShardHistory], deliveries: Sequence[Delivery]) -> list[str]:
+    """What is missing, out of order, or early."""
+    base = [each for each in deliveries if is_base(each)]
+    changes = [each for each in deliveries if not is_base(each)]
+    verdict = judge(expected, changes)
+    problems = [*verdict.lost, *verdict.out_of_order, *verdict.children_before_parents]
+    if kind == "stream":
+        return problems + [f"full data from {each.shard_id}" for each in base]
+    seen = {key for each in base for key, _ in each.records}
+    missing = [str(key) for key in range(rows) if key_text((("id", key),)) not in seen]
+    problems += [f"{len(missing)} rows of full data are missing, such as {missing[:3]}"] if missing else []
+    first_change = min((each.at_nanos for each in changes), default=None)
+    if first_change is not None and any(each.at_nanos > first_change for each in base):
+        problems.append("full data came after the first change")
+    return problems
+
+
+def is_base(delivery: Delivery) -> bool:
+    return delivery.shard_id.startswith("BaseData")

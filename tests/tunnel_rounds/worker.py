@@ -1,0 +1,68 @@
+"""One process of a round: a worker on each tunnel, writing down what it is given; stops on SIGTERM."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+from tablestore import OTSClient
+
+from streamclient import ClientConfig, IRecordProcessor, IRecordProcessorFactory
+from streamclient.testing.deliveries import DeliveryRecorder
+from streamclient.tunnel import TunnelWorker, TunnelWorkerConfig
+
+HEARTBEAT_SECONDS = 1
+TIMEOUT_SECONDS = 4
+"""Short, so that a killed process's channels move within a round."""
+
+
+class Recorders(IRecordProcessorFactory):
+    """Makes recorders that write to one file."""
+
+    def __init__(self, name: str, lines: Path) -> None:
+        self._name = name
+        self._lines = lines.open("a", encoding="utf-8")
+
+    def create_processor(self) -> IRecordProcessor:
+        return DeliveryRecorder(self._name, self._lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    for name in ("endpoint", "access-key-id", "access-key-secret", "instance", "name", "directory"):
+        parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--tunnel", action="append", required=True, help="NAME=ID")
+    options = parser.parse_args()
+    client = OTSClient(
+        options.endpoint,
+        options.access_key_id,
+        options.access_key_secret,
+        options.instance,
+        logger_name="streamclient-rounds",
+    )
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    config = TunnelWorkerConfig(
+        heartbeat_interval_seconds=HEARTBEAT_SECONDS,
+        heartbeat_timeout_seconds=TIMEOUT_SECONDS,
+        max_retry_interval_millis=200,
+        client_config=ClientConfig(shutdown_timeout_millis=10_000, deliver_empty_batches=True),
+    )
+    workers = []
+    with ExitStack() as running:
+        for tunnel in options.tunnel:
+            kind, _, tunnel_id = tunnel.partition("=")
+            lines = Path(options.directory) / f"{options.name}.{kind}.lines"
+            workers.append(TunnelWorker(tunnel_id, client, Recorders(options.name, lines), config))
+            running.enter_context(workers[-1])
+        stop.wait()
+    failed = [worker.exception for worker in workers if worker.exception is not None]
+    if failed:
+        raise SystemExit(f"workers failed: {failed}")
+
+
+if __name__ == "__main__":
+    main()
