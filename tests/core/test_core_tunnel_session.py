@@ -360,3 +360,15 @@ def test_channels_that_end_together_are_reported_together() -> None:
     shell.later(0.2)
 
     assert shell.reported() == ["a TERMINATED@1", "b TERMINATED@1"]
+
+
+def test_nothing_is_due_while_the_session_is_being_ended() -> None:
+    """Otherwise a deadline in the past would keep the owner thread busy until the answer comes."""
+    shell = connected()
+    shell.handle(events.StopRequested())
+    assert shell.of(events.EndSession)
+
+    shell.now += 1_000
+    assert shell.session.next_deadline() is None
+    shell.handle(events.SessionEnded())
+    assert shell.session.next_deadline() is None

@@ -115,9 +115,12 @@ class TunnelSession:
     def next_deadline(self) -> float | None:
         """When to send ``Tick`` if nothing else happens before (monotonic seconds); ``None`` if never."""
         state = self._state
-        moments = [state.connect_at, state.beat_at if not state.is_beating else None]
-        moments.append(state.valid_until if state.client_id else None)
-        return min((moment for moment in moments if moment is not None), default=None)
+        if state.is_finished or state.is_ending:
+            return None
+        if not state.client_id:
+            return None if state.is_connecting or state.is_stopping else state.connect_at
+        beat_at = None if state.is_beating else state.beat_at
+        return state.valid_until if beat_at is None else min(beat_at, state.valid_until)
 
     # --- the session ---------------------------------------------------------------------------------------------
 

@@ -1,0 +1,1 @@
+"""Tunnel clients in simulated time: the production session, against the local server's own tunnels."""

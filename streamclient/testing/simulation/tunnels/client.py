@@ -1,0 +1,276 @@
+"""A simulated process that consumes a tunnel: the production session, and readers as the production shell has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field
+
+from streamclient.core.tunnel import events
+from streamclient.core.tunnel.channels import Channel, ChannelStatus
+from streamclient.core.tunnel.session import TunnelSession
+from streamclient.records import StreamRecord
+from streamclient.testing.simulation.dice import Dice
+from streamclient.tunnel.calls import STORE_TRIES, verdict_on
+from streamclient.tunnel.errors import SequenceNumberNotMatchError
+from streamclient.wire import schema
+from streamclient.wire.tunnel import FINISHED, decode_tunnel_page
+
+if TYPE_CHECKING:
+    from streamclient.testing.simulation.tunnels.world import TunnelWorld
+
+READ_AGAIN_SECONDS = 1.0
+"""Pause after a page without records, or after a read that failed."""
+
+
+@define(eq=False)
+class Reader:
+    """Reads a channel page by page, processes, and stores its token now and then."""
+
+    channel_id: str
+    identifier: str
+    client_id: str
+    token: str
+    sequence_number: int
+    stored: str = ""
+    is_lost: bool = False
+    is_stopping: bool = False
+    is_over: bool = False
+    pages: int = 0
+
+
+@define(eq=False)
+class TunnelProcess:
+    """One process. Frozen, nothing of it happens until it is thawed; crashed, nothing of it happens any more."""
+
+    world: TunnelWorld
+    name: str
+    session: TunnelSession
+    dice: Dice
+    clock_offset: float
+    clock_rate: float
+    is_alive: bool = True
+    is_finished: bool = False
+    frozen_until: float = 0.0
+    readers: dict[str, Reader] = field(factory=dict)
+    valid_until: float = 0.0
+    """Local time until which the session may be relied on, as the world computes it."""
+    _tick_at: float | None = None
+
+    # --- time ----------------------------------------------------------------------------------------------------
+
+    @property
+    def local_now(self) -> float:
+        """What its own clock shows."""
+        return self.clock_offset + self.world.agenda.now * self.clock_rate
+
+    def later(self, seconds: float, call: Any, *arguments: Any) -> None:
+        """Do something after a while, later still if the process is frozen then."""
+        self.world.agenda.after(seconds, self._when_awake, call, *arguments)
+
+    def _when_awake(self, call: Any, *arguments: Any) -> None:
+        if not self.is_alive:
+            return
+        frozen = self.frozen_until - self.world.agenda.now
+        if frozen > 0:
+            self.later(frozen, call, *arguments)
+        else:
+            call(*arguments)
+
+    def deliver(self, event: events.Event) -> None:
+        """Hand an event to the session, and carry out what it answers."""
+        if not self.is_alive or self.is_finished:
+            return
+        for command in self.session.handle(event, self.local_now):
+            self._execute(command)
+        self._schedule_tick()
+
+    def _schedule_tick(self) -> None:
+        deadline = self.session.next_deadline()
+        if deadline is None or self.is_finished:
+            return
+        at = max((deadline - self.clock_offset) / self.clock_rate, self.world.agenda.now) + 1e-6
+        if self._tick_at is None or at < self._tick_at:
+            self._tick_at = at
+            self.world.agenda.at(at, self._when_awake, self._tick, at)
+
+    def _tick(self, at: float) -> None:
+        if self._tick_at == at:
+            self._tick_at = None
+            self.deliver(events.Tick())
+
+    # --- commands ------------------------------------------------------------------------------------------------
+
+    def _execute(self, command: events.Command) -> None:
+        match command:
+            case events.Connect():
+                self._connect()
+            case events.Heartbeat():
+                self._heartbeat(command)
+            case events.FindCheckpoint():
+                self._find_checkpoint(command)
+            case events.StartReader():
+                self._start_reader(command)
+            case events.StopReader(_, reader, is_lost):
+                self._stop_reader(reader, is_lost=is_lost)
+            case events.EndSession(client_id):
+                request = schema.ShutdownRequest(tunnel_id=self.world.tunnel_id, client_id=client_id)
+                self._call("shutdown", request, lambda *_: self.deliver(events.SessionEnded()))
+            case events.Finish():
+                self.is_finished = True
+                self.world.check(not self.readers, "a session ends after its readers", self.name)
+
+    def _call(self, verb: str, request: Any, answer: Any) -> None:
+        def arrived(response: Any, error: Exception | None) -> None:
+            self._when_awake(answer, response, error)
+
+        self.world.service.call(self.dice, verb, request, arrived)
+
+    def _connect(self) -> None:
+        sent_at = self.local_now
+        request = schema.ConnectRequest(tunnel_id=self.world.tunnel_id)
+        request.client_config.timeout = int(self.world.timeout_seconds)
+        request.client_config.client_tag = self.name
+
+        def answered(response: Any, error: Exception | None) -> None:
+            if error is not None:
+                self.deliver(events.ConnectFailed(verdict_on(error), error))
+                return
+            self.valid_until = sent_at + self.world.timeout_seconds
+            self.deliver(events.Connected(response.client_id, sent_at))
+
+        self._call("connect", request, answered)
+
+    def _heartbeat(self, command: events.Heartbeat) -> None:
+        sent_at = self.local_now
+        request = schema.HeartbeatRequest(tunnel_id=self.world.tunnel_id, client_id=command.client_id)
+        for channel in command.channels:
+            number = int(schema.ChannelStatus[channel.status.name])
+            request.channels.add(channel_id=channel.channel_id, version=channel.version, status=number)
+
+        def answered(response: Any, error: Exception | None) -> None:
+            if error is not None:
+                self.deliver(events.HeartbeatFailed(command.client_id, verdict_on(error), error))
+                return
+            if command.client_id == self.session.client_id:
+                self.valid_until = max(self.valid_until, sent_at + self.world.timeout_seconds)
+            self.deliver(events.HeartbeatAnswered(command.client_id, _channels(response), sent_at))
+
+        self._call("heartbeat", request, answered)
+
+    def _find_checkpoint(self, command: events.FindCheckpoint) -> None:
+        def answered(response: Any, error: Exception | None) -> None:
+            if error is not None:
+                self.deliver(events.CheckpointNotFound(command.channel_id, command.reader, error))
+                return
+            found = (response.checkpoint, response.sequence_number)
+            self.deliver(events.CheckpointFound(command.channel_id, command.reader, *found))
+
+        self._call("getcheckpoint", self._checkpoint_request(command.client_id, command.channel_id), answered)
+
+    def _checkpoint_request(self, client_id: str, channel_id: str) -> Any:
+        return schema.GetCheckpointRequest(tunnel_id=self.world.tunnel_id, client_id=client_id, channel_id=channel_id)
+
+    # --- readers -------------------------------------------------------------------------------------------------
+
+    def _start_reader(self, command: events.StartReader) -> None:
+        others = [each for each in self.readers.values() if each.channel_id == command.channel_id]
+        self.world.check(not others, "one reader per channel and process", command.channel_id)
+        reader = Reader(command.channel_id, command.reader, command.client_id, command.token, command.sequence_number)
+        reader.stored = command.token
+        self.readers[reader.identifier] = reader
+        self.world.reader_started(self, reader)
+        self._go_on(reader)
+
+    def _stop_reader(self, identifier: str, *, is_lost: bool) -> None:
+        reader = self.readers.get(identifier)
+        if reader is not None:
+            reader.is_stopping = True
+            reader.is_lost = reader.is_lost or is_lost
+
+    def _go_on(self, reader: Reader) -> None:
+        if reader.is_lost:
+            self._end(reader, is_finished=False)
+        elif reader.token == FINISHED or (reader.is_stopping and reader.token != reader.stored):
+            self._store(reader, 0)
+        elif reader.is_stopping:
+            self._end(reader, is_finished=False)
+        elif reader.pages >= self.world.pages_per_checkpoint and reader.token != reader.stored:
+            self._store(reader, 0)
+        else:
+            self._read(reader)
+
+    def _read(self, reader: Reader) -> None:
+        request = schema.ReadRecordsRequest(
+            tunnel_id=self.world.tunnel_id,
+            client_id=reader.client_id,
+            channel_id=reader.channel_id,
+            token=reader.token,
+        )
+
+        def answered(response: Any, error: Exception | None) -> None:
+            if error is not None or reader.is_stopping:
+                self.later(READ_AGAIN_SECONDS, self._go_on, reader)
+                return
+            page = decode_tunnel_page(response.SerializeToString())
+            slow = self.dice.delay(self.world.process_seconds)
+            self.later(slow, self._process, reader, page.records, page.next_token)
+
+        self._call("readrecords", request, answered)
+
+    def _process(self, reader: Reader, records: Sequence[StreamRecord], next_token: str) -> None:
+        self.world.processed(self, reader, records)
+        reader.token = next_token
+        reader.pages += 1
+        pause = 0.0 if records or next_token == FINISHED else READ_AGAIN_SECONDS
+        self.later(pause, self._go_on, reader)
+
+    def _store(self, reader: Reader, tries: int) -> None:
+        """As the production shell: after anything but a clear answer look what is stored, then send again."""
+        number = reader.sequence_number + 1
+        request = schema.CheckpointRequest(
+            tunnel_id=self.world.tunnel_id,
+            client_id=reader.client_id,
+            channel_id=reader.channel_id,
+            checkpoint=reader.token,
+            sequence_number=number,
+        )
+
+        def answered(_: Any, error: Exception | None) -> None:
+            if error is None:
+                self._has_stored(reader, number)
+            else:
+                is_last = isinstance(error, SequenceNumberNotMatchError) or tries + 1 >= STORE_TRIES
+                self._look(reader, number, None if is_last else tries + 1)
+
+        self._call("checkpoint", request, answered)
+
+    def _look(self, reader: Reader, number: int, next_try: int | None) -> None:
+        def looked(found: Any, error: Exception | None) -> None:
+            if error is None and (found.checkpoint, found.sequence_number) == (reader.token, number):
+                self._has_stored(reader, number)
+            elif next_try is None:
+                self._end(reader, is_finished=False)
+            else:
+                self._store(reader, next_try)
+
+        self._call("getcheckpoint", self._checkpoint_request(reader.client_id, reader.channel_id), looked)
+
+    def _has_stored(self, reader: Reader, number: int) -> None:
+        reader.sequence_number, reader.stored, reader.pages = number, reader.token, 0
+        if reader.token == FINISHED:
+            self._end(reader, is_finished=True)
+        else:
+            self._go_on(reader)
+
+    def _end(self, reader: Reader, *, is_finished: bool) -> None:
+        del self.readers[reader.identifier]
+        self.deliver(events.ReaderEnded(reader.channel_id, reader.identifier, is_finished))
+
+
+def _channels(response: Any) -> list[Channel]:
+    return [
+        Channel(each.channel_id, each.version, ChannelStatus(schema.ChannelStatus(each.status).name))
+        for each in response.channels
+    ]
