@@ -5,14 +5,22 @@ export VENV
 BIN = $(VENV)/bin
 SEED ?= 1
 ROUNDS ?= 20
+MINUTES ?= 30
+ROWS ?= 100000
+SEEDS ?= 2000
 
-.PHONY: help demo test check lint docs bench rounds clean
+.PHONY: help demo test check lint docs bench rounds simulate-tunnels tunnel-rounds replicate-drill simulate simulate-mutations soak clean
 
 help:
 	@echo "make demo      the main job on one laptop: a table, a fleet, a lake; under two minutes (SEED=$(SEED))"
 	@echo "make test      lint, types, all tests, documentation"
 	@echo "make bench     one table of measurements"
-	@echo "make rounds    worker processes under kill -9, splits and merges (ROUNDS=$(ROUNDS) SEED=$(SEED))"
+	@echo "make rounds    worker processes killed, frozen and lied to, splits and merges (ROUNDS=$(ROUNDS) SEED=$(SEED))"
+	@echo "make soak      the same without an end for MINUTES=$(MINUTES): one fleet, one table, lap after lap (SEED=$(SEED))"
+	@echo "make simulate  simulated fleets under faults that each seed decides (SEEDS=$(SEEDS))"
+	@echo "make simulate-tunnels simulated tunnel clients under faults (SEEDS=$(SEEDS))"
+	@echo "make tunnel-rounds    a tunnel of each kind over ROWS rows, workers killed and joining (ROUNDS=$(ROUNDS))"
+	@echo "make replicate-drill  a table of ROWS rows replicated under a writer, killed and resumed, then compared"
 	@echo "make docs      the documentation, in docs/_build/html"
 	@echo "make clean     remove everything made here"
 
@@ -40,9 +48,29 @@ bench:
 	@tools/setup-environment spark,cli,docs,dev
 	@$(BIN)/python -m benchmarks
 
+simulate-tunnels:
+	@tools/setup-environment spark,cli,docs,dev
+	@$(BIN)/python -m streamclient.testing.simulation.tunnels --seeds $(SEEDS)
+
+tunnel-rounds:
+	@tools/setup-environment spark,cli,docs,dev
+	@$(BIN)/python -m tests.tunnel_rounds --rounds $(ROUNDS) --seed $(SEED) --rows $(ROWS)
+
+replicate-drill:
+	@tools/setup-environment spark,cli,docs,dev
+	@$(BIN)/python -m tests.replicate.drill --rows $(ROWS) --seed $(SEED)
+
 rounds:
 	@tools/setup-environment spark,cli,docs,dev
 	@$(BIN)/python -m tests.rounds --rounds $(ROUNDS) --seed $(SEED)
+
+soak:
+	@tools/setup-environment spark,cli,docs,dev
+	@$(BIN)/python -m tests.rounds --minutes $(MINUTES) --seed $(SEED)
+
+simulate:
+	@tools/setup-environment spark,cli,docs,dev
+	@$(BIN)/streamclient simulate --seeds $(SEEDS)
 
 clean:
 	rm -rf $(VENV) docs/_build demo-output build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from benchmarks import decoding, leases, pages, parquet, workers
+from benchmarks import decoding, flow, leases, metrics, pages, parquet, polling, workers
 from benchmarks.report import Line, load, machine, progress, table
 from benchmarks.settings import FULL, QUICK, Settings
 from benchmarks.stage import Stage
@@ -16,8 +16,11 @@ GROUPS: Mapping[str, Callable[[Stage, Settings], list[Line]]] = {
     "server": pages.measure,
     "decode": decoding.measure,
     "worker": workers.measure,
+    "flow": flow.measure,
+    "polling": polling.measure,
     "parquet": parquet.measure,
     "leases": leases.measure,
+    "metrics": metrics.measure,
 }
 
 

@@ -26,6 +26,10 @@ class Settings:
     lease_counts: tuple[int, ...]
     lease_window_seconds: float
     """How long requests to the status table are counted: a whole number of heartbeats."""
+    keyed_records: int
+    """Records that are processed one by one and key by key."""
+    polling_seconds: float
+    """How long reads of idle shards are counted."""
 
 
 FULL = Settings(
@@ -38,6 +42,8 @@ FULL = Settings(
     frame_batches=(2_000, 10_000),
     lease_counts=(100, 1_000),
     lease_window_seconds=30.0,
+    keyed_records=1_000,
+    polling_seconds=180.0,
 )
 
 QUICK = Settings(
@@ -50,4 +56,6 @@ QUICK = Settings(
     frame_batches=(1_000,),
     lease_counts=(10,),
     lease_window_seconds=6.0,
+    keyed_records=100,
+    polling_seconds=3.0,
 )

@@ -7,6 +7,8 @@ import json
 import logging
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
@@ -88,12 +90,22 @@ class Stage:
         """Set all counters to zero."""
         self._admin("DELETE")
 
-    def _admin(self, method: str) -> Any:
+    @contextmanager
+    def late_answers(self, operation: str, seconds: float) -> Iterator[None]:
+        """Answer one operation later by so much, as a server far away does; faults are left out again at the end."""
+        rule = {"operation": operation, "action": {"kind": "late-answer", "seconds": seconds}}
+        self._admin("POST", "faults", json.dumps(rule))
+        try:
+            yield
+        finally:
+            self._admin("DELETE", "faults")
+
+    def _admin(self, method: str, what: str = "requests", body: str | None = None) -> Any:
         url = urlsplit(self.endpoint)
         connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=ADMIN_SECONDS)
         try:
             headers = {"Authorization": f"Bearer {DEFAULT_ACCESS_KEY_SECRET}"}
-            connection.request(method, "/_admin/requests", headers=headers)
+            connection.request(method, f"/_admin/{what}", body, headers)
             response = connection.getresponse()
             body = response.read()
         finally:

@@ -4,6 +4,8 @@ from pathlib import Path
 
 from streamclient import __version__
 from streamclient.core.lifecycle import TRANSITIONS
+from streamclient.metrics import METRICS
+from streamclient.metrics.table import WORKER_LABELS
 
 project = "streamclient"
 author = "The streamclient authors"
@@ -29,6 +31,19 @@ def write_lifecycle(app: object) -> None:
     target.write_text("\n".join(lines) + "\n")
 
 
+def write_metrics(app: object) -> None:
+    """List what is measured, from the table that the code uses."""
+    lines = ["| Prometheus | OpenTelemetry, unit | kind | labels | says |", "|---|---|---|---|---|"]
+    for metric in METRICS:
+        labels = ", ".join(f"`{label}`" for label in metric.labels if label not in WORKER_LABELS)
+        names = f"`{metric.name}` | `{metric.dotted_name}`, `{metric.unit}`"
+        lines.append(f"| {names} | {metric.kind.value} | {labels} | {metric.help} |")
+    target = Path(__file__).parent / "_generated" / "metrics.md"
+    target.parent.mkdir(exist_ok=True)
+    target.write_text("\n".join(lines) + "\n")
+
+
 def setup(app: object) -> None:
     """Called by Sphinx."""
     app.connect("builder-inited", write_lifecycle)  # type: ignore[attr-defined]
+    app.connect("builder-inited", write_metrics)  # type: ignore[attr-defined]

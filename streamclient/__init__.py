@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 from streamclient._version import __version__
 
 if TYPE_CHECKING:
-    from streamclient.config import ClientConfig, StreamConfig
+    from streamclient.config import ClientConfig, FailurePolicy, StreamConfig
     from streamclient.errors import (
         ApplicationException,
         CodecError,
         ConfigurationError,
         DependencyException,
         ErrorKind,
+        FencedException,
         ShutdownException,
         StreamClientError,
         StreamClientException,
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     )
     from streamclient.interfaces import (
         ILeaseManager,
+        IMetrics,
+        IParkingStore,
         IPreparedCheckpoint,
         IRecordProcessor,
         IRecordProcessorCheckpointer,
@@ -30,16 +33,24 @@ if TYPE_CHECKING:
         IShutdownMarker,
         RetryableAction,
     )
+    from streamclient.keyed import KeyedProcessorFactory
     from streamclient.lease import LeaseManager, MemoryLeaseManager
     from streamclient.model import (
+        BalanceBy,
         CheckpointPosition,
         InitializationInput,
         InitialPosition,
         Lease,
+        Metric,
+        MetricKind,
+        OnFailure,
+        ParkedKey,
+        ParkedRecord,
         Pause,
         PendingCheckpoint,
         ProcessRecordsInput,
         Progress,
+        ReasonKind,
         Shard,
         ShardInfo,
         ShardState,
@@ -47,6 +58,7 @@ if TYPE_CHECKING:
         ShutdownInput,
         ShutdownReason,
         TrimmedDataPolicy,
+        TrimmedRange,
         WorkerStatus,
     )
     from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
@@ -55,6 +67,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ApplicationException",
+    "BalanceBy",
     "CheckpointPosition",
     "ClientConfig",
     "CodecError",
@@ -62,7 +75,11 @@ __all__ = [
     "ConfigurationError",
     "DependencyException",
     "ErrorKind",
+    "FailurePolicy",
+    "FencedException",
     "ILeaseManager",
+    "IMetrics",
+    "IParkingStore",
     "IPreparedCheckpoint",
     "IRecordProcessor",
     "IRecordProcessorCheckpointer",
@@ -71,13 +88,20 @@ __all__ = [
     "IShutdownMarker",
     "InitialPosition",
     "InitializationInput",
+    "KeyedProcessorFactory",
     "Lease",
     "LeaseManager",
     "MemoryLeaseManager",
+    "Metric",
+    "MetricKind",
+    "OnFailure",
+    "ParkedKey",
+    "ParkedRecord",
     "Pause",
     "PendingCheckpoint",
     "ProcessRecordsInput",
     "Progress",
+    "ReasonKind",
     "RecordColumn",
     "RecordType",
     "RetryableAction",
@@ -96,6 +120,7 @@ __all__ = [
     "TablestoreStreamApi",
     "TrimmedDataException",
     "TrimmedDataPolicy",
+    "TrimmedRange",
     "Worker",
     "WorkerStatus",
     "__version__",
@@ -103,6 +128,7 @@ __all__ = [
 
 _HOMES = {
     "ApplicationException": "errors",
+    "BalanceBy": "model",
     "CheckpointPosition": "model",
     "ClientConfig": "config",
     "CodecError": "errors",
@@ -110,7 +136,11 @@ _HOMES = {
     "ConfigurationError": "errors",
     "DependencyException": "errors",
     "ErrorKind": "errors",
+    "FailurePolicy": "config",
+    "FencedException": "errors",
     "ILeaseManager": "interfaces",
+    "IMetrics": "interfaces",
+    "IParkingStore": "interfaces",
     "IPreparedCheckpoint": "interfaces",
     "IRecordProcessor": "interfaces",
     "IRecordProcessorCheckpointer": "interfaces",
@@ -119,13 +149,20 @@ _HOMES = {
     "IShutdownMarker": "interfaces",
     "InitialPosition": "model",
     "InitializationInput": "model",
+    "KeyedProcessorFactory": "keyed",
     "Lease": "model",
     "LeaseManager": "lease",
     "MemoryLeaseManager": "lease",
+    "Metric": "model",
+    "MetricKind": "model",
+    "OnFailure": "model",
+    "ParkedKey": "model",
+    "ParkedRecord": "model",
     "Pause": "model",
     "PendingCheckpoint": "model",
     "ProcessRecordsInput": "model",
     "Progress": "model",
+    "ReasonKind": "model",
     "RecordColumn": "records",
     "RecordType": "records",
     "RetryableAction": "interfaces",
@@ -144,6 +181,7 @@ _HOMES = {
     "TablestoreStreamApi": "stream",
     "TrimmedDataException": "errors",
     "TrimmedDataPolicy": "model",
+    "TrimmedRange": "model",
     "Worker": "worker",
     "WorkerStatus": "model",
 }

@@ -9,7 +9,16 @@ from importlib import import_module
 
 from streamclient._version import __version__
 
-COMMANDS = ("streamclient.server.command", "streamclient.server.control_command")
+COMMANDS = (
+    "streamclient.server.command",
+    "streamclient.server.control_command",
+    "streamclient.operate.leases_command",
+    "streamclient.operate.explain_command",
+    "streamclient.parking.command",
+    "streamclient.operate.top_command",
+    "streamclient.replicate.command",
+    "streamclient.testing.simulation.command",
+)
 """Modules of the subcommands. Each offers ``add_command(commands)``, which adds its parser and sets the default
 ``run(arguments) -> exit code``; each imports what is heavy inside ``run``."""
 

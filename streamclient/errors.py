@@ -72,6 +72,14 @@ class ShutdownException(StreamClientError):
     """
 
 
+class FencedException(ShutdownException):
+    """A destination refused a write because a later owner of the shard, one with a greater epoch, has written there.
+
+    The lease is lost, whatever the worker believes by now; nothing of the refused write was stored. ``FileSink`` raises
+    it, and so should a sink of your own that compares ``ShardInfo.epoch``.
+    """
+
+
 class TrimmedDataException(StreamClientException):
     """Records behind the requested position are past the stream's retention and gone (``OTSTrimmedDataAccess``)."""
 

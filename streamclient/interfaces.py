@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 
-from streamclient.errors import StreamClientException
-from streamclient.model import InitializationInput, Lease, PendingCheckpoint, ProcessRecordsInput, ShutdownInput
+from streamclient.errors import ConfigurationError, StreamClientException
+from streamclient.model import (
+    InitializationInput,
+    Lease,
+    Metric,
+    ParkedKey,
+    ParkedRecord,
+    PendingCheckpoint,
+    ProcessRecordsInput,
+    ShutdownInput,
+)
+from streamclient.records import PrimaryKey
 
 
 class IRecordProcessor(ABC):
@@ -15,8 +25,9 @@ class IRecordProcessor(ABC):
 
     Calls for one instance never overlap, and come from the worker's executor, not always on the same thread. Records
     arrive in order, at least once: after a crash, a hand-over or a failure, reading resumes at the last checkpoint.
-    An exception stops only this shard: the processor gets ``shutdown(PROCESS_RESTART)``, and a new one starts from
-    the last checkpoint after a pause. No record is ever skipped.
+    An exception concerns only this shard. What follows is the choice of ``ClientConfig.failure_policy``; by default the
+    processor gets ``shutdown(PROCESS_RESTART)``, and a new one starts from the last checkpoint after a pause. A policy
+    may deliver records again to the same processor, in the same or in smaller batches. No record is ever skipped.
     """
 
     @abstractmethod
@@ -150,7 +161,19 @@ class ILeaseManager(ABC):
 
     @abstractmethod
     def update_lease(self, lease: Lease, checkpoint: str) -> bool:
-        """Checkpoint = ``checkpoint``, counter + 1, if counter and owner are those of ``lease``."""
+        """Checkpoint = ``checkpoint``, counter + 1, if counter and owner are those of ``lease``.
+
+        What ``prepare_lease`` stored is removed in the same step.
+        """
+
+    def prepare_lease(self, lease: Lease, pending: PendingCheckpoint) -> bool:
+        """Pending = ``pending``, counter + 1, if counter and owner are those of ``lease``.
+
+        Override it to offer two-phase checkpoints; this default refuses them.
+        """
+        raise ConfigurationError(
+            f"{type(self).__name__} stores no pending checkpoints: override prepare_lease, or use checkpoint() alone"
+        )
 
     @abstractmethod
     def delete_lease(self, lease: Lease) -> bool:
@@ -166,6 +189,9 @@ class ILeaseManager(ABC):
             raise StreamClientException(f"no epoch for lease {lease_key}: its row is gone")
         return lease.counter
 
+    def forget_epoch(self, lease_key: str) -> None:  # noqa: B027  # nothing to forget where nothing is kept
+        """Drop what ``draw_epoch`` keeps for a key whose shard has left the stream for good."""
+
     def renew_leases(self, leases: Sequence[Lease]) -> Sequence[bool | Exception]:
         """Renew many; one answer per lease, in order. Override where the store can do it in fewer requests."""
         answers: list[bool | Exception] = []
@@ -175,6 +201,46 @@ class ILeaseManager(ABC):
             except Exception as error:
                 answers.append(error)
         return answers
+
+
+class IParkingStore(ABC):
+    """Keeps records that were set aside, until they are replayed or discarded. Thread-safe.
+
+    Calls may take their time: a worker makes them in the executor of the user code, and the shard waits. Whatever a
+    method raises is named in the shard's status, and the call is repeated: nothing is skipped while a store is down.
+    ``streamclient.parking`` has stores, and ``streamclient.testing.parking_contracts`` checks one of your own.
+    """
+
+    @abstractmethod
+    def park(self, records: Sequence[ParkedRecord]) -> None:
+        """Store records, and return once they would survive a crash.
+
+        One that is already there, by stream, shard and ``record_id``, stays as it is. If it raises, any part of them
+        may be stored.
+        """
+
+    @abstractmethod
+    def parked(self, stream_id: str | None = None) -> Iterable[ParkedRecord]:
+        """What is parked, of one stream or of all: by stream and shard, then by ``record_id``."""
+
+    @abstractmethod
+    def remove(self, records: Sequence[ParkedRecord]) -> None:
+        """Forget records; those that are not there do no harm."""
+
+    def parked_keys(self, stream_id: str) -> Iterable[ParkedKey]:
+        """The keys of a stream that have parked records, once for each shard that these are of.
+
+        It includes whatever was parked before the call, by any worker. Override it where the store can do better than
+        reading every record.
+        """
+        keys: dict[tuple[PrimaryKey, str], ParkedKey] = {}
+        for parked in self.parked(stream_id):
+            # In the order of record ids, so that the first of each is the smallest.
+            key = parked.record.primary_key
+            keys.setdefault(
+                (key, parked.shard_id), ParkedKey(key, parked.shard_id, parked.record_id, parked.generation)
+            )
+        return keys.values()
 
 
 class RetryableAction(Enum):
@@ -196,6 +262,30 @@ class RetryableAction(Enum):
     LEASE_ACTION_TRANSFER_LEASE = "LEASE_ACTION_TRANSFER_LEASE"
     LEASE_ACTION_DELETE_LEASE = "LEASE_ACTION_DELETE_LEASE"
     LEASE_ACTION_UPDATE_LEASE = "LEASE_ACTION_UPDATE_LEASE"
+
+
+class IMetrics(ABC):
+    """Takes in what a worker measures; ``streamclient.metrics.table`` names it all.
+
+    Called from the worker's own threads, several at a time, the one that renews the leases among them: return at once
+    and never wait. Every call has exactly the labels that the metric names. An error that is raised here is logged
+    once, and does not disturb the worker.
+    """
+
+    @abstractmethod
+    def increment(self, metric: Metric, amount: float = 1, /, **labels: str) -> None:
+        """A counter grew by ``amount``, which is never negative."""
+
+    @abstractmethod
+    def set(self, metric: Metric, value: float, /, **labels: str) -> None:
+        """A gauge has a new value."""
+
+    @abstractmethod
+    def observe(self, metric: Metric, seconds: float, /, **labels: str) -> None:
+        """One more value of a histogram."""
+
+    def forget(self, metric: Metric, /, **labels: str) -> None:  # noqa: B027  # not everybody keeps series
+        """The series with these labels has ended: its shard is no longer held. It may begin again later."""
 
 
 class IRetryStrategy(ABC):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
-from streamclient.records import StreamRecord
+from streamclient.records import PrimaryKey, SequenceInfo, StreamRecord
 
 if TYPE_CHECKING:
     from streamclient.interfaces import IRecordProcessorCheckpointer, IShutdownMarker
@@ -144,6 +145,8 @@ class ShardInfo:
     epoch: int = 0
     """Grows with each acquisition by a Python worker, also if the lease's row was deleted or put anew in between: a
     destination that remembers the greatest it has seen can refuse a late writer."""
+    table_name: str = ""
+    """The data table, as the ``StreamConfig`` names it."""
 
 
 @frozen
@@ -210,8 +213,83 @@ class ShardState(Enum):
     WAITING_ON_PARENT_SHARDS = "WAITING_ON_PARENT_SHARDS"
     INITIALIZING = "INITIALIZING"
     PROCESSING = "PROCESSING"
+    PAUSED = "PAUSED"
+    """Held, and not read because somebody said so; ``reason`` says who. The Java client has no such state."""
+
     SHUTTING_DOWN = "SHUTTING_DOWN"
     SHUTDOWN_COMPLETE = "SHUTDOWN_COMPLETE"
+
+
+@frozen
+class TrimmedRange:
+    """Records that were deleted by the stream's retention before they were read: what is known of where they lay."""
+
+    shard_id: str
+    position: str
+    """Where reading stood: everything from here to ``first_left`` is lost."""
+    last_processed_micros: int | None
+    """Time of the last record that was processed, by the service's clock, in microseconds since 1970; ``None`` if
+    none is known."""
+    last_processed: SequenceInfo | None
+    """Its place in the shard; ``None`` if an earlier process read it."""
+    first_left: SequenceInfo | None
+    """Place and time of the oldest record that was still there when the loss was met; ``None`` if there was none."""
+
+    def __str__(self) -> str:
+        return (
+            f"records behind position {self.position} are past the stream's retention and lost: from after "
+            f"{self._last_processed()} up to before {self._first_left()}"
+        )
+
+    def _last_processed(self) -> str:
+        if self.last_processed is not None:
+            return f"the record {self.last_processed} of {utc_text(self.last_processed.timestamp_micros)}"
+        if self.last_processed_micros is not None:
+            return f"the record of {utc_text(self.last_processed_micros)}"
+        return "a position with no processed record known before it"
+
+    def _first_left(self) -> str:
+        if self.first_left is None:
+            return "whatever comes next, as nothing is left"
+        return f"the record {self.first_left} of {utc_text(self.first_left.timestamp_micros)}, the oldest one left"
+
+
+def utc_text(micros: int) -> str:
+    """A time in microseconds since 1970 as ISO 8601 in UTC."""
+    moment = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=micros)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class ReasonKind(Enum):
+    """What a held shard waits for, in one word; ``ShardStatus.reason`` has the details."""
+
+    NONE = "none"
+    """For nothing: it moves, or is caught up."""
+
+    LEASE = "lease"
+    """For something about its lease, for example a hand-over."""
+
+    PARENTS = "parents"
+    PAUSED = "paused"
+    USER_CODE = "user_code"
+    """For a call into user code that takes long, or for a thread of the executor."""
+
+    PROCESSOR = "processor"
+    """For the pause after its processor failed."""
+
+    PARKING = "parking"
+    """For the parking store, which failed."""
+
+    READING = "reading"
+    """For the stream: reads fail or take long."""
+
+    CHECKPOINT = "checkpoint"
+    """For the status table's answer to a checkpoint."""
+
+    DECISION = "decision"
+    """For somebody: it stopped at a record that failed or at a loss."""
+
+    FINISHED = "finished"
 
 
 @frozen
@@ -225,8 +303,19 @@ class ShardStatus:
     """Why the shard does not move, naming the parent, error or call it waits for; empty while it moves."""
     failures: int = 0
     """Failures of the processor in a row since the last batch that succeeded."""
+    reason_kind: ReasonKind = ReasonKind.NONE
     user_code_seconds: float = 0.0
     """How long the present call into user code has been running; 0.0 when none is."""
+    lag_seconds: float | None = None
+    """Age of the oldest record that may be unread, so how far the shard is behind; 0.0 when it is caught up, ``None``
+    while nothing is known. See ``docs/retention.md`` for the clock it is measured by."""
+    time_to_loss_seconds: float | None = None
+    """How long the stream still keeps the oldest record that may be unread; ``None`` when nothing is unread, or while
+    nothing is known."""
+    forecast: str = ""
+    """Whether the shard is caught up, when it will be, or when records will be lost; empty while nothing is known."""
+    lost: TrimmedRange | None = None
+    """What was lost, if the shard stopped for that."""
 
 
 @frozen
@@ -252,6 +341,71 @@ class InitialPosition:
         return cls("timestamp", timestamp_micros)
 
 
+class OnFailure(Enum):
+    """What happens to a record whose processing keeps failing."""
+
+    RESTART = "RESTART"
+    """A new processor starts from the stored checkpoint, after a pause that grows, for ever. Nothing is set aside."""
+
+    STOP_SHARD = "STOP_SHARD"
+    """The shard stops and names the record; its lease stays held until somebody decides."""
+
+    PARK = "PARK"
+    """The record is stored in the parking store, and the shard goes on behind it."""
+
+
+@frozen
+class ParkedRecord:
+    """A record that was set aside because it could not be processed, or because an earlier one of its key was."""
+
+    record_id: str
+    """Names the change within its shard: its place in the shard's order and a digest of its content. The ids of a shard
+    sort as its records; the same record parked again, after a crash, has the same id, however the pages were cut."""
+    stream_id: str
+    shard_id: str
+    record: StreamRecord
+    position: str
+    """Where the page with it was read: an iterator, or ``TRIM_HORIZON``."""
+    index: int
+    """Its place in that page, from 0."""
+    generation: int
+    """1 in the shard where a record of its key was parked first, and one more in each child shard after that. The
+    records of a key are replayed by generation, then by ``record_id``."""
+    error: str
+    """Type and text of what was raised, or why it was set aside without being tried."""
+    traceback: str
+    """Where it was raised; empty if it was not tried."""
+    attempts: int
+    """Calls of ``process_records`` that failed with it; 0 if it was not tried."""
+    parked_micros: int
+    """When it was parked, in microseconds since 1970 by the clock of the worker's machine."""
+
+
+class BalanceBy(Enum):
+    """What is made even among the workers of a fleet."""
+
+    COUNT = "count"
+    """Numbers of leases."""
+
+    RECORDS = "records"
+    """Records per second."""
+
+    BYTES = "bytes"
+    """Bytes per second, as read from the service."""
+
+
+@frozen
+class ParkedKey:
+    """A primary key that has parked records in a shard."""
+
+    key: PrimaryKey
+    shard_id: str
+    first_record_id: str
+    """The smallest of them in this shard."""
+    generation: int
+    """Theirs."""
+
+
 class TrimmedDataPolicy(Enum):
     """What to do with a shard whose next records are past retention. Either way it is reported first."""
 
@@ -268,6 +422,43 @@ class ShutdownInput:
 
     shutdown_reason: ShutdownReason
     checkpointer: IRecordProcessorCheckpointer
+
+
+class MetricKind(Enum):
+    """How the values of a metric are to be read."""
+
+    COUNTER = "counter"
+    """Only grows, from zero at the start of the process."""
+
+    GAUGE = "gauge"
+    """The present state."""
+
+    HISTOGRAM = "histogram"
+    """How long each of many things took, in seconds."""
+
+
+@frozen(eq=False, repr=False)
+class Metric:
+    """One thing that is measured. ``streamclient.metrics.table`` has them all; each is equal to itself only."""
+
+    name: str
+    """As Prometheus wants it: with the unit at the end, and ``_total`` behind that for a counter."""
+    kind: MetricKind
+    unit: str
+    """In UCUM as OpenTelemetry wants it: ``s``, ``By``, or what is counted, in braces."""
+    help: str
+    """What one value says, in a sentence."""
+    labels: tuple[str, ...]
+    """What tells its series apart; every value comes with exactly these."""
+
+    @property
+    def dotted_name(self) -> str:
+        """As OpenTelemetry wants it: words joined by dots, without unit and ``_total``, which its exporters add."""
+        plain = self.name.removesuffix("_total").removesuffix("_seconds").removesuffix("_bytes")
+        return plain.replace("_", ".")
+
+    def __repr__(self) -> str:
+        return f"<{self.kind.value} {self.name}>"
 
 
 class ColumnType(Enum):

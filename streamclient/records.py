@@ -13,6 +13,9 @@ from attrs import frozen
 KeyValue = int | str | bytes
 """What a primary key column may hold: INTEGER, STRING, BINARY."""
 
+PrimaryKey = tuple[tuple[str, KeyValue], ...]
+"""Key columns as (name, value), in the table's key order."""
+
 ColumnValue = int | float | bool | str | bytes
 """What an attribute column may hold: INTEGER, DOUBLE, BOOLEAN, STRING, BINARY."""
 
@@ -75,8 +78,7 @@ class StreamRecord:
     """One change of one row, as the stream delivers it."""
 
     record_type: RecordType
-    primary_key: tuple[tuple[str, KeyValue], ...]
-    """Key columns as (name, value), in the table's key order."""
+    primary_key: PrimaryKey
     columns: tuple[RecordColumn, ...] = ()
     """The cells that this change wrote or deleted; a column may occur more than once, with different versions."""
     sequence_info: SequenceInfo = SequenceInfo(0, 0, 0)

@@ -76,12 +76,14 @@ def plan_takes(
         tally.take(row)
     if not config.auto_steal_lease:
         return TakePlan((*own, *chosen), marked_own, contested=contested)
-    candidates = _steal_candidates(view, worker_id, untouchable, now)
+    givable = _givable(view, worker_id, set(held) - set(excluded) - set(pending))
+    # Others' rows are of use only to a worker that is short of leases, or that has something to exchange.
+    candidates = _steal_candidates(view, worker_id, untouchable, now) if tally.need or givable else {}
     steals = _choose_steals(view, tally, candidates, rng)
     exchange = Exchange(
         tally=tally,
         ready={owner: [row for row in rows if is_ready(view, row)] for owner, rows in candidates.items()},
-        givable=_givable(view, worker_id, set(held) - set(excluded) - set(pending)),
+        givable=givable,
         receivers=staying_workers(view, sorted(tally.counts), worker_id, now),
         rng=rng,
     )
@@ -95,9 +97,8 @@ def _rows_in_own_name(
     own: list[Lease] = []
     marked: list[Lease] = []
     contested: list[Lease] = []
-    for key in sorted(view.sightings.keys() - set(held) - set(skipped)):
-        sighting = view.sightings[key]
-        if sighting.row.owner != worker_id:
+    for sighting in view.census.owned_by(worker_id):
+        if sighting.row.lease_key in held or sighting.row.lease_key in skipped:
             continue
         if sighting.is_moved_by_others and not sighting.row.is_handed_over:
             contested.append(sighting.row)
@@ -128,8 +129,8 @@ def _steal_candidates(
 
 
 def _givable(view: LeaseView, worker_id: str, keys: Collection[str]) -> list[Lease]:
-    rows = [view.row(key) for key in sorted(keys)]
-    return [row for row in rows if row is not None and row.is_finished and row.owner == worker_id and not row.stealer]
+    rows = [sighting.row for sighting in view.census.owned_by(worker_id) if sighting.row.lease_key in keys]
+    return [row for row in rows if row.is_finished and not row.stealer]
 
 
 def _may_lose_one(tally: Tally, owner: str) -> bool:

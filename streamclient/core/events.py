@@ -13,6 +13,7 @@ from enum import Enum
 from attrs import frozen
 
 from streamclient.core.leases import LeaseWrite, WriteOutcome
+from streamclient.core.membership import WorkerRow, WorkerWrite
 from streamclient.model import Lease, PendingCheckpoint, Progress, Shard, ShardInfo, ShutdownReason
 
 # --- events ------------------------------------------------------------------------------------------------------
@@ -38,6 +39,10 @@ class RowsRead:
     """A scan of the status table returned. ``now`` must be read after it returned, never before."""
 
     rows: tuple[Lease, ...]
+    wall_micros: int | None = None
+    """This machine's clock at ``now``, in microseconds since 1970; pauses end by it. ``None``: it went on as before."""
+    workers: tuple[WorkerRow, ...] | None = None
+    """The rows of all workers, read after those of the leases; ``None`` if the store has none."""
 
 
 @frozen
@@ -48,10 +53,54 @@ class RowsUnreadable:
 
 
 @frozen
+class SignalsRead:
+    """The rows of some workers were read, as ``ReadSignals`` asked."""
+
+    names: tuple[str, ...]
+    """Who was asked for."""
+    workers: tuple[WorkerRow, ...]
+    """Who has a row."""
+
+
+@frozen
+class SignalsUnreadable:
+    """Reading the rows of workers failed."""
+
+    error: Exception
+
+
+@frozen
+class WorkerWriteAnswered:
+    """A write of a worker row came back. ``sent_at`` is the time before it was sent: the session is valid from then."""
+
+    write: WorkerWrite
+    outcome: WriteOutcome
+    sent_at: float
+    error: Exception | None = None
+
+
+@frozen
+class WakesSent:
+    """The wakes came back; with an error, nobody knows which of them arrived."""
+
+    names: tuple[str, ...]
+    error: Exception | None = None
+
+
+@frozen
+class InfoChanged:
+    """What this worker tells operators about itself has changed; the next beat carries it."""
+
+    info: str
+
+
+@frozen
 class ShardsListed:
     """A complete DescribeStream returned, over all pages."""
 
     shards: tuple[Shard, ...]
+    expiration_hours: int | None = None
+    """How long the stream keeps records."""
 
 
 @frozen
@@ -179,6 +228,11 @@ Event = (
     | SyncDue
     | RowsRead
     | RowsUnreadable
+    | SignalsRead
+    | SignalsUnreadable
+    | WorkerWriteAnswered
+    | WakesSent
+    | InfoChanged
     | ShardsListed
     | ShardsUnlistable
     | WriteAnswered
@@ -204,6 +258,13 @@ class ReadRows:
 
 
 @frozen
+class ReadSignals:
+    """Read the rows of these workers. Never asked for while a scan or another such read is under way."""
+
+    names: tuple[str, ...]
+
+
+@frozen
 class ReadRow:
     """Read one row."""
 
@@ -220,6 +281,20 @@ class WriteLease:
     """Send one write. The shell may send several renewals as one batch, and never repeats an uncertain write."""
 
     write: LeaseWrite
+
+
+@frozen
+class WriteWorker:
+    """Send one write of a worker row, a beat with the renewals of the same turn; the shell never repeats it."""
+
+    write: WorkerWrite
+
+
+@frozen
+class WakeWorkers:
+    """Have these workers scan at once. The wakes of one turn may go out together."""
+
+    names: tuple[str, ...]
 
 
 @frozen
@@ -245,7 +320,17 @@ class StartConsumer:
 
 @frozen
 class DrawEpoch:
-    """Draw the epoch of a new acquisition, answered by ``EpochDrawn`` or ``EpochUndrawn``. Many go out together."""
+    """Draw the epoch of a new acquisition, answered by ``EpochDrawn`` or ``EpochUndrawn``. Many go out together.
+
+    Never asked for again for the same lease while it is under way.
+    """
+
+    lease_key: str
+
+
+@frozen
+class ForgetEpoch:
+    """The lease of a shard that left the stream was deleted: drop what its epochs are counted by. No answer."""
 
     lease_key: str
 
@@ -265,6 +350,8 @@ class CheckpointOutcome(Enum):
     STORED = "stored"
     LEASE_LOST = "lease_lost"
     UNKNOWN = "unknown"
+    REJECTED = "rejected"
+    """Surely not stored, and it never will be, although the lease is held: ``error`` says why."""
 
 
 @frozen
@@ -295,11 +382,15 @@ class Report:
 
 Command = (
     ReadRows
+    | ReadSignals
+    | WriteWorker
+    | WakeWorkers
     | ReadRow
     | ListShards
     | WriteLease
     | ResolveAndCreate
     | DrawEpoch
+    | ForgetEpoch
     | StartConsumer
     | StopConsumer
     | AnswerCheckpoint

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 
+from streamclient.config import ClientConfig
 from streamclient.errors import DependencyException, ErrorKind
 from streamclient.interfaces import IRetryStrategy, RetryableAction
 
@@ -18,6 +19,12 @@ DEFAULT_RETRIES = 10
 
 DEFAULT_STEP_MILLIS = 100
 DEFAULT_LONGEST_MILLIS = 1_000
+
+RETRY_SHARE = 0.05
+"""Share of the lease duration before a failed call about leases is repeated, doubling up to the renewal interval: one
+second of the default twenty, so that several tries fit into what is left of a lease."""
+
+MOST_DOUBLINGS = 16
 
 JITTER_SHARE = 0.25
 """Pauses are shortened by up to a quarter, so that shards which failed together do not come back together."""
@@ -31,6 +38,15 @@ def doubling_millis(failures: int, shortest_millis: int, longest_millis: int) ->
     if failures <= 0:
         return 0
     return min(longest_millis, shortest_millis << min(failures - 1, LARGEST_EXPONENT))
+
+
+def lease_pause_seconds(failures: int, config: ClientConfig) -> float:
+    """Pause of calls about leases after that many failures in a row: none after the first, then doubling."""
+    if failures <= 1:
+        return 0.0
+    longest = config.renewer_interval_millis / 1_000
+    shortest = config.lease_duration_millis / 1_000 * RETRY_SHARE
+    return min(shortest * 2.0 ** min(failures - 2, MOST_DOUBLINGS), longest)
 
 
 def with_jitter(millis: int, dice: random.Random) -> float:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from streamclient.model import CheckpointPosition, InitialPosition, Lease, Shard
 
@@ -56,6 +56,8 @@ class Gate:
     is_open: bool
     reason: str = ""
     """What it waits for; empty if open."""
+    ancestor: str = ""
+    """The shard that it waits for; empty if open."""
     wants_listing: bool = False
     """Whether only a new listing can tell."""
 
@@ -148,13 +150,13 @@ def _ancestor_gate(ancestor: str, rows: Mapping[str, Lease], listing: Listing | 
     row = rows.get(ancestor)
     if row is None:
         if listing is None:
-            return Gate(False, f"parent {ancestor} has no lease row; waiting for the list of shards", True)
+            return Gate(False, f"parent {ancestor} has no lease row; waiting for the list of shards", ancestor, True)
         if ancestor in listing:
-            return Gate(False, f"parent {ancestor} has no lease row yet, but the stream lists it", True)
+            return Gate(False, f"parent {ancestor} has no lease row yet, but the stream lists it", ancestor, True)
         return Gate(True)
     if row.is_finished or (not is_parent and listing is not None and ancestor not in listing):
         return Gate(True)
-    return Gate(False, f"parent {ancestor} is not finished: {row}")
+    return Gate(False, f"parent {ancestor} is not finished: {row}", ancestor)
 
 
 def _parents(shard_id: str, row: Lease | None, listing: Listing | None) -> frozenset[str]:
@@ -192,26 +194,17 @@ def _new_lease(
 ) -> NewLease:
     lease = Lease(shard.shard_id, start.stream_id, parent_shard_ids=shard.parent_shard_ids)
     if vanished is not None:
-        return NewLease(_at(lease, vanished.checkpoint, vanished.counter + 1))
+        kept = evolve(vanished, owner="", stealer="", pause_taken="", counter=vanished.counter + 1)
+        return NewLease(evolve(kept, parent_shard_ids=lease.parent_shard_ids))
     rows_of_children = list(children)
     if any(_proves_parent_end(child, start) for child in rows_of_children):
-        return NewLease(_at(lease, CheckpointPosition.SHARD_END))
+        return NewLease(evolve(lease, checkpoint=CheckpointPosition.SHARD_END))
     position = start.initial_position
     if position.timestamp_micros is not None:
         return NewLease(lease, position.timestamp_micros)
     if position.kind == "latest" and not has_known_ancestor and not rows_of_children:
         return NewLease(lease, start.worker_start_micros)
     return NewLease(lease)
-
-
-def _at(lease: Lease, checkpoint: str, counter: int = 0) -> Lease:
-    return Lease(
-        lease.lease_key,
-        lease.stream_id,
-        counter=counter,
-        checkpoint=checkpoint,
-        parent_shard_ids=lease.parent_shard_ids,
-    )
 
 
 def _proves_parent_end(child: Lease, start: Start) -> bool:

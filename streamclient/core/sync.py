@@ -5,17 +5,34 @@ from __future__ import annotations
 from attrs import evolve
 
 from streamclient.core import leases
-from streamclient.core.events import ResolveAndCreate, Severity, ShardsListed
-from streamclient.core.leases import WriteKind
+from streamclient.core.events import ResolveAndCreate, Severity, ShardsListed, SyncDue
 from streamclient.core.shards import NewLease, SyncPlan, has_its_parents, index_shards, plan_shard_sync
-from streamclient.core.situation import Flight, Situation
-from streamclient.core.tenancies import lose, send, settle_all
+from streamclient.core.situation import Situation
+from streamclient.core.tenancies import lose, send, settle_restless
 from streamclient.core.tenancy import HeldLease
+
+
+def sync_due(situation: Situation, event: SyncDue) -> None:
+    """List the shards, if that is this worker's task.
+
+    In a fleet whose workers all have sessions one of them does it for all. The others do so in turn, in case that one
+    cannot, and whenever they need a list themselves.
+    """
+    presence = situation.presence
+    if situation.is_stopping:
+        return
+    if presence.is_uniform and not presence.is_leader:
+        workers = len(presence.roster.others) + 1
+        interval = situation.config.sync_shard_interval_millis / 1_000
+        if situation.now - situation.listed_at < (workers - 0.5) * interval:
+            return
+    situation.wants_listing = True
 
 
 def shards_listed(situation: Situation, event: ShardsListed) -> None:
     """Take in a complete listing. An empty one says nothing: no stream has no shards."""
     situation.is_listing = False
+    situation.listed_at = situation.now
     if event.shards:
         situation.previous_listing, situation.listing = situation.listing, index_shards(event.shards)
         situation.view.forget_vanished(situation.listing)
@@ -24,7 +41,7 @@ def shards_listed(situation: Situation, event: ShardsListed) -> None:
         for held in list(situation.held.values()):
             if held.is_absent:
                 _save_vanished(situation, held)
-    settle_all(situation)
+    settle_restless(situation)
     situation.wants_listing = False
 
 
@@ -33,7 +50,8 @@ def plan_sync(situation: Situation) -> None:
     if situation.is_sync_planned or situation.is_stopping or not situation.view.scans or situation.listing is None:
         return
     situation.is_sync_planned = True
-    live = situation.view.live_workers(situation.now)
+    presence = situation.presence
+    is_first = situation.view.live_workers(situation.now)[0] == situation.worker_id
     plan = plan_shard_sync(
         situation.listing,
         situation.view.rows,
@@ -42,12 +60,16 @@ def plan_sync(situation: Situation) -> None:
         previous=situation.previous_listing,
         absent_since=situation.absent_since,
         vanished=situation.view.vanished,
-        deletes_rows=live[0] == situation.worker_id,
+        deletes_rows=presence.is_leader if presence.is_uniform else is_first,
     )
     situation.absent_since = dict(plan.absent_since)
     situation.missing = {new.lease.lease_key: new for new in plan.creates if not _is_held(situation, new)}
     create_missing(situation)
-    _delete(situation, plan)
+    if plan.deletes and presence.is_uniform and not situation.is_row_scan_fresh:
+        # Owners move their counters all the time, and this worker's last scan may be minutes old.
+        situation.is_sync_planned, situation.wants_scan = False, True
+    else:
+        _delete(situation, plan)
 
 
 def create_missing(situation: Situation) -> None:
@@ -69,8 +91,12 @@ def create_missing(situation: Situation) -> None:
 def creation_answered(situation: Situation) -> None:
     """Go on creating; after the last row, scan at once, so that new rows are taken without waiting for the interval."""
     create_missing(situation)
-    creating = any(flight.write.kind is WriteKind.CREATE for flight in situation.flights.values())
-    situation.wants_scan = situation.wants_scan or not creating
+    if situation.creating:
+        return
+    situation.wants_scan = True
+    if situation.has_created:
+        situation.has_created = False
+        situation.presence.wake_all()
 
 
 def _create(situation: Situation, new: NewLease) -> None:
@@ -78,7 +104,7 @@ def _create(situation: Situation, new: NewLease) -> None:
     if new.timestamp_micros is None:
         send(situation, write)
     else:
-        situation.flights[new.lease.lease_key] = Flight(write)
+        situation.launch(write)
         situation.emit(ResolveAndCreate(new.lease, new.timestamp_micros))
 
 
@@ -102,7 +128,7 @@ def _save_vanished(situation: Situation, held: HeldLease) -> None:
     """Create a held lease's row again where it stood, if its shard still exists."""
     key = held.lease.lease_key
     if situation.listing is not None and key in situation.listing:
-        situation.held[key] = evolve(held, is_absent=False, is_renewal_due=True)
+        situation.keep(evolve(held, is_absent=False, is_renewal_due=True))
         send(situation, leases.create(evolve(held.lease, stealer="", counter=held.lease.counter + 1)))
         return
     severity = Severity.INFO if held.lease.is_finished else Severity.ERROR

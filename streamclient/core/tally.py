@@ -81,23 +81,41 @@ class Tally:
 
 def count_leases(view: LeaseView, worker_id: str, destined: Mapping[str, str], now: float) -> Tally:
     """Count the rows last seen for ``worker_id``. ``destined`` names the new worker of rows whose fate is decided."""
-    workers = {worker_id, *view.credits(now)}
-    tally = Tally(worker_id, 0, dict.fromkeys(sorted(workers), 0))
-    for key in sorted(view.sightings):
-        row, is_expired = view.sightings[key].row, view.is_expired(key, now)
-        if is_expired and key not in destined:
-            continue
-        holder = destined.get(key) or row.stealer or row.owner
-        if not holder:
-            continue
-        _add(tally.counts, holder, 1)
-        _add(tally.unfinished, holder, 0 if row.is_finished else 1)
-        if not is_expired and holder == row.owner and not row.stealer:
-            _add(tally.settled, row.owner, 1)
-        if not is_expired and holder == worker_id and row.owner not in ("", worker_id):
-            _add(tally.awaited, row.owner, 1)
+    held, census = view.credits(now), view.census
+    tally = Tally(
+        worker_id,
+        0,
+        dict.fromkeys(sorted({worker_id, *held}), 0) | dict(held),
+        dict(census.unread),
+        dict(census.settled),
+    )
+    for sighting in census.wanted_by(worker_id):
+        if sighting.row.lease_key not in destined and not view.is_expired(sighting.row.lease_key, now):
+            _await(tally, sighting.row)
+    for key, worker in destined.items():
+        if key in view.sightings and worker:
+            _redirect(tally, view.sightings[key].row, worker, is_counted=not view.is_expired(key, now))
     tally.target = -(-len(view.sightings) // len(tally.counts))
     return tally
+
+
+def _redirect(tally: Tally, row: Lease, worker: str, *, is_counted: bool) -> None:
+    """Count a row for the worker that will have it, in place of the one that it is counted for now."""
+    holder = row.stealer or row.owner
+    if is_counted and holder:
+        _add(tally.counts, holder, -1)
+        _add(tally.unfinished, holder, 0 if row.is_finished else -1)
+        if not row.stealer and worker != row.owner:
+            _add(tally.settled, row.owner, -1)
+    _add(tally.counts, worker, 1)
+    _add(tally.unfinished, worker, 0 if row.is_finished else 1)
+    if is_counted and worker == tally.worker_id:
+        _await(tally, row)
+
+
+def _await(tally: Tally, row: Lease) -> None:
+    if row.owner not in ("", tally.worker_id):
+        _add(tally.awaited, row.owner, 1)
 
 
 def missing_moves(numbers: Iterable[int]) -> int:

@@ -3,6 +3,7 @@
 Laws:
 
 * a lease is valid from the time *before* the write that got it was sent, for the lease duration less a margin;
+* a row that was read back proves that one of several writes moved it, not which: validity counts from the earliest;
 * a mark never vanishes within a tenancy, except by this worker's own take;
 * counters of one tenancy only grow by own writes, one at a time.
 """
@@ -13,9 +14,9 @@ from enum import Enum
 
 from attrs import evolve, frozen
 
+from streamclient.core.census import NEVER
 from streamclient.core.leases import LeaseWrite, WriteKind, was_applied
-from streamclient.core.view import NEVER
-from streamclient.model import Lease, ShardState
+from streamclient.model import Lease, PendingCheckpoint, Progress, ShardState
 
 MARGIN_SHARE = 0.05
 """Share of the lease duration that an owner gives up: one second of the default twenty. Clocks of two machines drift
@@ -34,10 +35,13 @@ class ConsumerPhase(Enum):
 
 @frozen
 class CheckpointRequest:
-    """One waiting call of ``checkpoint()``."""
+    """One waiting call of ``checkpoint()`` or ``prepare_checkpoint()``."""
 
     request_id: int
     value: str
+    progress: Progress | None = None
+    pending: PendingCheckpoint | None = None
+    """What to store as pending, in place of ``value`` as the checkpoint."""
     was_sent: bool = False
     """Whether it went out at least once: without an answer, it may be stored, or land yet."""
 
@@ -56,17 +60,39 @@ class HeldLease:
     """What the take wrote. Rows with a lower counter are older than this tenancy."""
     moved_at: float
     """When the last accepted write was sent."""
+    acquisition: int = 0
+    """Grows with each time that the lease may have had another owner before; consumers of one share an epoch."""
+    epoch: int = 0
+    """Of this acquisition; 0 until it is known."""
+    needs_epoch: bool = True
+    """Whether one has to be drawn, or another one to be sure that nobody acquired the lease in between."""
+    epoch_problem: str = ""
+    """Why the last try to draw one failed."""
+    epoch_failures: int = 0
+    draw_again_at: float = NEVER
     consumer: ConsumerPhase = ConsumerPhase.NONE
     has_started: bool = False
     """Whether a consumer was started under this identifier."""
     is_draining: bool = False
+    is_paused: bool = False
+    """By an operator, or by the worker's own program."""
     is_released: bool = False
     """The processor marked itself done: another worker shall have the lease."""
+    promised_to: str = ""
+    """The worker that shall have it so that loads are even; this worker hands it over unasked."""
     is_absent: bool = False
     """The row is gone, and the list of shards must say whether to create it again."""
     is_unsettled: bool = False
     """A transfer was sent and its fate is unknown: no consumer may start until another write was accepted."""
     is_renewal_due: bool = False
+    stall: str = ""
+    """Why its consumer stalled, if it did: the lease runs out, and its validity is never extended."""
+    pause_known_at: float = NEVER
+    """When the row was read that showed the present pause, or none; scans that began earlier know less."""
+    has_acknowledged: bool = False
+    """Whether the row may say that this worker obeys a pause: nothing may be read before that is taken back."""
+    mute_pause: str = ""
+    """A pause that the store cannot acknowledge."""
     requests: tuple[CheckpointRequest, ...] = ()
     sent_requests: int = 0
     """How many of them, from the front, the write under way answers."""
@@ -76,6 +102,9 @@ class HeldLease:
     """Writes in a row that were not applied."""
     not_before: float = NEVER
     """When the next write may be sent, after failures."""
+    doubted_at: float | None = None
+    """When the earliest write was sent whose answer did not say that it was applied, since the counter is known: it may
+    have moved the row, now or later. Others count from then."""
     unexplained_moves: int = 0
     """Refused writes in a row after which the row looked as if they had been applied."""
 
@@ -83,6 +112,11 @@ class HeldLease:
     def checkpoint(self) -> str:
         """The stored checkpoint."""
         return self.lease.checkpoint
+
+    @property
+    def is_being_read(self) -> bool:
+        """Whether all is well: its consumer runs, and nobody wants anything of it."""
+        return self.consumer is ConsumerPhase.RUNNING and not self.lease.stealer and self.lease.pause is None
 
     @property
     def state(self) -> ShardState:
@@ -93,6 +127,8 @@ class HeldLease:
             return ShardState.SHUTTING_DOWN
         if self.lease.is_finished:
             return ShardState.SHUTDOWN_COMPLETE
+        if self.is_paused:
+            return ShardState.PAUSED
         return ShardState.WAITING_ON_PARENT_SHARDS
 
 
@@ -107,28 +143,26 @@ def accepted(
     """The lease after an own write was applied; ``row`` if it was read back."""
     lease = row or _after(held.lease, write)
     restarted = write.kind in (WriteKind.TAKE, WriteKind.CREATE)
+    until = held.valid_until if held.stall else max(held.valid_until, valid_until(sent_at, duration_seconds))
     return evolve(
         held,
         lease=lease,
         first_counter=lease.counter if restarted else held.first_counter,
-        valid_until=max(held.valid_until, valid_until(sent_at, duration_seconds)),
+        valid_until=until,
         moved_at=max(held.moved_at, sent_at),
         is_renewal_due=False,
+        has_acknowledged=held.has_acknowledged and write.kind is not WriteKind.LEAVE_PAUSE,
         is_absent=False,
         is_unsettled=False,
         tries=0,
         not_before=NEVER,
+        doubted_at=None,
     )
 
 
 def _after(lease: Lease, write: LeaseWrite) -> Lease:
-    """The row after the write, keeping a mark that was seen while the write was under way."""
-    result = write.result or lease
-    if write.kind is WriteKind.RENEW:
-        return evolve(lease, counter=result.counter)
-    if write.kind is WriteKind.CHECKPOINT:
-        return evolve(lease, counter=result.counter, checkpoint=result.checkpoint)
-    return result
+    """The row after the write, keeping a mark or a pause that was seen while the write was under way."""
+    return evolve(lease, **{name: getattr(write.result, name) for name in write.changes})
 
 
 class Standing(Enum):
@@ -142,6 +176,10 @@ class Standing(Enum):
     ABSENT = "absent"
     RESET = "reset"
     """Nobody owns the row: it was put again over the old one, as a Java worker's shard sync does."""
+    REWOUND = "rewound"
+    """The owner is the same, but somebody else moved the checkpoint: an operator's rewind."""
+    RELEASED = "released"
+    """Nobody owns the row, but it is the same row: an operator took the lease away."""
     NAME_CONFLICT = "name conflict"
     """Another process writes under this worker's name."""
     LOST = "lost"
@@ -154,17 +192,32 @@ def standing(held: HeldLease, write: LeaseWrite, row: Lease | None) -> Standing:
     if was_applied(row, write):
         return Standing.APPLIED
     known = held.lease
+    is_own_checkpoint = row.checkpoint in _own_checkpoints(held)
+    distance = row.counter - known.counter
     if row.owner == known.owner:
-        distance = row.counter - known.counter
+        if distance == 1 and not is_own_checkpoint:
+            return Standing.REWOUND
         return {0: Standing.UNCHANGED, 1: Standing.ADVANCED}.get(distance, Standing.NAME_CONFLICT)
-    return Standing.LOST if row.owner else Standing.RESET
+    if row.owner:
+        return Standing.LOST
+    return Standing.RELEASED if distance > 0 and is_own_checkpoint else Standing.RESET
+
+
+def _own_checkpoints(held: HeldLease) -> set[str]:
+    """What this tenancy stored last, and what it may have stored without knowing."""
+    return {held.checkpoint, *(request.value for request in held.requests if request.was_sent and not request.pending)}
 
 
 def was_stored(held: HeldLease, write: LeaseWrite, row: Lease | None) -> bool | None:
     """Whether a checkpoint in doubt reached the table although the lease is lost; ``None`` if nobody can tell."""
     if row is None or write.result is None:
         return None
-    if row.checkpoint == write.result.checkpoint != write.seen.checkpoint:
+    is_prepared = write.kind is WriteKind.PREPARE
+    wanted, before, found = (
+        (lease.pending if is_prepared else lease.checkpoint) for lease in (write.result, write.seen, row)
+    )
+    if found == wanted != before:
         return True
-    moved_once = row.counter <= held.lease.counter + 1
-    return False if moved_once or row.checkpoint == write.seen.checkpoint else None
+    # What was prepared vanishes with the next checkpoint, so its absence tells nothing once the checkpoint moved.
+    is_unchanged = found == before and row.checkpoint == write.seen.checkpoint
+    return False if row.counter <= held.lease.counter + 1 or is_unchanged else None

@@ -7,39 +7,47 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from tablestore import BatchWriteRowRequest, Direction, OTSServiceError, TableInBatchWriteRowItem
+from tablestore import Direction
 
 from streamclient.config import ClientConfig
 from streamclient.core.leases import LeaseWrite, WriteKind, WriteOutcome
+from streamclient.core.membership import WorkerRow, WorkerWrite
 from streamclient.core.retry import LeaseRetryStrategy
-from streamclient.errors import (
-    ConfigurationError,
-    DependencyException,
-    ErrorKind,
-    StreamClientError,
-    StreamClientException,
-)
-from streamclient.interfaces import RetryableAction
+from streamclient.errors import ConfigurationError, DependencyException, StreamClientException
+from streamclient.interfaces import IMetrics, RetryableAction
+from streamclient.lease.batches import ROWS_PER_BATCH, send_rows, translated
 from streamclient.lease.connection import check_client, for_lease_calls, without_retries
-from streamclient.lease.rows import UnreadableRow, end_key, first_key, key_of, parse_row, row_item
+from streamclient.lease.epochs import EpochRows
+from streamclient.lease.metering import metered
+from streamclient.lease.own_columns import OWN_COLUMNS
+from streamclient.lease.rows import (
+    UnreadableRow,
+    end_key,
+    first_key,
+    key_of,
+    own_problems,
+    parse_row,
+    row_item,
+    written_columns,
+)
 from streamclient.lease.store import WriteAnswer
 from streamclient.lease.table import StatusTable
-from streamclient.lease.verbs import WritingLeaseManager, check_write
+from streamclient.lease.verbs import WritingLeaseManager, check_worker_write, check_write
+from streamclient.lease.workers import WorkerRows
 from streamclient.model import Lease
-from streamclient.wire.service_errors import CONDITION_CHECK_FAIL, classify
 
 _log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
-
-ROWS_PER_BATCH = 200
-"""The service takes at most this many rows in one BatchWriteRow."""
 
 BYTES_PER_BATCH = 1024 * 1024
 """The service takes 4 MB; a lease row is a few hundred bytes, so a quarter leaves room for every overhead."""
 
 ROW_OVERHEAD_BYTES = 512
 """Column names, tags, checksums and conditions of one row in a request; measured below 400."""
+
+OWN_CELL_BYTES = 64
+"""Name, tags and checksums of one column of our own, or its number; their names have at most 16 letters."""
 
 PAGES_PER_SCAN = 10_000
 """A page holds up to 5000 rows or 4 MB and at least one row; more pages than this mean a service that never ends."""
@@ -63,6 +71,7 @@ class LeaseManager(WritingLeaseManager):
         client_config: lease duration (for the time-out of calls), capacity and waiting times of the table.
         clock: monotonic seconds.
         sleep: waits between retries.
+        metrics: counts requests and rows, with labels as ``streamclient.metrics.labelled`` adds them.
     """
 
     def __init__(
@@ -74,6 +83,7 @@ class LeaseManager(WritingLeaseManager):
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        metrics: IMetrics | None = None,
     ) -> None:
         for name, text in (("status_table_name", status_table_name), ("stream_id", stream_id)):
             if not isinstance(text, str) or not text:
@@ -82,12 +92,16 @@ class LeaseManager(WritingLeaseManager):
         self._table_name = status_table_name
         self._stream_id = stream_id
         self._config = client_config if client_config is not None else ClientConfig()
-        self._client = for_lease_calls(given, self._config)
-        self._table = StatusTable(without_retries(given), status_table_name, self._config, clock, sleep)
+        self._client = metered(for_lease_calls(given, self._config), metrics)
+        table_client = metered(without_retries(given), metrics)
+        self._table = StatusTable(table_client, status_table_name, self._config, clock, sleep)
+        self._epochs = EpochRows(self._client, status_table_name, stream_id)
+        self._workers = WorkerRows(self._client, status_table_name, stream_id)
         self._retry = self._config.lease_manager_retry_strategy or LeaseRetryStrategy()
         self._sleep = sleep
         # Replaced whole by each scan, so that readers in other threads need no lock.
         self._unreadable: Mapping[str, UnreadableRow] = {}
+        self._damaged: Mapping[str, str] = {}
 
     def create_lease_table_if_not_exists(self) -> bool:
         """Create the status table, or check the one that exists; returns whether this call created it.
@@ -111,7 +125,9 @@ class LeaseManager(WritingLeaseManager):
         rows = self._retried(RetryableAction.LEASE_ACTION_LIST_LEASES, lambda: list(self._scan()))
         parsed = [parse_row(row) for row in rows]
         self._quarantine({row.lease_key: row for row in parsed if isinstance(row, UnreadableRow)})
-        return [lease for lease in parsed if isinstance(lease, Lease)]
+        leases = [lease for lease in parsed if isinstance(lease, Lease)]
+        self._report_damage(dict(zip((entry.lease_key for entry in parsed), map(own_problems, rows), strict=True)))
+        return leases
 
     def get_lease(self, lease_key: str) -> Lease | None:
         """The lease, or ``None`` if there is no such row or it is no lease."""
@@ -124,17 +140,17 @@ class LeaseManager(WritingLeaseManager):
         self._quarantine({**others, lease_key: parsed})
         return None
 
-    def write_many(self, writes: Sequence[LeaseWrite]) -> Sequence[WriteAnswer]:
+    def write_many(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence[WriteAnswer]:
         """Send writes in batches of up to 200 rows, each row with its own condition; one answer per write, in order.
 
         The writes are independent: one that fails does not hinder the others. An invalid write is not sent and
         answered with ``ConfigurationError``. Writes to the same row are carried out one after the other.
         """
         answers: dict[int, WriteAnswer] = {}
-        valid: list[tuple[int, LeaseWrite]] = []
+        valid: list[tuple[int, LeaseWrite | WorkerWrite]] = []
         for index, write in enumerate(writes):
             try:
-                check_write(write, self._stream_id)
+                _check(write, self._stream_id)
                 valid.append((index, write))
             except ConfigurationError as error:
                 answers[index] = WriteAnswer(WriteOutcome.UNCERTAIN, error)
@@ -143,16 +159,39 @@ class LeaseManager(WritingLeaseManager):
             answers.update(zip((index for index, _ in batch), sent, strict=True))
         return [answers[index] for index in range(len(writes))]
 
-    def _send(self, writes: Sequence[LeaseWrite]) -> Sequence[WriteAnswer]:
-        items = [row_item(write, remnant=self._remnant_for(write)) for write in writes]
-        request = BatchWriteRowRequest()
-        request.add(TableInBatchWriteRowItem(self._table_name, items))
+    def draw_epochs(self, lease_keys: Sequence[str]) -> Sequence[int | Exception]:
+        """Draw an epoch for each of some different keys, with two requests for a hundred; one answer per key."""
+        return self._epochs.draw(lease_keys)
+
+    def forget_epochs(self, lease_keys: Sequence[str]) -> None:
+        """Delete the epoch rows of shards that left the stream."""
+        for key, error in self._epochs.forget(lease_keys).items():
+            _log.warning("the epoch row of shard %s, which left the stream, stays: %s", key, error)
+
+    def list_workers(self, *, with_info: bool = False) -> Sequence[WorkerRow]:
+        """All worker rows of the stream, by worker; ``info`` only if asked for. Not a snapshot."""
+        action = RetryableAction.LEASE_ACTION_LIST_LEASES
+        return self._retried(action, lambda: self._workers.read_all(with_info=with_info))
+
+    def read_workers(self, worker_ids: Sequence[str]) -> Sequence[WorkerRow]:
+        """The rows of some different workers, without ``info``, with one request for a hundred; tried once."""
         try:
-            response = self._client.batch_write_row(request)
+            return self._workers.read(worker_ids)
         except Exception as error:
-            return [WriteAnswer(WriteOutcome.UNCERTAIN, _translated(error, write=True))] * len(writes)
-        results = _results_by_index(response, self._table_name)
-        return [_row_answer(results.get(index)) for index in range(len(writes))]
+            failure = translated(error, write=False)
+            raise failure from failure.__cause__
+
+    def wake(self, worker_ids: Sequence[str]) -> None:
+        """Wake some different workers, with one request for two hundred; tried once."""
+        self._workers.wake(worker_ids)
+
+    def _send(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence[WriteAnswer]:
+        return send_rows(self._client, self._table_name, [self._item(write) for write in writes])
+
+    def _item(self, write: LeaseWrite | WorkerWrite) -> Any:
+        if isinstance(write, WorkerWrite):
+            return self._workers.item(write)
+        return row_item(write, remnant=self._remnant_for(write))
 
     def _remnant_for(self, write: LeaseWrite) -> UnreadableRow | None:
         return self._unreadable.get(write.lease_key) if write.kind is WriteKind.CREATE else None
@@ -185,12 +224,24 @@ class LeaseManager(WritingLeaseManager):
                     row.problem,
                 )
 
+    def _report_damage(self, problems: Mapping[str, str]) -> None:
+        """Name each row whose columns of our own cannot be read, when that is news."""
+        known, self._damaged = self._damaged, {key: problem for key, problem in problems.items() if problem}
+        for lease_key, problem in self._damaged.items():
+            if known.get(lease_key) != problem:
+                _log.warning(
+                    "row %s of status table %s has columns of ours that cannot be read, and are taken for absent: %s",
+                    lease_key,
+                    self._table_name,
+                    problem,
+                )
+
     def _retried(self, action: RetryableAction, call: Callable[[], Answer]) -> Answer:
         for retries in range(RETRIES_AT_MOST + 1):
             try:
                 return call()
             except Exception as error:
-                failure = _translated(error, write=False)
+                failure = translated(error, write=False)
                 if not self._may_retry(action, failure, retries):
                     raise failure from failure.__cause__
                 self._sleep(self._retry.backoff_millis(action, failure, retries) / 1000)
@@ -210,53 +261,49 @@ class LeaseManager(WritingLeaseManager):
         return f"LeaseManager({self._table_name}, {self._stream_id})"
 
 
-def _translated(error: Exception, *, write: bool) -> StreamClientError:
-    """The package's exception for an error of the SDK, which stays its cause."""
-    failure = classify(error, write=write)
-    if failure is not error:
-        failure.__cause__ = error
-    return failure
+def _check(write: LeaseWrite | WorkerWrite, stream_id: str) -> None:
+    if isinstance(write, WorkerWrite):
+        check_worker_write(write, stream_id)
+    else:
+        check_write(write, stream_id)
 
 
-def _batches(writes: Sequence[tuple[int, LeaseWrite]]) -> Iterator[list[tuple[int, LeaseWrite]]]:
+def _key(write: LeaseWrite | WorkerWrite) -> tuple[type, str]:
+    return type(write), write.worker_id if isinstance(write, WorkerWrite) else write.lease_key
+
+
+def _batches(
+    writes: Sequence[tuple[int, LeaseWrite | WorkerWrite]],
+) -> Iterator[list[tuple[int, LeaseWrite | WorkerWrite]]]:
     """Cut into requests that the service takes: few enough rows and bytes, and no row twice."""
-    batch: list[tuple[int, LeaseWrite]] = []
-    keys: set[str] = set()
+    batch: list[tuple[int, LeaseWrite | WorkerWrite]] = []
+    keys: set[tuple[type, str]] = set()
     size_bytes = 0
     for index, write in writes:
         weight_bytes = _weight_bytes(write)
         full = len(batch) >= ROWS_PER_BATCH or size_bytes + weight_bytes > BYTES_PER_BATCH
-        if batch and (full or write.lease_key in keys):
+        if batch and (full or _key(write) in keys):
             yield batch
             batch, keys, size_bytes = [], set(), 0
         batch.append((index, write))
-        keys.add(write.lease_key)
+        keys.add(_key(write))
         size_bytes += weight_bytes
     if batch:
         yield batch
 
 
-def _weight_bytes(write: LeaseWrite) -> int:
+def _weight_bytes(write: LeaseWrite | WorkerWrite) -> int:
     """Upper bound of what a row adds: its texts occur in the key, the condition and the columns."""
+    if isinstance(write, WorkerWrite):
+        info = write.result.info if write.result is not None else ""
+        return 2 * ROW_OVERHEAD_BYTES + len(write.worker_id.encode()) + len(info.encode())
     texts = [write.lease_key, write.seen.stream_id, write.seen.owner, write.seen.stealer]
     if write.result is not None:
         texts += [write.result.owner, write.result.stealer, write.result.checkpoint, *write.result.parent_shard_ids]
-    return ROW_OVERHEAD_BYTES + sum(len(text.encode()) for text in texts)
+    return ROW_OVERHEAD_BYTES + sum(len(text.encode()) for text in texts) + _own_bytes(write)
 
 
-def _results_by_index(response: Any, table_name: str) -> dict[int, Any]:
-    tables = (response.table_of_put, response.table_of_update, response.table_of_delete)
-    return {result.index: result for table in tables for result in table.get(table_name, ())}
-
-
-def _row_answer(result: Any) -> WriteAnswer:
-    if result is None:
-        missing = DependencyException("the answer to BatchWriteRow lacks this row", kind=ErrorKind.AMBIGUOUS)
-        return WriteAnswer(WriteOutcome.UNCERTAIN, missing)
-    if result.is_ok:
-        return WriteAnswer(WriteOutcome.ACCEPTED)
-    if result.error_code == CONDITION_CHECK_FAIL:
-        return WriteAnswer(WriteOutcome.REFUSED)
-    # A row's error has no HTTP status of its own; the batch around it was answered with 200.
-    error = OTSServiceError(None, result.error_code, result.error_message)
-    return WriteAnswer(WriteOutcome.UNCERTAIN, classify(error, write=True))
+def _own_bytes(write: LeaseWrite) -> int:
+    """Upper bound of what columns of our own add; a character has at most four bytes."""
+    own = [value for name, value in written_columns(write).items() if name in OWN_COLUMNS]
+    return sum(OWN_CELL_BYTES + (4 * len(value) if isinstance(value, str | bytearray) else 0) for value in own)

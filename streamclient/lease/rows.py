@@ -1,17 +1,17 @@
 """Rows of the status table: how a lease is stored, and how a ``LeaseWrite`` becomes a condition and columns.
 
 The only place with the table's names. The layout is that of the Java stream client (``ShardLeaseSerializer``), so that
-workers of both languages share one table. Laws:
+workers of both languages share one table; columns of our own (``own_columns``) come beside it. Laws:
 
 * a row is written whole once, by create; every other write touches only its own columns and needs the row to exist,
-  so no write can leave a row with fewer than five columns;
+  so no write can leave a row with fewer than the five columns of Java;
 * cells never carry a timestamp: the service's own clock stamps them, and tools read that as the last heartbeat;
 * a row that cannot be read is left out and left alone, and never fails the scan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from attrs import frozen
@@ -31,6 +31,7 @@ from tablestore import (
 )
 
 from streamclient.core.leases import LeaseWrite, WriteKind
+from streamclient.lease.own_columns import OWN_CELLS, OWN_COLUMNS, read_own
 from streamclient.model import Lease
 
 STREAM_ID = "StreamId"
@@ -38,6 +39,9 @@ STATUS_TYPE = "StatusType"
 STATUS_VALUE = "StatusValue"
 LEASE_STATUS_TYPE = "LeaseKey"
 """``StatusType`` of every lease row; rows of other types belong to other users of the table."""
+
+EPOCH_STATUS_TYPE = "ShardEpoch"
+"""``StatusType`` of the rows that count acquisitions. Java reads and deletes only lease rows."""
 
 KEY_SCHEMA = ((STREAM_ID, "STRING"), (STATUS_TYPE, "STRING"), (STATUS_VALUE, "STRING"))
 """Primary key of the status table: names and types, in order."""
@@ -49,7 +53,7 @@ CHECKPOINT = "Checkpoint"
 PARENTS = "ParentShardIds"
 
 COLUMN_TYPES: dict[str, type] = {COUNTER: int, OWNER: str, STEALER: str, CHECKPOINT: str, PARENTS: str}
-"""The five attribute columns that every lease row has."""
+"""The five attribute columns that every lease row has: those of the Java client."""
 
 READY_PROBE_KEY = "NotExistLease"
 """Key that no shard has; reading it shows whether the table answers."""
@@ -69,9 +73,9 @@ class UnreadableRow:
     its ``create`` replaces it."""
 
 
-def key_of(stream_id: str, lease_key: object) -> list[tuple[str, object]]:
-    """Primary key of a lease row; the last part may also be a bound."""
-    return [(STREAM_ID, stream_id), (STATUS_TYPE, LEASE_STATUS_TYPE), (STATUS_VALUE, lease_key)]
+def key_of(stream_id: str, lease_key: object, status_type: str = LEASE_STATUS_TYPE) -> list[tuple[str, object]]:
+    """Primary key of a lease row, or of a row of another type; the last part may also be a bound."""
+    return [(STREAM_ID, stream_id), (STATUS_TYPE, status_type), (STATUS_VALUE, lease_key)]
 
 
 def first_key(stream_id: str) -> list[tuple[str, object]]:
@@ -95,16 +99,17 @@ def parse_parents(text: str) -> frozenset[str]:
 
 
 def parse_row(row: Any) -> Lease | UnreadableRow:
-    """The lease in a row that the SDK read, or why there is none. Columns beyond the five are ignored.
+    """The lease in a row that the SDK read, or why there is none. Columns of others are ignored.
 
     Fewer than five columns is the Java client's sign of a remnant: very old servers could recreate part of a row when
-    a heartbeat raced a delete.
+    a heartbeat raced a delete. Columns of our own do not make up for one that is missing: they prove that the row was a
+    lease. The Java client counts them, and fails on such a row, so it is all the better to replace it.
     """
     key = {name: value for name, value, *_ in row.primary_key}
-    cells = {name: value for name, value, *_ in row.attribute_columns or ()}
+    cells = _cells(row)
     lease_key = key[STATUS_VALUE]
     missing = [name for name in COLUMN_TYPES if name not in cells]
-    if len(cells) < len(COLUMN_TYPES):
+    if missing and len(cells.keys() - OWN_COLUMNS) < len(COLUMN_TYPES):
         problem = f"it has only {len(cells)} columns; it lacks {', '.join(missing)}"
         return UnreadableRow(lease_key, problem, missing_column=missing[0])
     problems = [f"it lacks column {name}" for name in missing] + _wrong_types(cells)
@@ -120,7 +125,17 @@ def parse_row(row: Any) -> Lease | UnreadableRow:
         stealer=cells[STEALER],
         checkpoint=cells[CHECKPOINT],
         parent_shard_ids=parse_parents(cells[PARENTS]),
+        **read_own(cells, cells[CHECKPOINT]).fields,
     )
+
+
+def own_problems(row: Any) -> str:
+    """What is wrong with a row's columns of our own, which are then taken for absent; empty if nothing is."""
+    return read_own(_cells(row), "").problems
+
+
+def _cells(row: Any) -> dict[str, Any]:
+    return {name: value for name, value, *_ in row.attribute_columns or ()}
 
 
 def _wrong_types(cells: dict[str, Any]) -> list[str]:
@@ -145,42 +160,38 @@ def row_item(write: LeaseWrite, *, remnant: UnreadableRow | None = None) -> Any:
         condition = Condition(RowExistenceExpectation.IGNORE, _column_condition(write, pass_if_missing=True))
         return DeleteRowItem(Row(key), condition)
     condition = Condition(RowExistenceExpectation.EXPECT_EXIST, _column_condition(write, pass_if_missing=False))
-    return UpdateRowItem(Row(key, {"PUT": list(written_columns(write).items())}), condition)
+    cells = written_columns(write)
+    changes: dict[str, list[Any]] = {"PUT": [(name, value) for name, value in cells.items() if value is not None]}
+    if removed := [name for name, value in cells.items() if value is None]:
+        changes["DELETE_ALL"] = removed
+    return UpdateRowItem(Row(key, changes), condition)
 
 
 def _put_item(write: LeaseWrite, remnant: UnreadableRow | None) -> Any:
-    row = Row(key_of(write.seen.stream_id, write.lease_key), list(written_columns(write).items()))
+    cells = [(name, value) for name, value in written_columns(write).items() if value is not None]
+    row = Row(key_of(write.seen.stream_id, write.lease_key), cells)
     if remnant is None or remnant.missing_column is None:
         return PutRowItem(row, Condition(RowExistenceExpectation.EXPECT_NOT_EXIST))
     return PutRowItem(row, Condition(RowExistenceExpectation.EXPECT_EXIST, _still_missing(remnant.missing_column)))
 
 
 def written_columns(write: LeaseWrite) -> dict[str, object]:
-    """The columns that a write stores; the same choice as in ``core.leases.apply_write``. Empty for DELETE."""
+    """The columns that a write stores, ``None`` for those that it removes; empty for DELETE."""
     result = write.result
     if result is None:
         return {}
-    everything: dict[str, object] = {
-        COUNTER: result.counter,
-        OWNER: result.owner,
-        STEALER: result.stealer,
-        CHECKPOINT: result.checkpoint,
-        PARENTS: format_parents(result.parent_shard_ids),
-    }
-    return {name: everything[name] for name in _column_names(write, result)}
+    return {column: value for name in write.changes for column, value in CELLS[name](result).items()}
 
 
-def _column_names(write: LeaseWrite, result: Lease) -> Sequence[str]:
-    if write.kind is WriteKind.TAKE and result.checkpoint != write.seen.checkpoint:
-        return (COUNTER, OWNER, STEALER, CHECKPOINT)
-    return {
-        WriteKind.CREATE: tuple(COLUMN_TYPES),
-        WriteKind.RENEW: (COUNTER,),
-        WriteKind.TAKE: (COUNTER, OWNER, STEALER),
-        WriteKind.STEAL: (STEALER,),
-        WriteKind.TRANSFER: (COUNTER, OWNER, STEALER),
-        WriteKind.CHECKPOINT: (COUNTER, CHECKPOINT),
-    }[write.kind]
+CELLS: Mapping[str, Callable[[Lease], Mapping[str, object]]] = {
+    "counter": lambda lease: {COUNTER: lease.counter},
+    "owner": lambda lease: {OWNER: lease.owner},
+    "stealer": lambda lease: {STEALER: lease.stealer},
+    "checkpoint": lambda lease: {CHECKPOINT: lease.checkpoint},
+    "parent_shard_ids": lambda lease: {PARENTS: format_parents(lease.parent_shard_ids)},
+    **OWN_CELLS,
+}
+"""How each field of a lease is stored."""
 
 
 def _column_condition(write: LeaseWrite, *, pass_if_missing: bool) -> Any:

@@ -6,15 +6,19 @@ do that natively; a user's own ``ILeaseManager`` is called verb by verb.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
 from attrs import frozen
 
 from streamclient.core.leases import LeaseWrite, WriteKind, WriteOutcome
-from streamclient.errors import StreamClientException
+from streamclient.core.membership import WorkerRow, WorkerWrite
+from streamclient.errors import ConfigurationError, StreamClientException
 from streamclient.interfaces import ILeaseManager
 from streamclient.model import Lease
+
+_log = logging.getLogger(__name__)
 
 
 @frozen
@@ -42,10 +46,55 @@ class LeaseStore(Protocol):
         No write is repeated after an uncertain answer; the caller reads the row back and decides.
         """
 
+    def draw_epochs(self, lease_keys: Sequence[str]) -> Sequence[int | Exception]:
+        """Draw an epoch for each key: a number greater than every one drawn for it before, by any process.
+
+        One answer per key, in order. A number that was drawn and did not arrive is never answered again.
+        """
+
+    def forget_epochs(self, lease_keys: Sequence[str]) -> None:
+        """Drop the epochs of shards that left the stream for good. Failures are logged: what stays does no harm."""
+
+
+class WorkerDirectory(Protocol):
+    """The rows of the workers of one stream, kept beside its leases by a ``LeaseStore``. Thread-safe.
+
+    A store need not have them; without, workers know of each other by their leases alone.
+    """
+
+    def list_workers(self, *, with_info: bool = False) -> Sequence[WorkerRow]:
+        """All worker rows, by worker, read from the store during this call; ``info`` only if asked for.
+
+        Raises ``DependencyException``.
+        """
+
+    def read_workers(self, worker_ids: Sequence[str]) -> Sequence[WorkerRow]:
+        """The rows of some different workers, without ``info``, in any order; who has none is left out.
+
+        Tried once: whoever watches workers asks again soon. Raises ``DependencyException``.
+        """
+
+    def write_many(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence[WriteAnswer]:
+        """As ``LeaseStore.write_many``, for rows of both kinds, which go out together."""
+
+    def wake(self, worker_ids: Sequence[str]) -> None:
+        """Move ``wake`` of some different workers, without a condition; who has no row is left out.
+
+        Raises ``DependencyException`` if some may not have been woken.
+        """
+
+
+def as_worker_directory(manager: ILeaseManager) -> WorkerDirectory | None:
+    """The worker rows of a manager, if it keeps any."""
+    names = ("write_many", "list_workers", "read_workers", "wake")
+    if all(callable(getattr(manager, name, None)) for name in names):
+        return cast(WorkerDirectory, manager)
+    return None
+
 
 def as_lease_store(manager: ILeaseManager) -> LeaseStore:
-    """The port for a manager: the manager itself if it takes ``write_many``, otherwise a translation to its verbs."""
-    if callable(getattr(manager, "write_many", None)):
+    """The port for a manager: the manager itself if it is a ``LeaseStore``, otherwise a translation to its verbs."""
+    if all(callable(getattr(manager, name, None)) for name in ("write_many", "draw_epochs", "forget_epochs")):
         return cast(LeaseStore, manager)
     return _VerbStore(manager)
 
@@ -61,6 +110,7 @@ class _VerbStore:
             WriteKind.STEAL: lambda write: manager.steal_lease(write.seen, _after(write).stealer),
             WriteKind.TRANSFER: lambda write: manager.transfer_lease(write.seen, _after(write).owner),
             WriteKind.CHECKPOINT: lambda write: manager.update_lease(write.seen, _after(write).checkpoint),
+            WriteKind.PREPARE: self._prepare,
             WriteKind.DELETE: lambda write: manager.delete_lease(write.seen),
         }
 
@@ -78,9 +128,33 @@ class _VerbStore:
                 answers[index] = self._write(write)
         return [answers[index] for index in range(len(writes))]
 
-    def _write(self, write: LeaseWrite) -> WriteAnswer:
+    def draw_epochs(self, lease_keys: Sequence[str]) -> Sequence[int | Exception]:
+        return [self._draw(key) for key in lease_keys]
+
+    def forget_epochs(self, lease_keys: Sequence[str]) -> None:
+        for key in lease_keys:
+            try:
+                self._manager.forget_epoch(key)
+            except Exception as error:
+                _log.warning("the epoch of shard %s, which left the stream, stays: %s", key, error)
+
+    def _draw(self, lease_key: str) -> int | Exception:
         try:
-            return _answer(self._verbs[write.kind](write), write.kind.value)
+            epoch = self._manager.draw_epoch(lease_key)
+        except Exception as error:
+            return error
+        if isinstance(epoch, int) and not isinstance(epoch, bool) and epoch > 0:
+            return epoch
+        return StreamClientException(f"draw_epoch answered {epoch!r}; it must return a number above 0")
+
+    def _write(self, write: LeaseWrite) -> WriteAnswer:
+        verb = self._verbs.get(write.kind)
+        if verb is None:
+            name = type(self._manager).__name__
+            problem = ConfigurationError(f"{name} has no verb for {write.kind.value!r}: give it a write_many")
+            return WriteAnswer(WriteOutcome.UNCERTAIN, problem)
+        try:
+            return _answer(verb(write), write.kind.value)
         except Exception as error:
             return WriteAnswer(WriteOutcome.UNCERTAIN, error)
 
@@ -88,6 +162,12 @@ class _VerbStore:
         result = _after(write)
         restored = None if result.checkpoint == write.seen.checkpoint else result.checkpoint
         return self._manager.take_lease(write.seen, result.owner, checkpoint=restored)
+
+    def _prepare(self, write: LeaseWrite) -> object:
+        pending = _after(write).pending
+        if pending is None:
+            raise ValueError(f"{write} prepares nothing")
+        return self._manager.prepare_lease(write.seen, pending)
 
     def _renew(self, leases: list[Lease]) -> list[WriteAnswer]:
         if not leases:

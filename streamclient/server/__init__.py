@@ -27,6 +27,7 @@ from streamclient.server.faults import (
     Latency,
     LoseAnswer,
 )
+from streamclient.server.observing import Exchange, Observer
 
 if TYPE_CHECKING:
     from streamclient.server.control import Control
@@ -41,6 +42,7 @@ __all__ = [
     "Control",
     "Cut",
     "DataDirectoryError",
+    "Exchange",
     "Fail",
     "FailRows",
     "FaultRule",
@@ -49,6 +51,7 @@ __all__ = [
     "Latency",
     "LocalTablestore",
     "LoseAnswer",
+    "Observer",
     "RequestCount",
     "ServiceError",
     "ShardView",

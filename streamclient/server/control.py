@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from streamclient.server.clock import Clock
 from streamclient.server.counters import RequestCount
 from streamclient.server.faults import FaultRule, FaultStatus
+from streamclient.server.observing import Observer
 
 if TYPE_CHECKING:
     from streamclient.server.engine import Engine, ShardView
@@ -101,6 +102,10 @@ class Control:
     def requests(self) -> Sequence[RequestCount]:
         """Counters of authenticated requests by operation and table."""
         return self._service.counters.counts()
+
+    def observe(self, observer: Observer) -> None:
+        """Tell a function of each authenticated request that is executed or refused from now on; see ``Exchange``."""
+        self._service.observers = (*self._service.observers, observer)
 
     def reset_requests(self) -> None:
         """Set all request counters to zero."""

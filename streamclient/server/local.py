@@ -23,6 +23,7 @@ from streamclient.server.counters import RequestCount
 from streamclient.server.engine import Engine, ShardView
 from streamclient.server.faults import FaultRule, FaultStatus
 from streamclient.server.http import HttpServer
+from streamclient.server.observing import Observer
 from streamclient.server.service import Service
 from streamclient.server.storage import open_storage
 
@@ -221,6 +222,10 @@ class LocalTablestore:
     def requests(self) -> Sequence[RequestCount]:
         """See ``Control.requests``."""
         return self.control.requests()
+
+    def observe(self, observer: Observer) -> None:
+        """See ``Control.observe``. Observers are forgotten when the server stops."""
+        self.control.observe(observer)
 
     def reset_requests(self) -> None:
         """See ``Control.reset_requests``."""

@@ -15,6 +15,7 @@ from streamclient.server.counters import RequestCounters
 from streamclient.server.envelope import OpenedRequest, error_body, error_body_json, open_request, seal, speaks_json
 from streamclient.server.errors import ServiceError
 from streamclient.server.faults import Fail, FailRows, FaultBook, Harm
+from streamclient.server.observing import Exchange, Observer
 from streamclient.server.partial import execute_partially
 
 _log = logging.getLogger(__name__)
@@ -50,6 +51,8 @@ DEFAULT_ERRORS: Mapping[str, tuple[int, str]] = {
 }
 """Status and text of codes, as the product documentation lists them, for injected errors that give only a code."""
 
+_TOKEN_HEADER = "x-ots-ststoken"
+
 _OTHER_ERROR = (400, "Injected error.")
 """For injected codes that are not in the list."""
 
@@ -80,6 +83,8 @@ class Admitted:
     """Whether the caller speaks JSON, as the SDKs do for some operations that are not served here."""
     tables: tuple[str, ...]
     harm: Harm
+    caller: str = ""
+    """The security token that came along."""
 
 
 def real_time() -> datetime:
@@ -94,6 +99,7 @@ class Service:
         self.credentials = credentials
         self.faults = FaultBook()
         self.counters = RequestCounters()
+        self.observers: tuple[Observer, ...] = ()
         self._engine = engine
 
     def admit(self, path: str, headers: Mapping[str, str], body: bytes) -> Admitted:
@@ -104,10 +110,26 @@ class Service:
         """
         opened = open_request(path, headers, body, self.credentials, real_time())
         tables = inspection.tables_of(opened.operation, opened.body)
-        return Admitted(path, opened, speaks_json(headers), tables, self.faults.harm(opened.operation, tables))
+        harm = self.faults.harm(opened.operation, tables)
+        return Admitted(path, opened, speaks_json(headers), tables, harm, headers.get(_TOKEN_HEADER, ""))
 
     def execute(self, admitted: Admitted) -> Answer:
-        """Execute as far as the faults let it, count, and sign the answer. Never raises."""
+        """Execute as far as the faults let it, count, tell observers, and sign the answer. Never raises."""
+        answer = self._executed(admitted)
+        for observer in self.observers:
+            self._tell(observer, admitted, answer)
+        return answer
+
+    def _tell(self, observer: Observer, admitted: Admitted, answer: Answer) -> None:
+        opened = admitted.opened
+        try:
+            observer(
+                Exchange(admitted.caller, opened.operation, admitted.tables, opened.body, answer.status, answer.body)
+            )
+        except Exception:
+            _log.exception("an observer failed at %s", opened.operation)
+
+    def _executed(self, admitted: Admitted) -> Answer:
         operation, body = admitted.opened.operation, admitted.opened.body
         try:
             answer = self._answer(operation, body, admitted.harm)

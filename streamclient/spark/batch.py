@@ -7,15 +7,15 @@ The order of the steps is what makes a crash repeat and never lose:
 3. Diverted records go to the reject sink.
 4. The columns of all shards become one Arrow table and one DataFrame.
 5. The sink writes it. Until it returns, nothing is checkpointed.
-6. Each shard stores its end position, unless its lease was lost meanwhile. A shard whose answer is missing or negative
-   ends here: its next batch must start at what is really stored.
+6. Each shard stores its end position, unless the sink refused it or its lease was lost meanwhile. A shard whose answer
+   is missing or negative ends here: its next batch must start at what is really stored.
 7. The committer frees the room, and wakes whoever waited for it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from attrs import define, field, frozen
@@ -89,10 +89,10 @@ class BatchWriter:
 
     def _write(self, fitted: Sequence[_FittedPiece]) -> Outcome:
         try:
-            self._write_frame(fitted)
+            refused = self._write_frame(fitted)
         except Exception as error:
             return {one.piece.tenancy: _failure(one.piece, error) for one in fitted}
-        return {one.piece.tenancy: _checkpoint(one.piece) for one in fitted}
+        return {one.piece.tenancy: refused.get(one.range.shard_id) or _checkpoint(one.piece) for one in fitted}
 
     def _fit(self, piece: Piece) -> _FittedPiece:
         info = piece.tenancy.shard_info
@@ -112,21 +112,25 @@ class BatchWriter:
                 record_count=len(fitted.raw.records),
                 first_sequence=records[0].sequence_info,
                 last_sequence=records[-1].sequence_info,
+                epoch=info.epoch,
             ),
         )
 
-    def _write_frame(self, fitted: Sequence[_FittedPiece]) -> None:
+    def _write_frame(self, fitted: Sequence[_FittedPiece]) -> Mapping[str, StreamClientError]:
+        """Write a batch; returns what the sink refused, by shard."""
         schema = self.schema()
         raws = [one.fitted.raw for one in fitted]
         note_wide_integers(schema, raws)
         columns = schema.frame_columns()
         tenancies = [one.piece.tenancy for one in fitted]
         ranges = tuple(sorted((one.range for one in fitted), key=lambda one: one.shard_id))
-        context = BatchContext(ranges, columns, schema.prefix, lambda: _lost(tenancies))
+        refused: dict[str, StreamClientError] = {}
+        context = BatchContext(ranges, columns, schema.prefix, lambda: _lost(tenancies), refused.__setitem__)
         rejected = [record for one in fitted for record in one.fitted.rejected]
         if rejected and self.reject_sink is not None:
             self.reject_sink(rejected, context)
         self.sink(to_frame(self.session(), build_table(raws, columns, schema.prefix)), context)
+        return refused
 
     def _report(self, report: UnfitReport) -> None:
         kind = (report.column, report.given, report.expected)

@@ -7,6 +7,7 @@ from hashlib import sha256
 
 from attrs import field, frozen
 
+from streamclient.errors import StreamClientError
 from streamclient.model import ColumnType
 from streamclient.records import SequenceInfo, StreamRecord
 
@@ -16,6 +17,10 @@ _KEY_CHARACTERS = 32
 
 def _nobody() -> frozenset[str]:
     return frozenset()
+
+
+def _raise(shard_id: str, error: StreamClientError) -> None:
+    raise error
 
 
 def _digest(*parts: str) -> str:
@@ -47,6 +52,9 @@ class ShardRange:
     """Records of the shard in the frame; 0 if every one of them was diverted."""
     first_sequence: SequenceInfo
     last_sequence: SequenceInfo
+    epoch: int = 0
+    """Of the lease's present owner, ``ShardInfo.epoch``: greater than that of every earlier one. A sink that stores it
+    beside its output can refuse a writer that has lost the shard; see ``BatchContext.refuse``."""
 
     @property
     def output_key(self) -> str:
@@ -80,6 +88,7 @@ class BatchContext:
     prefix: str = "_"
     """First characters of the other columns, such as ``_operation``."""
     _lost_shards: Callable[[], frozenset[str]] = field(default=_nobody, eq=False, repr=False)
+    _refuse: Callable[[str, StreamClientError], None] = field(default=_raise, eq=False, repr=False)
 
     @property
     def batch_id(self) -> str:
@@ -104,6 +113,14 @@ class BatchContext:
     def lost_shards(self) -> frozenset[str]:
         """Shards of the batch whose lease was lost since it began. Do not publish their part: it has a new owner."""
         return self._lost_shards()
+
+    def refuse(self, shard_id: str, error: StreamClientError) -> None:
+        """Say that one shard's part was not stored, and why; the others go on, and are checkpointed.
+
+        For a destination that knows a greater epoch than ``ShardRange.epoch`` the error is a ``FencedException``. The
+        shard's processor raises it, and its records are read again from the last checkpoint by whoever has the lease.
+        """
+        self._refuse(shard_id, error)
 
 
 @frozen

@@ -10,18 +10,7 @@ from attrs import define
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_PLAIN = re.compile(r"[A-Za-z0-9_.-]")
-
-
-def escaped(text: str) -> str:
-    """Text as a directory name, escaped as Spark does: its readers turn it back."""
-    return "".join(_escaped(character) for character in text)
-
-
-def _escaped(character: str) -> str:
-    if _PLAIN.match(character):
-        return character
-    return "".join(f"%{byte:02X}" for byte in character.encode())
+_GLOB_CHARACTERS = re.compile(r"([\\{}\[\]*?^])")
 
 
 @define
@@ -41,15 +30,38 @@ class LakeFiles:
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(path)
 
-    def exists(self, path: str) -> bool:
-        """Whether there is a file or directory."""
-        return bool(self._system.exists(self._path(path)))
+    def names(self, path: str) -> list[str]:
+        """Names in a directory, sorted; none if there is no such directory."""
+        return self.find(path, "*")
+
+    def find(self, path: str, pattern: str) -> list[str]:
+        """What matches a pattern with ``*`` below a directory, relative to it and sorted.
+
+        A level is listed before the ones below it.
+        """
+        found = self._matches(path, pattern)
+        if not found:
+            return []
+        # One call for all: each call into Java takes a third of a millisecond, and a lake has many directories.
+        paths = self._jvm.org.apache.hadoop.fs.FileUtil.stat2Paths(found)
+        text = str(self._jvm.org.apache.commons.lang3.ArrayUtils.toString(paths))
+        base = f"{self._system.makeQualified(self._path(path)).toString()}/"
+        return sorted(text[1:-1].removeprefix(base).split(f",{base}"))
+
+    def _matches(self, path: str, pattern: str) -> Any:
+        literal = _GLOB_CHARACTERS.sub(r"\\\1", path)
+        return self._system.globStatus(self._path(f"{literal}/{pattern}"))
 
     def read_text(self, path: str) -> str | None:
         """A whole file as UTF-8; ``None`` if there is none."""
-        if not self.exists(path):
+        from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - comes with pyspark
+
+        try:
+            stream = self._system.open(self._path(path))
+        except Py4JJavaError as error:
+            if error.java_exception.getClass().getName() != "java.io.FileNotFoundException":
+                raise
             return None
-        stream = self._system.open(self._path(path))
         try:
             return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
         finally:
@@ -67,20 +79,21 @@ class LakeFiles:
         """Remove a file, or a directory with all in it; nothing happens if there is none."""
         self._system.delete(self._path(path), True)
 
-    def replace(self, source: str, target: str) -> None:
-        """Put a directory in the place of another. The target is absent for a moment, never half there."""
-        self.delete(target)
+    def rename(self, source: str, target: str) -> None:
+        """Move a directory in one step to a name that is free; makes the directories above.
+
+        Raises:
+            OSError: the target is there, or the source is not.
+        """
+        # Hadoop would move into a target that is there; names of editions are never used twice, so this sees a mistake.
+        if self._system.exists(self._path(target)) or not self._system.exists(self._path(source)):
+            raise OSError(f"cannot rename {source} to {target}: the target exists, or the source does not")
         self._system.mkdirs(self._path(target).getParent())
         if not self._system.rename(self._path(source), self._path(target)):
             raise OSError(f"cannot rename {source} to {target}")
 
-    def find(self, pattern: str) -> list[str]:
-        """Paths that match a pattern with ``*``, in order."""
-        found = self._system.globStatus(self._path(pattern))
-        return sorted(status.getPath().toString() for status in found or ())
-
-    def older_than(self, pattern: str, age_millis: int) -> list[str]:
-        """Paths that match and were not modified for longer than an age, by the clock of this machine."""
+    def older_than(self, path: str, age_millis: int) -> list[str]:
+        """What a directory holds and was not modified for longer than an age, by the clock of this machine."""
         limit = self._jvm.java.lang.System.currentTimeMillis() - age_millis
-        found = self._system.globStatus(self._path(pattern))
+        found = self._matches(path, "*")
         return [status.getPath().toString() for status in found or () if status.getModificationTime() < limit]

@@ -9,20 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
-from streamclient.errors import StreamClientException
 from streamclient.model import ColumnType
+from streamclient.spark.catalog import Directory, committed
 from streamclient.spark.context import FrameColumn
 from streamclient.spark.extra import require_spark, spark_functions
 from streamclient.spark.files import LakeFiles
 from streamclient.spark.fold import fold_changes
 from streamclient.spark.formats import decode, quoted, stored_schema
-from streamclient.spark.manifest import MANIFEST_NAME, Manifest
+from streamclient.spark.manifest import Manifest
 from streamclient.spark.types import BINARY_TEXT_PREFIX, spark_type_name, wider
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-
-Directory = tuple[str, Manifest]
 
 
 def read_changes(spark: SparkSession, path: str | os.PathLike[str]) -> DataFrame:
@@ -59,19 +57,7 @@ def manifests(spark: SparkSession, path: str | os.PathLike[str]) -> tuple[Manife
 def _directories(spark: SparkSession, path: str | os.PathLike[str]) -> list[Directory]:
     require_spark()
     root = os.fspath(path).rstrip("/")
-    files = LakeFiles.of(spark, root)
-    found: list[Directory] = []
-    for name in files.find(f"{root}/_*shard=*/_*start=*/{MANIFEST_NAME}"):
-        text = files.read_text(name)
-        if text is not None:
-            found.append((name.rpartition("/")[0], Manifest.from_json(text, name)))
-    if not found:
-        raise StreamClientException(f"no committed batch under {root}; FileSink writes {MANIFEST_NAME} into each")
-    for what in ("prefix", "primary_key"):
-        values = {getattr(manifest, what) for _, manifest in found}
-        if len(values) > 1:
-            raise StreamClientException(f"{root} holds batches with different {what}: {sorted(values)}; read one table")
-    return found
+    return committed(LakeFiles.of(spark, root), root)
 
 
 def read_directories(spark: SparkSession, directories: Sequence[Directory]) -> DataFrame:

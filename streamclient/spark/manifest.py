@@ -15,15 +15,22 @@ from streamclient.spark.formats import Storage
 MANIFEST_NAME = "_commit.json"
 """The underscore hides it from Spark's readers."""
 
-_VERSION = 1
+_VERSION = 2
+
+_WITHOUT_EPOCHS = 1
+"""Version of manifests that know neither application nor epoch."""
 
 
 @frozen
 class Manifest:
     """A committed directory: which changes it holds, and how."""
 
+    application: str
+    """The fleet that wrote it; empty in lakes of the first layout."""
     stream_id: str
     shard_id: str
+    epoch: int
+    """Of the owner that wrote it; 0 in lakes of the first layout."""
     start_position: str
     end_position: str
     record_count: int
@@ -39,11 +46,13 @@ class Manifest:
     """The frame's Spark schema as JSON."""
 
     @classmethod
-    def of(cls, one: ShardRange, context: BatchContext, storage: Storage, schema: str) -> Manifest:
+    def of(cls, one: ShardRange, context: BatchContext, storage: Storage, schema: str, application: str) -> Manifest:
         """The manifest of one shard's part of a batch."""
         return cls(
+            application=application,
             stream_id=one.stream_id,
             shard_id=one.shard_id,
+            epoch=one.epoch,
             start_position=one.start_position,
             end_position=one.end_position,
             record_count=one.record_count,
@@ -77,7 +86,10 @@ class Manifest:
         """
         try:
             stored: dict[str, Any] = json.loads(text)
-            if stored.pop("version") != _VERSION:
+            version = stored.pop("version")
+            if version == _WITHOUT_EPOCHS:
+                stored.update(application="", epoch=0)
+            elif version != _VERSION:
                 raise StreamClientException(f"{path} was written by a newer version of this package")
             columns = tuple(FrameColumn(name, ColumnType(kind), *flags) for name, kind, *flags in stored.pop("columns"))
             return cls(**stored, columns=columns)
@@ -86,8 +98,10 @@ class Manifest:
 
 
 _PLAIN_NAMES = (
+    "application",
     "stream_id",
     "shard_id",
+    "epoch",
     "start_position",
     "end_position",
     "record_count",

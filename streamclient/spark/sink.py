@@ -1,13 +1,15 @@
 """The ready-made sink: a directory tree in a format that Spark writes itself.
 
-``<path>/_shard=<shard id>/_start=<key>/`` holds the changes of one shard from one stored checkpoint on, and a manifest.
-The laws, argued in docs/decisions/spark-output.md:
+``<path>/_shard=<shard id>/_start=<key>/_edition=<…>/`` holds the changes of one shard from one stored checkpoint on,
+and a manifest. The laws, argued in docs/decisions/spark-output.md:
 
-* The key depends on shard and start only, and a batch replaces what has its key. After a crash the next batch starts
-  at the same checkpoint, so it replaces exactly what was written and not checkpointed, wherever it ends.
-* A directory appears complete or not at all: it is written under ``_staging`` and then renamed.
-* A directory that was continued, as its end is the start of another, is final. Replacing it by one with another end
-  is refused: that is a reader that was set back, or a writer that lost its lease long ago.
+* The key depends on shard and start only, and of the editions under a key one counts. After a crash the next batch
+  starts at the same checkpoint, so it supersedes exactly what was written and not checkpointed, wherever it ends.
+* An edition appears complete or not at all: it is written under ``_staging`` and then renamed to a name of its own.
+* The epoch of the lease's owner is in that name, and the greatest counts: a writer that lost its lease while it was
+  frozen changes nothing, at whichever step it wakes up.
+* A start that was continued, as its end is the start of another, is final. Superseding it by an edition with another
+  end is refused: that is a reader that was set back.
 * Records that were written, not checkpointed, and have left the stream meanwhile are kept.
 """
 
@@ -20,37 +22,38 @@ import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from streamclient.errors import StreamClientException
-from streamclient.spark.context import BatchContext, ShardRange, output_key, sequence_text
+from streamclient.errors import ConfigurationError, StreamClientError, StreamClientException
+from streamclient.spark.catalog import old_layout
+from streamclient.spark.context import BatchContext, ShardRange, sequence_text
 from streamclient.spark.extra import spark_functions
-from streamclient.spark.files import LakeFiles, escaped
+from streamclient.spark.files import LakeFiles
 from streamclient.spark.formats import Storage, encode, quoted
 from streamclient.spark.lake import read_directories
-from streamclient.spark.manifest import MANIFEST_NAME, Manifest
+from streamclient.spark.layout import FENCES, STAGING
+from streamclient.spark.manifest import Manifest
+from streamclient.spark.publishing import Place, Previous, Publisher
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _log = logging.getLogger(__name__)
 
-_STAGING = "_staging"
-"""Where jobs write before they publish; the underscore hides it from Spark's readers."""
-
 _STAGING_AGE_MILLIS = 24 * 3_600_000
 """Staging older than a day was left by a process that died: no job runs that long."""
 
 
 class FileSink:
-    """Writes batches as files, so that a repeat after a crash overwrites its own output and adds nothing.
+    """Writes batches as files, so that a repeat after a crash supersedes its own output and adds nothing.
 
-    Read them back with ``read_changes`` and ``current_rows``. One sink may serve several factories and processes may
-    share a path, as long as each shard has one worker at a time, which leases see to. The file system must rename
-    directories in one step (local, HDFS, ABFS; not plain S3).
+    Read them back with ``read_changes`` and ``current_rows``. One sink may serve several factories, and processes may
+    share a path. The file system must rename directories in one step (local, HDFS, ABFS; not plain S3).
 
     Args:
         path: the lake's directory; any file system that Spark knows.
         format: ``parquet``, ``orc``, ``json`` or ``csv``.
         options: Spark's options for that format, such as ``{"compression": "zstd"}``.
+        application: names the fleet, which is all workers that share a status table. A lake belongs to one: epochs of
+            different status tables cannot be compared, so a sink of another application is refused.
     """
 
     def __init__(
@@ -59,27 +62,47 @@ class FileSink:
         format: str = "parquet",  # noqa: A002 - Spark's own word for it
         *,
         options: Mapping[str, str] | None = None,
+        application: str = "default",
     ) -> None:
+        if not isinstance(application, str) or not application:
+            raise ConfigurationError(f"application must be a non-empty string, not {application!r}")
         self._path = os.fspath(path).rstrip("/")
         self._storage = Storage.make(format, options)
-        self._is_swept = False
+        self._application = application
+        self._is_prepared = False
 
     def __call__(self, frame: DataFrame, context: BatchContext) -> None:
-        """Write a batch; returns once each shard's part is in place.
+        """Write a batch; returns once each shard's part is in place, or refused.
+
+        A shard is refused, with ``context.refuse``, if a later owner has been here, or if the lake already holds its
+        records and went on from them; the others are not concerned.
 
         Raises:
-            StreamClientException: the lake already holds these records and went on from them.
+            StreamClientException: nothing can be written to this lake.
         """
         files = LakeFiles.of(frame.sparkSession, self._path)
-        self._sweep(files)
-        staging = f"{self._path}/{_STAGING}/{context.batch_id}-{uuid.uuid4().hex}"
+        self._prepare(files)
+        publisher = Publisher(files, self._path, context.prefix, self._application)
+        admitted = [one for one in context.ranges if self._is_admitted(publisher, context, one)]
+        if not admitted:
+            return
+        staging = f"{self._path}/{STAGING}/{context.batch_id}-{uuid.uuid4().hex}"
         try:
             self._write(frame, context, staging)
             for index, one in enumerate(context.ranges):
-                if one.shard_id not in context.lost_shards():
-                    self._publish(files, frame, context, one, f"{staging}/{_part(context, index)}")
+                if one in admitted and one.shard_id not in context.lost_shards():
+                    self._publish(publisher, frame, context, one, f"{staging}/{_part(context, index)}")
         finally:
             files.delete(staging)
+
+    def _is_admitted(self, publisher: Publisher, context: BatchContext, one: ShardRange) -> bool:
+        """Fence the shard, before the job and not after it: the job takes long."""
+        try:
+            publisher.fence(one)
+        except StreamClientError as error:
+            context.refuse(one.shard_id, error)
+            return False
+        return True
 
     def _write(self, frame: DataFrame, context: BatchContext, staging: str) -> None:
         """Write all shards in one job, each into a directory of its own."""
@@ -98,56 +121,42 @@ class FileSink:
         writer = frame.write.format(self._storage.name).options(**self._storage.options).mode("overwrite")
         (writer.partitionBy(*partition_columns) if partition_columns else writer).save(path)
 
-    def _publish(self, files: LakeFiles, frame: DataFrame, context: BatchContext, one: ShardRange, staged: str) -> None:
-        final = self._directory(context, one.shard_id, one.output_key)
-        previous = files.read_text(f"{final}/{MANIFEST_NAME}")
-        if previous is not None:
-            self._check_previous(files, frame, context, one, Manifest.from_json(previous, final))
-        manifest = Manifest.of(one, context, self._storage, frame.schema.json())
-        files.write_text(f"{staged}/{MANIFEST_NAME}", manifest.to_json())
-        files.replace(staged, final)
-
-    def _check_previous(
-        self, files: LakeFiles, frame: DataFrame, context: BatchContext, one: ShardRange, previous: Manifest
+    def _publish(
+        self, publisher: Publisher, frame: DataFrame, context: BatchContext, one: ShardRange, staged: str
     ) -> None:
-        """What stands there was not checkpointed, or is repeated as it is; else this writer is wrong."""
-        final = self._directory(context, one.shard_id, one.output_key)
-        if previous.end_position != one.end_position:
-            next_key = output_key(one.stream_id, one.shard_id, previous.end_position)
-            if files.exists(self._directory(context, one.shard_id, next_key)):
-                raise StreamClientException(
-                    f"{final} was continued and is final, but shard {one.shard_id} is being read again from its start "
-                    f"{one.start_position!r}: writing would repeat changes. If the checkpoints were reset on purpose, "
-                    "write to another path, or remove the shard's directory first"
-                )
-        first = sequence_text(one.first_sequence)
-        if previous.first_sequence < first:
-            self._keep(files, frame, previous, final, first)
+        try:
+            place = publisher.place(one)
+            if place.previous is not None and place.previous.begins_before(one):
+                self._keep(publisher, frame, one, place, place.previous)
+            manifest = Manifest.of(one, context, self._storage, frame.schema.json(), self._application)
+            publisher.publish(one, place, staged, manifest)
+        except StreamClientError as error:
+            context.refuse(one.shard_id, error)
 
-    def _keep(self, files: LakeFiles, frame: DataFrame, previous: Manifest, final: str, first: str) -> None:
-        """Save rows that were written before, and have left the stream since, from being replaced."""
+    def _keep(self, publisher: Publisher, frame: DataFrame, one: ShardRange, place: Place, previous: Previous) -> None:
+        """Save rows that were written before, and have left the stream since, from being superseded."""
         functions = spark_functions()
-        staged = f"{self._path}/{_STAGING}/{uuid.uuid4().hex}"
-        column = functions.col(quoted(previous.prefix + "sequence"))
-        kept = read_directories(frame.sparkSession, [(final, previous)]).where(column < first)
-        self._save(encode(kept, previous.format), staged)
-        files.write_text(f"{staged}/{MANIFEST_NAME}", previous.to_json())
-        # Named by their first record: a repeat of this very step replaces them, later ones stand beside.
-        target = f"{final}-kept-{escaped(previous.first_sequence)}"
-        files.replace(staged, target)
-        _log.warning("records before %s have left the stream and are kept in %s", first, target)
+        first = sequence_text(one.first_sequence)
+        column = functions.col(quoted(previous.manifest.prefix + "sequence"))
+        kept = read_directories(frame.sparkSession, [(previous.path, previous.manifest)]).where(column < first)
+        staged = publisher.staging()
+        self._save(encode(kept, previous.manifest.format), staged)
+        path = publisher.keep(one, place, staged, previous)
+        _log.warning("records before %s have left the stream and are kept in %s", first, path)
 
-    def _directory(self, context: BatchContext, shard_id: str, key: str) -> str:
-        return f"{self._path}/{context.prefix}shard={escaped(shard_id)}/{context.prefix}start={key}"
-
-    def _sweep(self, files: LakeFiles) -> None:
-        """Once per sink: remove what crashed jobs left behind."""
-        if self._is_swept:
+    def _prepare(self, files: LakeFiles) -> None:
+        """Once per sink: look at the lake, and remove what crashed jobs left behind."""
+        if self._is_prepared:
             return
-        for path in files.older_than(f"{self._path}/{_STAGING}/*", _STAGING_AGE_MILLIS):
+        if not files.names(f"{self._path}/{FENCES}") and old_layout(files, self._path):
+            raise StreamClientException(
+                f"the lake {self._path} was written without epochs, by an earlier version: it can be read, but not "
+                "written safely. Write to another path"
+            )
+        for path in files.older_than(f"{self._path}/{STAGING}", _STAGING_AGE_MILLIS):
             files.delete(path)
             _log.info("removed the staging directory %s of a job that did not end", path)
-        self._is_swept = True
+        self._is_prepared = True
 
 
 def _part(context: BatchContext, index: int) -> str:

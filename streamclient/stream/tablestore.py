@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from streamclient.core.position import Position
 from streamclient.errors import CodecError, ConfigurationError, DependencyException, ErrorKind
+from streamclient.interfaces import IMetrics
+from streamclient.metrics.requests import RequestCounter
+from streamclient.metrics.table import STREAM_REQUESTS
 from streamclient.model import Shard
 from streamclient.stream import extension, tables
 from streamclient.stream.api import (
@@ -58,8 +61,11 @@ class TablestoreStreamApi:
         stop: Event | None = None,
         codec: RecordCodec | None = None,
         now_micros: Callable[[], int] = lambda: time.time_ns() // 1_000,
+        metrics: IMetrics | None = None,
     ) -> None:
         """Setting ``stop`` ends pauses between repetitions at once, with the error that was being waited out.
+
+        ``metrics`` counts every read request, with labels as ``streamclient.metrics.labelled`` adds them.
 
         Raises:
             ConfigurationError: the client is not a ``tablestore.OTSClient`` of the supported version.
@@ -69,6 +75,7 @@ class TablestoreStreamApi:
         self._repeater = Repeater(ReadRetry() if retry is None else retry, stop)
         self._codec = default_codec() if codec is None else codec
         self._now_micros = now_micros
+        self._requests = RequestCounter(metrics, STREAM_REQUESTS)
 
     def list_stream(self, table_name: str | None = None) -> Sequence[StreamSummary]:
         """Streams of one table (none or one), or of the whole instance."""
@@ -195,7 +202,10 @@ class TablestoreStreamApi:
             try:
                 body: bytes = self._reads._request_helper(operation, *arguments)
             except Exception as error:
-                raise classify(error, write=False) from error
+                failure = classify(error, write=False)
+                self._requests.count(operation, failure)
+                raise failure from error
+            self._requests.count(operation)
             return body
 
         return self._repeater.call(operation, attempt)

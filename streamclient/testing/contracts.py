@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from attrs import evolve
 
 from streamclient.interfaces import ILeaseManager
-from streamclient.model import CheckpointPosition, Lease
+from streamclient.model import CheckpointPosition, Lease, PendingCheckpoint
 
 MakeLeaseManager = Callable[[str], ILeaseManager]
 """Makes a manager for the leases of the stream with the given id. Its store may be shared with other streams."""
@@ -25,6 +25,9 @@ Answer = TypeVar("Answer")
 
 CONTENDERS = 8
 """Threads that want the same row at once: enough to meet, few enough for any connection pool."""
+
+DRAWERS = 3
+"""Threads that draw an epoch of one shard at once: as many workers as may acquire it at one time, and one more."""
 
 ROUNDS = 12
 """How often each thread of the mixed scenario tries; with eight threads, most rounds collide."""
@@ -181,6 +184,45 @@ def _a_checkpoint_counts_as_a_heartbeat(manager: ILeaseManager, stream_id: str) 
     _expect("end of the shard", manager.update_lease(stored, CheckpointPosition.SHARD_END), True)
 
 
+def _a_pending_checkpoint_stands_beside_the_stored_one(manager: ILeaseManager, stream_id: str) -> None:
+    """Nothing to check where the manager refuses what it does not store."""
+    if type(manager).prepare_lease is ILeaseManager.prepare_lease:
+        return
+    pending = PendingCheckpoint("next", b"\x00transaction 7", records=12, epoch=3)
+    lease = _new(manager, stream_id, checkpoint="progress")
+    _expect("prepare with an old counter", manager.prepare_lease(evolve(lease, counter=6), pending), False)
+    _expect("prepare with another owner", manager.prepare_lease(evolve(lease, owner="b"), pending), False)
+    _expect("row after refusals", manager.get_lease("shard-1"), lease)
+    _expect("prepare", manager.prepare_lease(lease, pending), True)
+    prepared = evolve(lease, counter=8, pending=pending)
+    _expect("row afterwards", manager.get_lease("shard-1"), prepared)
+    _expect("take by another worker", manager.take_lease(prepared, "b"), True)
+    taken = evolve(prepared, owner="b", counter=9)
+    _expect("row afterwards", manager.get_lease("shard-1"), taken)
+    again = PendingCheckpoint("next", b"", records=12, epoch=4)
+    _expect("prepare of the same position", manager.prepare_lease(taken, again), True)
+    _expect("checkpoint", manager.update_lease(evolve(taken, counter=10, pending=again), "next"), True)
+    _expect("row at last", manager.get_lease("shard-1"), evolve(lease, owner="b", counter=11, checkpoint="next"))
+
+
+def _epochs_grow_with_each_acquisition(manager: ILeaseManager, stream_id: str) -> None:
+    lease = _new(manager, stream_id, owner="", counter=0)
+    epochs = []
+    for owner in ("a", "b", "a"):
+        _expect(f"take by {owner}", manager.take_lease(lease, owner), True)
+        lease = evolve(lease, owner=owner, counter=lease.counter + 1)
+        epochs.append(manager.draw_epoch("shard-1"))
+    _expect("order of the epochs", epochs, sorted(set(epochs)))
+    _expect("the first epoch is above 0", epochs[0] > 0, True)
+    if type(manager).draw_epoch is ILeaseManager.draw_epoch:
+        return  # the row's counter, as the interface says
+    _expect("delete", manager.delete_lease(lease), True)
+    _new(manager, stream_id, owner="", counter=0)
+    _expect("an epoch of a row put anew is above all", manager.draw_epoch("shard-1") > epochs[-1], True)
+    drawn = _at_once([f"worker-{number}" for number in range(DRAWERS)], lambda name: manager.draw_epoch("shard-1"))
+    _expect("epochs drawn at once differ", len(set(drawn)), DRAWERS)
+
+
 def _deleting_needs_the_row_as_seen(manager: ILeaseManager, stream_id: str) -> None:
     lease = _new(manager, stream_id)
     _expect("delete with an old counter", manager.delete_lease(evolve(lease, counter=6)), False)
@@ -290,6 +332,8 @@ LEASE_MANAGER_SCENARIOS: Mapping[str, Scenario] = _names(
     _marking_changes_nothing_but_the_stealer,
     _transferring_names_the_new_owner_twice,
     _a_checkpoint_counts_as_a_heartbeat,
+    _a_pending_checkpoint_stands_beside_the_stored_one,
+    _epochs_grow_with_each_acquisition,
     _deleting_needs_the_row_as_seen,
     _an_absent_row_fails_every_condition,
     _renewals_of_many_are_answered_one_by_one,

@@ -44,6 +44,8 @@ class Delivery:
     """Monotonic nanoseconds, comparable between processes of one machine."""
     records: tuple[tuple[str, SequenceInfo], ...]
     """Key text and sequence of each record, in order."""
+    epoch: int = 0
+    """Of the acquisition."""
 
 
 class DeliveryRecorder(IRecordProcessor):
@@ -55,11 +57,13 @@ class DeliveryRecorder(IRecordProcessor):
         self._wrapped = wrapped
         self._shard_id = ""
         self._life = ""
+        self._epoch = 0
 
     def initialize(self, initialization_input: InitializationInput) -> None:
         """Remember the shard; the same tenancy may see several processors, after failures, so each gets an own life."""
-        self._shard_id = initialization_input.shard_info.shard_id
-        self._life = f"{initialization_input.shard_info.lease_identifier}/{uuid.uuid4().hex[:8]}"
+        info = initialization_input.shard_info
+        self._shard_id, self._epoch = info.shard_id, info.epoch
+        self._life = f"{info.lease_identifier}/{uuid.uuid4().hex[:8]}"
         if self._wrapped is not None:
             self._wrapped.initialize(initialization_input)
 
@@ -84,7 +88,7 @@ class DeliveryRecorder(IRecordProcessor):
         for record in records:
             info = record.sequence_info
             entries.append([key_text(record.primary_key), info.epoch, info.timestamp_micros, info.row_index])
-        origin = {"worker": self._worker, "shard": self._shard_id, "life": self._life}
+        origin = {"worker": self._worker, "shard": self._shard_id, "life": self._life, "epoch": self._epoch}
         return json.dumps({**origin, "at": time.monotonic_ns(), "records": entries}) + "\n"
 
 
@@ -102,7 +106,7 @@ def read_deliveries(paths: Iterable[Path]) -> list[Delivery]:
 
 def _delivery(entry: Mapping[str, Any]) -> Delivery:
     records = tuple((key, SequenceInfo(epoch, micros, row)) for key, epoch, micros, row in entry["records"])
-    return Delivery(entry["worker"], entry["shard"], entry["life"], entry["at"], records)
+    return Delivery(entry["worker"], entry["shard"], entry["life"], entry["at"], records, entry["epoch"])
 
 
 @frozen
@@ -149,6 +153,18 @@ def _shard_records(stream_api: StreamApi, stream_id: str, shard_id: str) -> Iter
             return
         position = page.next_position
     raise RuntimeError(f"shard {shard_id} has more than {LONGEST_SHARD_PAGES} pages")
+
+
+def shared_epochs(deliveries: Sequence[Delivery]) -> list[str]:
+    """Epochs of a shard under which more than one worker was given records: there must be none."""
+    workers: dict[tuple[str, int], set[str]] = defaultdict(set)
+    for delivery in deliveries:
+        workers[delivery.shard_id, delivery.epoch].add(delivery.worker)
+    return [
+        f"epoch {epoch} of {shard_id} was that of {', '.join(sorted(names))}"
+        for (shard_id, epoch), names in sorted(workers.items())
+        if len(names) > 1
+    ]
 
 
 @frozen

@@ -1,4 +1,4 @@
-"""Real worker processes that can be killed: started from a command, told to stop, shot with ``kill -9``."""
+"""Real worker processes that can be harmed: started from a command, told to stop, frozen, shot with ``kill -9``."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ class WorkerProcess:
     ) -> None:
         self.name = name
         self.log = log
+        self.is_frozen = False
+        self.is_stopping = False
+        """Whether it was asked to stop."""
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, *command],
@@ -46,8 +49,19 @@ class WorkerProcess:
         self._signal_group(signal.SIGKILL)
         self._process.wait(STOP_SECONDS)
 
+    def freeze(self) -> None:
+        """Stop the process and its children in the middle of whatever they do (SIGSTOP): it neither works nor ends."""
+        self._signal_group(signal.SIGSTOP)
+        self.is_frozen = True
+
+    def thaw(self) -> None:
+        """Let a frozen process go on where it was (SIGCONT); its leases may be gone meanwhile."""
+        self._signal_group(signal.SIGCONT)
+        self.is_frozen = False
+
     def ask_to_stop(self) -> None:
         """Send SIGTERM to the process itself; does not wait."""
+        self.is_stopping = True
         if self.is_running:
             self._process.send_signal(signal.SIGTERM)
 

@@ -11,16 +11,21 @@ from attrs import frozen
 from streamclient.config import ClientConfig, StreamConfig
 from streamclient.core.events import Event
 from streamclient.core.holdings import Holdings
-from streamclient.interfaces import IRecordProcessor
-from streamclient.lease.store import LeaseStore
+from streamclient.interfaces import IMetrics, IRecordProcessor
+from streamclient.lease.store import LeaseStore, WorkerDirectory
+from streamclient.pools import DaemonPool
 from streamclient.stream.api import StreamApi
 from streamclient.worker.consumer_state import Surroundings
 from streamclient.worker.coordinator import Coordinator
+from streamclient.worker.instruments import Instruments
 from streamclient.worker.loop import OwnerLoop
-from streamclient.worker.pools import DaemonPool
+from streamclient.worker.prefetch import PrefetchBudget
+from streamclient.worker.publication import Publication
+from streamclient.worker.reads import ReadQueue
 from streamclient.worker.runtime import Runtime
-from streamclient.worker.scheduling import Schedule
+from streamclient.worker.scheduling import SharedSchedule
 from streamclient.worker.service import ServiceCalls
+from streamclient.worker.stream_facts import StreamFacts
 from streamclient.worker.usercode import UserCode
 
 _log = logging.getLogger(__name__)
@@ -38,118 +43,142 @@ JOIN_SECONDS = 1.0
 daemons and keep no process alive."""
 
 
+class SharedParts:
+    """What all streams of a worker share: threads, the schedule, and the bytes that may be read ahead."""
+
+    def __init__(
+        self, worker_identifier: str, client_config: ClientConfig, executor: Executor | None, runtime: Runtime
+    ) -> None:
+        self.client_config = client_config
+        self.runtime = runtime
+        self.status_pool = runtime.make_pool(f"{worker_identifier}-status", client_config.renew_thread_pool_size)
+        self.fetch_pool = runtime.make_pool(f"{worker_identifier}-fetch", FETCH_THREADS)
+        self.reads = ReadQueue(self.fetch_pool)
+        self.executor = executor or runtime.make_pool(f"{worker_identifier}-processor", USER_THREADS)
+        self.prefetch = PrefetchBudget(client_config.prefetch_total_bytes)
+        self.schedule = SharedSchedule(runtime.start_schedule)
+        self._own_pools = [self.status_pool, self.fetch_pool, *([] if executor else [self.executor])]
+
+    def close(self) -> None:
+        """Stop the schedule and every thread that is not inside a call that hangs."""
+        self.schedule.stop()
+        for pool in self._own_pools:
+            pool.shutdown(wait=False, cancel_futures=True)
+        for pool in self._own_pools:
+            if isinstance(pool, DaemonPool):
+                pool.join(JOIN_SECONDS)
+
+
 @frozen(kw_only=True)
 class Ingredients:
-    """What a worker was given, resolved."""
+    """What one stream of a worker was given, resolved."""
 
     worker_identifier: str
     stream_id: str
-    client_config: ClientConfig
     stream_config: StreamConfig
     store: LeaseStore
+    directory: WorkerDirectory | None
+    """The worker rows of the store, if it keeps any."""
     stream_api: StreamApi
     make_processor: Callable[[], IRecordProcessor]
-    executor: Executor | None
-    runtime: Runtime
+    metrics: IMetrics
+    """With the labels of the stream and the worker."""
 
 
 class Machinery:
-    """A coordinator with its threads."""
+    """A coordinator with its inbox, on the threads that it shares with those of other streams."""
 
-    def __init__(self, given: Ingredients) -> None:
-        runtime, name = given.runtime, given.worker_identifier
+    def __init__(self, given: Ingredients, shared: SharedParts) -> None:
+        config = shared.client_config
         self._given = given
-        self.loop = OwnerLoop(runtime.monotonic)
-        self._status_pool = runtime.make_pool(f"{name}-status", given.client_config.renew_thread_pool_size)
-        self._fetch_pool = runtime.make_pool(f"{name}-fetch", FETCH_THREADS)
-        self._own_executor = None if given.executor else runtime.make_pool(f"{name}-processor", USER_THREADS)
-        executor = given.executor or self._own_executor
-        assert executor is not None
-        self.user_code = UserCode(executor, self.loop, given.client_config.slow_processor_warning_millis)
+        self.shared = shared
+        self.loop = OwnerLoop(shared.runtime.monotonic)
+        self.user_code = UserCode(shared.executor, self.loop)
+        publication = Publication(config.lease_duration_millis, shared.runtime.wall_micros())
+        holdings = _holdings(given, shared, publication.text)
+        self.instruments = Instruments(given.metrics, given.worker_identifier, holdings.held, self.loop.now)
         self.coordinator = Coordinator(
-            holdings=_holdings(given),
+            holdings=holdings,
+            instruments=self.instruments,
+            publication=publication,
             loop=self.loop,
             make_service=self._service,
             make_surroundings=self._surroundings,
-            shutdown_timeout_millis=given.client_config.shutdown_timeout_millis,
+            shutdown_timeout_millis=config.shutdown_timeout_millis,
         )
 
     def run(self) -> None:
-        """Run until stopped; raise what made it fail. ``KeyboardInterrupt`` stops it in order, a second one at once."""
-        schedule = self._given.runtime.start_schedule([each.job() for each in self.coordinator.recurring])
+        """Own the state in this thread until stopped; raise what made it fail."""
+        self.shared.schedule.join([each.job() for each in self.coordinator.recurring])
         try:
             problem = self._drive()
         finally:
-            self._take_apart(schedule)
+            self.coordinator.close()
         if problem is not None:
             raise problem
 
-    def _drive(self) -> BaseException | None:
+    def _drive(self) -> Exception | None:
         coordinator = self.coordinator
-        problem: BaseException | None = None
+        problem: Exception | None = None
         while not coordinator.is_finished:
             try:
                 coordinator.step()
-            except KeyboardInterrupt as interrupt:
-                if isinstance(problem, KeyboardInterrupt):
-                    raise
-                problem = problem or interrupt
-                coordinator.request_stop()
             except Exception as error:
-                if isinstance(problem, Exception):
+                if problem is not None:
                     raise
                 _log.error("worker %s fails: %s", self._given.worker_identifier, error, exc_info=error)
                 problem = error
                 coordinator.fail()
         return problem
 
-    def _take_apart(self, schedule: Schedule) -> None:
-        self.coordinator.close()
-        schedule.stop()
-        pools = [self._status_pool, self._fetch_pool, *([self._own_executor] if self._own_executor else [])]
-        for pool in pools:
-            pool.shutdown(wait=False, cancel_futures=True)
-        for pool in pools:
-            if isinstance(pool, DaemonPool):
-                pool.join(JOIN_SECONDS)
-
     def _service(self, emit: Callable[[Event], None]) -> ServiceCalls:
         given = self._given
         return ServiceCalls(
             stream_id=given.stream_id,
             store=given.store,
+            directory=given.directory,
             stream_api=given.stream_api,
             loop=self.loop,
-            status_pool=self._status_pool,
-            fetch_pool=self._fetch_pool,
+            status_pool=self.shared.status_pool,
+            fetch_pool=self.shared.fetch_pool,
             emit=emit,
+            wall_micros=self.shared.runtime.wall_micros,
         )
 
     def _surroundings(self, coordinator: Coordinator) -> Surroundings:
-        given = self._given
+        given, shared = self._given, self.shared
         return Surroundings(
             loop=self.loop,
             user_code=self.user_code,
-            fetch_pool=self._fetch_pool,
+            fetch_pool=shared.fetch_pool,
+            reads=shared.reads,
+            prefetch=shared.prefetch,
             stream_api=given.stream_api,
             make_processor=given.make_processor,
-            config=given.client_config,
+            config=shared.client_config,
+            table_name=given.stream_config.data_table_name,
             max_records=given.stream_config.max_records,
-            dice=given.runtime.dice,
-            wait=given.runtime.wait,
+            dice=shared.runtime.dice,
+            facts=StreamFacts(shared.runtime.wall_micros, shared.client_config.max_idle_poll_interval_millis),
+            wall_micros=shared.runtime.wall_micros,
+            wait=shared.runtime.wait,
             send_checkpoint=coordinator.send_checkpoint,
             ended=coordinator.consumer_ended,
+            stalled=coordinator.consumer_stalled,
+            instruments=self.instruments,
         )
 
 
-def _holdings(given: Ingredients) -> Holdings:
-    runtime = given.runtime
+def _holdings(given: Ingredients, shared: SharedParts, info: str) -> Holdings:
+    runtime = shared.runtime
     return Holdings(
         given.worker_identifier,
         given.stream_id,
-        given.client_config,
+        shared.client_config,
         given.stream_config.initial_position,
         runtime.dice,
         new_identifier=runtime.new_identifier,
         wall_start_micros=runtime.wall_micros(),
+        has_worker_rows=given.directory is not None,
+        info=info,
     )

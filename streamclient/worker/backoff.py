@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 
 from streamclient.config import ClientConfig
+from streamclient.core.failures import Span, retry_pause_millis
+from streamclient.core.polling import ArrivalRhythm
 from streamclient.core.position import Position
 from streamclient.core.retry import doubling_millis, with_jitter
 from streamclient.interfaces import RetryableAction
@@ -15,6 +17,10 @@ SHORTEST_READ_PAUSE_MILLIS = 100
 
 LONGEST_READ_PAUSE_MILLIS = 20_000
 """Longest pause after failed reads: soon enough after an outage, and no load during one."""
+
+SHORTEST_STORE_PAUSE_MILLIS = 500
+LONGEST_STORE_PAUSE_MILLIS = 60_000
+"""Pauses after a parking store failed: it is called only when something else went wrong already, so it may rest."""
 
 MOST_EAGER_READS = 64
 """Empty pages in a row that are followed by another read at once because the service hints at more. The hint promises
@@ -31,15 +37,21 @@ class ConsumerBackoff:
         self._dice = dice
         self.failures = 0
         self.read_failures = 0
-        self._redeliveries = 0
+        self.store_failures = 0
         self._marked_restarts = 0
         self._empty_pages = 0
         self._accepted_records = 0
         self._hurdle = 0
+        self._rhythm = ArrivalRhythm()
 
-    def read_succeeded(self) -> None:
+    def read_succeeded(self, page: RecordPage, now: float) -> None:
         """A page came."""
         self.read_failures = 0
+        if page.records:
+            self._empty_pages = 0
+            self._rhythm.records_came(now)
+        else:
+            self._rhythm.nothing_came(now)
 
     def read_failed(self, error: Exception) -> float | None:
         """Pause before the next read; ``None`` if the user's retry strategy gives up."""
@@ -53,32 +65,36 @@ class ConsumerBackoff:
             return None
         return strategy.backoff_millis(RetryableAction.TASK_PROCESS, error, retries) / 1_000
 
-    def batch_failed(self, error: Exception) -> float | None:
-        """Pause before the same batch is delivered again; ``None`` to restart, which is the rule without a strategy."""
-        self.failures += 1
+    def retry_pause(self, span: Span, error: Exception) -> float | None:
+        """Pause before records that have just failed are delivered again; ``None`` if that was the last time."""
         strategy = self._config.task_retry_strategy
-        if strategy is None or not strategy.should_retry(RetryableAction.TASK_PROCESS, error, self._redeliveries):
+        if strategy is None:
+            policy = self._config.failure_policy
+            return None if span.tries > policy.retries else retry_pause_millis(span, policy) / 1_000
+        retries = span.tries - 1
+        if not strategy.should_retry(RetryableAction.TASK_PROCESS, error, retries):
             return None
-        millis = strategy.backoff_millis(RetryableAction.TASK_PROCESS, error, self._redeliveries)
-        self._redeliveries += 1
-        return millis / 1_000
+        return strategy.backoff_millis(RetryableAction.TASK_PROCESS, error, retries) / 1_000
 
-    def accepted(self, page: RecordPage) -> None:
-        """A batch was processed.
+    def store_failed(self) -> float:
+        """Pause before the parking store is called again."""
+        self.store_failures += 1
+        millis = doubling_millis(self.store_failures, SHORTEST_STORE_PAUSE_MILLIS, LONGEST_STORE_PAUSE_MILLIS)
+        return with_jitter(millis, self._dice) / 1_000
+
+    def accepted(self, records: int) -> None:
+        """So many records were processed.
 
         Failures are forgotten only beyond the place of the last failure: a restarted processor first repeats what
         came before it, and that success says nothing.
         """
-        self._redeliveries = 0
         self._marked_restarts = 0
-        self._accepted_records += len(page.records)
-        if page.records:
-            self._empty_pages = 0
+        self._accepted_records += records
         if self._accepted_records > self._hurdle:
             self.failures = 0
 
     def processor_failed(self) -> None:
-        """A processor failed in another way than by a batch."""
+        """A processor raised, or did not do what it has to."""
         self.failures += 1
 
     def restart_marked(self) -> None:
@@ -90,21 +106,18 @@ class ConsumerBackoff:
         if self.failures:
             self._hurdle = self._accepted_records
         self._accepted_records = 0
-        self._redeliveries = 0
         fruitless = self.failures + max(0, self._marked_restarts - FIRST_MARKED_RESTART_IS_FREE)
         shortest, longest = self._config.restart_backoff_min_millis, self._config.restart_backoff_max_millis
         return max(doubling_millis(fruitless, shortest, longest), self._config.worker_idle_time_millis) / 1_000
 
-    def caught_up_pause(self, page: RecordPage, read_from: Position) -> float:
+    def caught_up_pause(self, page: RecordPage, read_from: Position, now: float) -> float:
         """Pause after a page behind which nothing seems to wait."""
-        if page.records:
-            return self._config.worker_idle_time_millis / 1_000
-        self._empty_pages += 1
+        self._empty_pages += not page.records
         moved = page.next_position != read_from and read_from.is_iterator
-        if (page.may_more_record or moved) and self._empty_pages <= MOST_EAGER_READS:
+        if not page.records and (page.may_more_record or moved) and self._empty_pages <= MOST_EAGER_READS:
             return 0.0
-        quiet = self._empty_pages
-        return doubling_millis(quiet, self._config.worker_idle_time_millis, self._longest_idle_millis) / 1_000
+        shortest, longest = self._config.worker_idle_time_millis, self._longest_idle_millis
+        return self._rhythm.pause_seconds(now, shortest / 1_000, longest / 1_000)
 
     @property
     def _longest_idle_millis(self) -> int:

@@ -7,19 +7,34 @@ needs a thread of the user's executor, so a checkpoint inside ``process_records`
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from streamclient.core.events import AnswerCheckpoint, CheckpointOutcome
-from streamclient.errors import DependencyException, ErrorKind, ShutdownException, StreamClientException
+from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, ShutdownException
 from streamclient.interfaces import IPreparedCheckpoint, IRecordProcessorCheckpointer
-from streamclient.worker.positions import HandedOutPositions
+from streamclient.model import PendingCheckpoint, Progress
+from streamclient.worker.positions import HandedOutPositions, Place
+
+MOST_STATE_BYTES = 64 * 1024
+"""What a sink may keep with a prepared checkpoint: a name, not the data. Every scan of the status table carries it."""
 
 
 class CheckpointTicket:
     """One request under way: the owner answers it once, the caller waits for it."""
 
-    def __init__(self, value: str, is_open: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        value: str,
+        is_open: Callable[[], bool],
+        progress: Progress | None = None,
+        pending: PendingCheckpoint | None = None,
+    ) -> None:
         self.value = value
+        self.progress = progress
+        """What was processed up to ``value``."""
+        self.pending = pending
+        """If given, the request is a first phase: this is stored, and not ``value``."""
         self.is_open = is_open
         """Whether the checkpointer that sent it is still in use."""
         self.answered = threading.Event()
@@ -36,6 +51,23 @@ SendCheckpoint = Callable[[CheckpointTicket, float], bool]
 """Hands a ticket to the owner within so many seconds; ``False`` if the worker has ended."""
 
 
+class PreparedCheckpoint(IPreparedCheckpoint):
+    """First phase done. Thread-safe."""
+
+    def __init__(self, checkpointer: IRecordProcessorCheckpointer, pending: PendingCheckpoint) -> None:
+        self._checkpointer = checkpointer
+        self._pending = pending
+
+    @property
+    def pending(self) -> PendingCheckpoint:
+        """What was stored."""
+        return self._pending
+
+    def checkpoint(self) -> None:
+        """Second phase. See the interface."""
+        self._checkpointer.checkpoint(self._pending.value)
+
+
 class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
     """Checkpoints of one processor. Thread-safe; calls from several threads take turns.
 
@@ -46,16 +78,19 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
     def __init__(
         self,
         shard_id: str,
-        initial: str,
+        positions: HandedOutPositions,
         send: SendCheckpoint,
         wait: Callable[[threading.Event, float], bool],
         timeout_millis: int,
+        *,
+        epoch: int = 0,
     ) -> None:
         self._shard_id = shard_id
         self._send = send
         self._wait = wait
         self._timeout_millis = timeout_millis
-        self._positions = HandedOutPositions(shard_id, initial)
+        self._epoch = epoch
+        self._positions = positions
         self._stored: str | None = None
         self._closed_because = ""
         self._lock = threading.Lock()
@@ -67,43 +102,78 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
         with self._lock:
             return self._positions.permitted
 
+    @property
+    def progress(self) -> Progress:
+        """What was processed up to the permitted position."""
+        with self._lock:
+            return self._positions.progress
+
     def checkpoint(self, checkpoint_value: str | None = None) -> None:
         """Store a position in the lease, and return once the status table has it. See the interface."""
-        seconds = self._timeout_millis / 1_000
-        if not self._turn.acquire(timeout=seconds):
-            raise self._no_answer("another checkpoint of this processor is still waiting")
-        try:
-            self._store(checkpoint_value, seconds)
-        finally:
-            self._turn.release()
+        with self._turn_of():
+            with self._lock:
+                place = self._resolve(checkpoint_value)
+                if place.text == self._stored:
+                    return
+                self._positions.requested(place)
+            self._have_stored(self._ticket(place, None))
+            self._stored = place.text
 
     def prepare_checkpoint(self, checkpoint_value: str | None, state: bytes) -> IPreparedCheckpoint:
         """First phase of a checkpoint in two. See the interface."""
-        raise StreamClientException(f"shard {self._shard_id}: two-phase checkpoints are being built")
+        if not isinstance(state, bytes) or len(state) > MOST_STATE_BYTES:
+            given = f"{len(state)} bytes" if isinstance(state, bytes) else repr(state)
+            raise ConfigurationError(f"state must be bytes, at most {MOST_STATE_BYTES} of them, not {given}")
+        with self._turn_of():
+            with self._lock:
+                place = self._resolve(checkpoint_value)
+                self._positions.prepared(place)
+                records = self._positions.records_since_request(place)
+            pending = PendingCheckpoint(place.text, state, records, self._epoch)
+            # Whatever was stored before: completing this one has to reach the table, to remove it there.
+            self._stored = None
+            self._have_stored(self._ticket(place, pending))
+        return PreparedCheckpoint(self, pending)
 
-    def _store(self, value: str | None, seconds: float) -> None:
-        with self._lock:
-            self._refuse_if_closed()
-            text, number = self._positions.resolve(value)
-            if text == self._stored:
-                return
-            self._positions.requested(number)
-        ticket = CheckpointTicket(text, lambda: not self._closed_because)
+    @contextmanager
+    def _turn_of(self) -> Iterator[None]:
+        """One request at a time."""
+        if not self._turn.acquire(timeout=self._timeout_millis / 1_000):
+            raise self._no_answer("another checkpoint of this processor is still waiting")
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+    def _resolve(self, value: str | None) -> Place:
+        if self._closed_because:
+            raise ShutdownException(f"nothing more is stored for shard {self._shard_id}: {self._closed_because}")
+        return self._positions.resolve(value)
+
+    def _ticket(self, place: Place, pending: PendingCheckpoint | None) -> CheckpointTicket:
+        return CheckpointTicket(place.text, lambda: not self._closed_because, place.progress, pending)
+
+    def _have_stored(self, ticket: CheckpointTicket) -> None:
+        seconds = self._timeout_millis / 1_000
         if not self._send(ticket, seconds):
-            raise ShutdownException(f"checkpoint {text!r} of shard {self._shard_id} was not stored: the worker ended")
+            raise ShutdownException(
+                f"checkpoint {ticket.value!r} of shard {self._shard_id} was not stored: the worker ended"
+            )
         if not self._wait(ticket.answered, seconds):
             raise self._no_answer("the status table did not answer")
         self._conclude(ticket)
 
     def _conclude(self, ticket: CheckpointTicket) -> None:
         if ticket.outcome is CheckpointOutcome.STORED:
-            with self._lock:
-                self._stored = ticket.value
             return
         if ticket.outcome is CheckpointOutcome.LEASE_LOST:
             raise ShutdownException(
                 f"checkpoint {ticket.value!r} of shard {self._shard_id} was refused: this worker no longer holds the "
                 "lease; stop working on the shard, its next owner continues at the last stored checkpoint"
+            ) from ticket.error
+        if ticket.outcome is CheckpointOutcome.REJECTED:
+            raise ConfigurationError(
+                f"checkpoint {ticket.value!r} of shard {self._shard_id} was not stored: {ticket.error}"
             ) from ticket.error
         raise self._no_answer("the status table could not be reached before the lease ran out") from ticket.error
 
@@ -113,14 +183,20 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
             kind=ErrorKind.AMBIGUOUS,
         )
 
-    def _refuse_if_closed(self) -> None:
-        if self._closed_because:
-            raise ShutdownException(f"nothing more is stored for shard {self._shard_id}: {self._closed_because}")
-
-    def permit(self, position: str) -> None:
-        """Hand out the position behind a batch. Owner thread."""
+    def permit(self, position: str, progress: Progress | None = None) -> None:
+        """Hand out the position behind a batch, with what was processed once it is. Owner thread."""
         with self._lock:
-            self._positions.permit(position)
+            self._positions.permit(position, progress)
+
+    def offer(self, position: str, progress: Progress) -> None:
+        """Let an earlier processor's prepared position be stored. Owner thread."""
+        with self._lock:
+            self._positions.offer(position, progress)
+
+    def withdraw(self, position: str) -> None:
+        """Take that offer back. Owner thread."""
+        with self._lock:
+            self._positions.withdraw(position)
 
     def retract(self) -> None:
         """Take the position behind a failed batch back. Owner thread."""

@@ -15,17 +15,20 @@ from functools import partial
 from streamclient.core import events
 from streamclient.core.events import Command, Event, Severity
 from streamclient.core.holdings import Holdings
-from streamclient.core.leases import LeaseWrite
 from streamclient.errors import StreamClientException
-from streamclient.model import ShardInfo, ShardStatus, ShutdownReason
+from streamclient.model import ShardInfo, ShardStatus, ShutdownReason, TrimmedRange
 from streamclient.worker.checkpointer import CheckpointTicket
 from streamclient.worker.consumer import ShardConsumer
 from streamclient.worker.consumer_state import Surroundings
 from streamclient.worker.health import HealthWatch, WorkerHealth
+from streamclient.worker.instruments import SAMPLE_SECONDS, Instruments
 from streamclient.worker.loop import LONGEST_WAIT_SECONDS, OwnerLoop
+from streamclient.worker.outbox import Outbox
+from streamclient.worker.publication import Publication
 from streamclient.worker.recurring import Recurring
 from streamclient.worker.runtime import Deadline
 from streamclient.worker.service import ServiceCalls
+from streamclient.worker.statuses import joined_status, lease_status
 
 _log = logging.getLogger(__name__)
 _LEVELS = {Severity.INFO: logging.INFO, Severity.WARNING: logging.WARNING, Severity.ERROR: logging.ERROR}
@@ -45,7 +48,11 @@ class Coordinator:
         make_service: Callable[[Callable[[Event], None]], ServiceCalls],
         make_surroundings: Callable[[Coordinator], Surroundings],
         shutdown_timeout_millis: int,
+        instruments: Instruments,
+        publication: Publication,
     ) -> None:
+        self._instruments = instruments
+        self._publication = publication
         self._holdings = holdings
         self._loop = loop
         self._shutdown_seconds = shutdown_timeout_millis / 1_000
@@ -56,7 +63,7 @@ class Coordinator:
         self._judged = WorkerHealth(is_healthy=True)
         self._events: deque[Event] = deque()
         self._is_handling = False
-        self._writes: list[LeaseWrite] = []
+        self._outbox = Outbox(self._service)
         self._consumers: dict[str, ShardConsumer] = {}
         self._tickets: dict[int, tuple[CheckpointTicket, str]] = {}
         self._ticket_numbers = itertools.count(1)
@@ -64,18 +71,24 @@ class Coordinator:
         self._has_failed = False
         self._last_statuses: Mapping[str, ShardStatus] = {}
         self.recurring = (
-            Recurring("renew", config.renewer_interval_millis, loop, partial(self.emit, events.RenewDue())),
+            Recurring("renew", config.renewer_interval_millis, loop, self._renew_due),
             Recurring("take", config.taker_interval_millis, loop, partial(self.emit, events.TakeDue())),
             Recurring("sync", config.sync_shard_interval_millis, loop, partial(self.emit, events.SyncDue())),
         )
         self._next_slow_check = loop.now()
         self._slow_check_seconds = config.slow_processor_warning_millis / 4_000
+        if instruments.is_on:
+            self._sample()
 
     # --- any thread ----------------------------------------------------------------------------------------------
 
     def request_stop(self) -> None:
         """Begin to stop; a second request changes nothing. Any thread."""
         self._loop.post(self._begin_stop)
+
+    def send(self, event: Event) -> None:
+        """Have an event handled that comes from the worker's own program. Any thread."""
+        self._loop.post(partial(self.emit, event))
 
     def send_checkpoint(self, shard: ShardInfo, ticket: CheckpointTicket, timeout_seconds: float) -> bool:
         """Have a checkpoint stored; whether the owner got it. Any thread."""
@@ -85,6 +98,11 @@ class Coordinator:
         """Have ``reply`` called with every held shard's status; at once if the worker has ended. Any thread."""
         if self._loop.is_inside or not self._loop.post(lambda: reply(self._statuses())):
             reply(self._last_statuses)
+
+    def accept_loss(self, shard_id: str, reply: Callable[[TrimmedRange | None], None]) -> None:
+        """Have a shard that stopped for lost records go on; ``reply`` is called with what is given up. Any thread."""
+        if not self._loop.post(lambda: reply(self._accept_loss(shard_id))):
+            reply(None)
 
     # --- the owner -----------------------------------------------------------------------------------------------
 
@@ -108,7 +126,7 @@ class Coordinator:
             recurring.make_up_for_delay()
         self._tick()
         self._watch()
-        self._flush()
+        self._outbox.flush()
 
     def next_deadline(self) -> float:
         """When a step is due even if nothing happens (monotonic seconds)."""
@@ -133,7 +151,7 @@ class Coordinator:
         """Go on without ``Holdings``, whose state cannot be trusted any more: stop every consumer and end."""
         self._has_failed = True
         self._events.clear()
-        self._writes.clear()
+        self._outbox.clear()
         self._begin_stop()
         self._answer_everybody()
         for consumer in list(self._consumers.values()):
@@ -147,19 +165,30 @@ class Coordinator:
             consumer.abandon()
         self._loop.close()
         self._answer_everybody()
+        self._instruments.close()
 
     def _handle(self, event: Event) -> None:
         now = self._loop.now()
         self._note_health(event, now)
         if self._has_failed:
             return
-        for command in self._holdings.handle(event, now):
+        commands = self._holdings.handle(event, now)
+        self._instruments.handled(event, commands, now)
+        for command in commands:
             self._execute(command)
 
     def _execute(self, command: Command) -> None:
         match command:
-            case events.WriteLease(write):
-                self._writes.append(write)
+            case (
+                events.WriteLease()
+                | events.WriteWorker()
+                | events.WakeWorkers()
+                | events.DrawEpoch()
+                | events.ForgetEpoch()
+            ):
+                self._outbox.put(command)
+            case events.ReadSignals(names):
+                self._service.read_signals(names)
             case events.ReadRows():
                 self._service.read_rows()
             case events.ReadRow(lease_key):
@@ -178,12 +207,6 @@ class Coordinator:
             case events.Report(severity, _, text):
                 _log.log(_LEVELS[severity], "%s", text)
 
-    def _flush(self) -> None:
-        """Send the writes of this turn together."""
-        if self._writes:
-            writes, self._writes = self._writes, []
-            self._service.write(writes)
-
     def _start_consumer(self, command: events.StartConsumer) -> None:
         shard = command.shard_info
         for other in self._consumers.values():
@@ -200,6 +223,14 @@ class Coordinator:
         _log.info("shard %s: ended (%s), tenancy %s", shard.shard_id, end.value, shard.lease_identifier)
         self.emit(events.ConsumerStopped(shard.shard_id, shard.lease_identifier, end))
 
+    def _accept_loss(self, shard_id: str) -> TrimmedRange | None:
+        found = [consumer for consumer in self._consumers.values() if consumer.shard_id == shard_id]
+        return found[0].accept_loss() if found else None
+
+    def consumer_stalled(self, shard: ShardInfo, reason: str) -> None:
+        """A consumer makes no progress and has no excuse."""
+        self.emit(events.ConsumerStalled(shard.shard_id, shard.lease_identifier, reason))
+
     def _checkpoint_requested(self, shard: ShardInfo, ticket: CheckpointTicket) -> None:
         identifier = shard.lease_identifier
         consumer = self._consumers.get(identifier)
@@ -209,13 +240,17 @@ class Coordinator:
             return
         self._tickets[number] = (ticket, identifier)
         consumer.checkpoint_requested()
-        self.emit(events.CheckpointRequested(number, shard.shard_id, identifier, ticket.value))
+        self.emit(
+            events.CheckpointRequested(
+                number, shard.shard_id, identifier, ticket.value, progress=ticket.progress, pending=ticket.pending
+            )
+        )
 
     def _answer(self, command: events.AnswerCheckpoint) -> None:
         ticket, identifier = self._tickets.pop(command.request_id)
         consumer = self._consumers.get(identifier)
         if consumer is not None and not self._loop.is_closed:
-            consumer.checkpoint_answered(ticket.value, command.outcome)
+            consumer.checkpoint_answered(ticket, command.outcome)
         ticket.answer(command)
 
     def _answer_everybody(self) -> None:
@@ -223,6 +258,13 @@ class Coordinator:
             self._answer(events.AnswerCheckpoint(number, events.CheckpointOutcome.UNKNOWN))
 
     # --- time ----------------------------------------------------------------------------------------------------
+
+    def _renew_due(self) -> None:
+        """Beat; what operators are told goes out with it."""
+        told = self._publication.changed(self._statuses(), self._judged, self._holdings.left)
+        if told is not None:
+            self.emit(events.InfoChanged(told))
+        self.emit(events.RenewDue())
 
     def _begin_stop(self) -> None:
         if self._deadline is None:
@@ -249,8 +291,9 @@ class Coordinator:
         if now < self._next_slow_check:
             return
         self._next_slow_check = now + self._slow_check_seconds
-        self._around.user_code.warn_about_slow_calls()
-        judged = self._health.judge(now)
+        for consumer in list(self._consumers.values()):
+            consumer.watch(now)
+        judged = self._health.judge(now, self._holdings.trouble)
         if judged.is_healthy != self._judged.is_healthy:
             level = logging.INFO if judged.is_healthy else logging.ERROR
             _log.log(level, "worker is %s%s", "healthy again" if judged.is_healthy else "unhealthy: ", judged.reason)
@@ -259,20 +302,34 @@ class Coordinator:
     def _note_health(self, event: Event, now: float) -> None:
         if isinstance(event, events.RowsRead):
             self._health.scanned(now)
+        elif isinstance(event, events.SignalsRead):
+            self._health.signals_read(now)
         elif isinstance(event, events.RowsUnreadable):
             self._health.scan_failed(event.error)
-        elif isinstance(event, events.WriteAnswered):
+        elif isinstance(event, events.SignalsUnreadable):
+            self._health.signals_failed(event.error)
+        elif isinstance(event, events.ShardsListed):
+            self._around.facts.described(event.expiration_hours)
+        elif isinstance(event, events.WriteAnswered | events.WorkerWriteAnswered):
             self._health.write_answered(event.outcome, event.error, now)
 
     # --- status --------------------------------------------------------------------------------------------------
 
     def _statuses(self) -> Mapping[str, ShardStatus]:
         now = self._loop.now()
-        statuses: dict[str, ShardStatus] = {
-            key: ShardStatus(key, held.state, held.checkpoint, held.reason) for key, held in self._holdings.held.items()
-        }
-        statuses.update((consumer.shard_id, consumer.status(now)) for consumer in self._consumers.values())
+        held = self._holdings.held
+        consumers = {consumer.shard_id: consumer for consumer in self._consumers.values()}
+        facts = self._around.facts
+        statuses = {key: lease_status(lease, facts, now) for key, lease in held.items() if key not in consumers}
+        for key, consumer in consumers.items():
+            statuses[key] = joined_status(held.get(key), consumer.status(now))
         return dict(sorted(statuses.items()))
+
+    def _sample(self) -> None:
+        """Show the instruments what every shard does, and again after a while."""
+        ahead_bytes = sum(consumer.ahead_bytes for consumer in self._consumers.values())
+        self._instruments.sample(self._statuses(), is_healthy=self._judged.is_healthy, ahead_bytes=ahead_bytes)
+        self._loop.call_later(SAMPLE_SECONDS, self._sample)
 
     def __repr__(self) -> str:
         return f"<coordinator of {self._holdings!r}, {len(self._consumers)} consumers>"

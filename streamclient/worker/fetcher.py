@@ -1,28 +1,138 @@
-"""Reads one shard: a position, and the page behind it. No policy: no retries, no pauses, no checkpoints."""
+"""Reads one shard in order, and further while a page is processed. No policy: no retries, no pauses, no checkpoints."""
 
 from __future__ import annotations
 
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+
+from attrs import define, frozen
+
 from streamclient.core.position import Position
 from streamclient.stream.api import RecordPage, StreamApi
+from streamclient.worker.loop import OwnerLoop
+from streamclient.worker.prefetch import Claim, PrefetchBudget
+
+LEAST_RECORD_BYTES = 64
+"""A record counts at least so much; a stream of the user's own may not say how large its pages are."""
+
+
+def _read(read: Callable[[], RecordPage]) -> RecordPage:
+    return read()
+
+
+@frozen(kw_only=True)
+class ShardSource:
+    """Where the pages of one shard come from. Blocks; runs in the fetch pool."""
+
+    stream_api: StreamApi
+    stream_id: str
+    shard_id: str
+    limit: int
+    measured: Callable[[Callable[[], RecordPage]], RecordPage] = _read
+    """Does a read, and may count and time it."""
+
+    def read(self, position: Position) -> RecordPage:
+        """The page at a position; raises what ``StreamApi`` raises."""
+        return self.measured(partial(self._page, position))
+
+    def _page(self, position: Position) -> RecordPage:
+        if position.is_iterator:
+            return self.stream_api.get_stream_record(position.text, self.limit)
+        iterator = self.stream_api.get_shard_iterator(self.stream_id, self.shard_id)
+        return self.stream_api.get_stream_record(iterator, self.limit)
+
+
+@define(eq=False)
+class Reading:
+    """One read: queued in the fetch pool, then running, then over."""
+
+    start: Position
+    queued_at: float
+    claim: Claim | None = None
+    """Bytes set aside, if it reads ahead."""
+    started_at: float | None = None
+    """Set by the fetch thread, as is ``thread_id``."""
+    thread_id: int | None = None
+
+
+@frozen
+class _AheadPage:
+    start: Position
+    page: RecordPage
+    claim: Claim
+
+
+@frozen
+class _Asked:
+    came: Callable[[RecordPage], None]
+    failed: Callable[[Exception], None]
 
 
 class DataFetcher:
-    """Where reading of one shard stands.
+    """Where reading of one shard stands. Owner thread only; at most one read of the shard is under way.
 
-    The position moves only by ``advance`` and ``restart_at_oldest``, which the owner thread calls; a checkpoint never
-    moves it. So a page that was not accepted is read again as it was.
+    The position moves only by ``advance`` and ``restart_at_oldest``, never by a checkpoint or by reading ahead, so a
+    page that was not accepted can be read again as it was. ``fetch`` answers with the page at the position. Whether it
+    was read ahead makes no difference: it is what a read at that position gave.
     """
 
-    def __init__(self, stream_api: StreamApi, stream_id: str, shard_id: str, position: Position, limit: int) -> None:
-        self._stream_api = stream_api
-        self._stream_id = stream_id
-        self._shard_id = shard_id
-        self._limit = limit
+    def __init__(
+        self,
+        source: ShardSource,
+        position: Position,
+        *,
+        loop: OwnerLoop,
+        pool: Executor,
+        budget: PrefetchBudget,
+        most_ahead_bytes: int,
+    ) -> None:
+        self._source = source
+        self._loop = loop
+        self._pool = pool
+        self._budget = budget
+        self._most_ahead_bytes = most_ahead_bytes
+        self._asked: _Asked | None = None
+        self._pages: deque[_AheadPage] = deque()
+        self._ahead_end: Position | None = None
+        self._question: Claim | None = None
+        self._largest_bytes = 0
+        self._last_had_records = True
+        self._is_catching_up = False
         self.position = position
+        self.reading: Reading | None = None
+        """The read under way, for whoever watches how long it takes."""
 
-    def read(self) -> RecordPage:
-        """One page at the position, which stays where it is. Runs in a pool; raises what ``StreamApi`` raises."""
-        return self._stream_api.get_stream_record(self._iterator(), self._limit)
+    # --- what the consumer asks ----------------------------------------------------------------------------------
+
+    def fetch(self, came: Callable[[RecordPage], None], failed: Callable[[Exception], None]) -> None:
+        """Call one of the two with the page at the position, or with what ``StreamApi`` raised.
+
+        At once if the page was read ahead. Nothing is called if ``discard`` comes before.
+        """
+        if self._pages and self._pages[0].start == self.position:
+            found = self._pages.popleft()
+            found.claim.release()
+            self._hand_out(found.page, came)
+            return
+        if self.reading is None or self.reading.start != self.position:
+            self.discard()
+            self._begin(Reading(self.position, self._loop.now()))
+        self._asked = _Asked(came, failed)
+
+    def read_ahead(self, page: RecordPage) -> None:
+        """While this page is processed, read what follows it, up to the limits.
+
+        A page that came alone, after an answer without records, is taken for the newest there is: nothing is read
+        behind it, so that an idle shard costs no more requests than without.
+        """
+        if self._pages and self._pages[0].start != page.next_position:
+            self.discard()
+        if self._is_catching_up and self._most_ahead_bytes and page.may_more_record is not False:
+            self._ahead_end = self._pages[-1].page.next_position if self._pages else page.next_position
+            self._go_on()
 
     def advance(self, page: RecordPage) -> None:
         """Continue behind a page that was accepted."""
@@ -30,10 +140,103 @@ class DataFetcher:
 
     def restart_at_oldest(self) -> None:
         """Continue at the oldest record that is left, giving up what lies before it."""
+        self.discard()
         self.position = Position.TRIM_HORIZON
 
-    def _iterator(self) -> str:
-        position = self.position
-        if position.is_iterator:
-            return position.text
-        return self._stream_api.get_shard_iterator(self._stream_id, self._shard_id)
+    def discard(self) -> None:
+        """Forget what was read ahead and what was asked for; the position stays."""
+        self._asked = None
+        self._ahead_end = None
+        claims = [entry.claim for entry in self._pages]
+        claims += [self._question] if self._question is not None else []
+        claims += [self.reading.claim] if self.reading is not None and self.reading.claim is not None else []
+        self._pages.clear()
+        self._question = self.reading = None
+        for claim in claims:
+            claim.release()
+
+    @property
+    def ahead_bytes(self) -> int:
+        """Size of what was read ahead."""
+        return sum(entry.claim.size_bytes for entry in self._pages)
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    def _begin(self, reading: Reading) -> None:
+        self.reading = reading
+        self._pool.submit(self._work, reading)
+
+    def _work(self, reading: Reading) -> None:
+        """In the fetch pool."""
+        reading.thread_id, reading.started_at = threading.get_ident(), self._loop.now()
+        try:
+            page = self._source.read(reading.start)
+        except Exception as error:
+            self._loop.post(partial(self._failed, reading, error))
+        else:
+            self._loop.post(partial(self._came, reading, page))
+
+    def _came(self, reading: Reading, page: RecordPage) -> None:
+        if reading is not self.reading:
+            return  # its claim, if any, was released when it was forgotten
+        self.reading = None
+        size_bytes = max(page.body_bytes, len(page.records) * LEAST_RECORD_BYTES)
+        self._largest_bytes = max(self._largest_bytes, size_bytes)
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            self._end_reading_ahead(reading)
+            self._hand_out(page, asked.came)
+        elif reading.claim is not None:
+            self._keep(page, reading.start, reading.claim, size_bytes)
+
+    def _failed(self, reading: Reading, error: Exception) -> None:
+        if reading is not self.reading:
+            return
+        self.reading = None
+        self._end_reading_ahead(reading)
+        asked, self._asked = self._asked, None
+        if asked is not None:
+            asked.failed(error)
+
+    def _hand_out(self, page: RecordPage, came: Callable[[RecordPage], None]) -> None:
+        is_full = len(page.records) >= self._source.limit
+        self._is_catching_up = bool(page.records) and (self._last_had_records or is_full)
+        self._last_had_records = bool(page.records)
+        came(page)
+
+    # --- reading ahead -------------------------------------------------------------------------------------------
+
+    def _go_on(self) -> None:
+        """Ask for room for one more page, unless something is under way or this shard has enough."""
+        end = self._ahead_end
+        if end is None or end.is_shard_end or self.reading is not None or self._question is not None:
+            return
+        own_bytes = self.ahead_bytes
+        if not own_bytes or own_bytes + self._largest_bytes <= self._most_ahead_bytes:
+            self._question = self._budget.claim(self._largest_bytes, own_bytes, self._granted_anywhere)
+
+    def _granted_anywhere(self, claim: Claim) -> None:
+        """In whichever thread gave the bytes back."""
+        self._loop.post(partial(self._granted, claim))
+
+    def _granted(self, claim: Claim) -> None:
+        if claim is self._question and self._ahead_end is not None:
+            self._question = None
+            self._begin(Reading(self._ahead_end, self._loop.now(), claim))
+
+    def _keep(self, page: RecordPage, start: Position, claim: Claim, size_bytes: int) -> None:
+        """A page without records is not kept: when its turn comes, there may be some."""
+        if not page.records and not page.next_position.is_shard_end:
+            self._last_had_records = False
+            self._ahead_end = None
+            claim.release()
+            return
+        claim.settle(size_bytes)
+        self._pages.append(_AheadPage(start, page, claim))
+        self._ahead_end = page.next_position
+        self._go_on()
+
+    def _end_reading_ahead(self, reading: Reading) -> None:
+        self._ahead_end = None
+        if reading.claim is not None:
+            reading.claim.release()

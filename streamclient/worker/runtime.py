@@ -11,12 +11,15 @@ from concurrent.futures import Executor
 
 from attrs import field, frozen
 
-from streamclient.worker.pools import DaemonPool
+from streamclient.pools import DaemonPool
 from streamclient.worker.scheduling import Job, Schedule, start_schedule
 
 
 def wall_micros() -> int:
-    """Microseconds since 1970 by this machine's clock; only ever sent to the service, never compared."""
+    """Microseconds since 1970 by this machine's clock.
+
+    Never compared with another machine's, except where somebody names a time: a pause ends by it.
+    """
     return time.time_ns() // 1_000
 
 

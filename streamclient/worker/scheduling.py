@@ -8,8 +8,10 @@ monotonic clock and does not wait for a tick that is overdue.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Any, Protocol
 
 from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_MISSED
@@ -66,6 +68,40 @@ class SchedulerSchedule:
         """Start no job any more, and wait for those that run."""
         if self._scheduler.running:
             self._scheduler.shutdown(wait=True)
+
+
+class SharedSchedule:
+    """The jobs of several owners on one schedule: jobs of one name, which have one interval, run together.
+
+    Thread-safe. Nothing runs before the first owner joins.
+    """
+
+    def __init__(self, start: Callable[[Sequence[Job]], Schedule]) -> None:
+        self._start = start
+        self._lock = threading.Lock()
+        self._functions: dict[str, list[Callable[[], object]]] = {}
+        self._schedule: Schedule | None = None
+
+    def join(self, jobs: Sequence[Job]) -> None:
+        """Run these too from now on, each at once for the first time."""
+        with self._lock:
+            for job in jobs:
+                self._functions.setdefault(job.name, []).append(job.function)
+            if self._schedule is None:
+                run = [Job(job.name, job.interval_millis, partial(self._run, job.name)) for job in jobs]
+                self._schedule = self._start(run)
+                return
+        for job in jobs:
+            job.function()
+
+    def stop(self) -> None:
+        """Start no job any more, and wait for those that run."""
+        if self._schedule is not None:
+            self._schedule.stop()
+
+    def _run(self, name: str) -> None:
+        for function in tuple(self._functions[name]):
+            function()
 
 
 def start_schedule(jobs: Sequence[Job]) -> Schedule:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from functools import partial
+from typing import Any, TypeVar
 
 from attrs import evolve, frozen
 
 from streamclient.core import leases as rule
 from streamclient.core.events import (
+    EpochDrawn,
+    EpochUndrawn,
     Event,
     ResolveAndCreate,
     RowReadBack,
@@ -18,20 +21,33 @@ from streamclient.core.events import (
     RowUnreadable,
     ShardsListed,
     ShardsUnlistable,
+    SignalsRead,
+    SignalsUnreadable,
+    WakesSent,
+    WorkerWriteAnswered,
     WriteAnswered,
 )
 from streamclient.core.leases import LeaseWrite, WriteKind, WriteOutcome
+from streamclient.core.membership import WorkerWrite, WorkerWriteKind
 from streamclient.errors import StreamClientException
-from streamclient.lease.store import LeaseStore, WriteAnswer
+from streamclient.lease.store import LeaseStore, WorkerDirectory, WriteAnswer
 from streamclient.stream.api import StreamApi
 from streamclient.worker.loop import OwnerLoop
+
+Each = TypeVar("Each")
 
 RENEWALS_PER_REQUEST = 200
 """What one BatchWriteRow may hold."""
 
+HEARTBEATS = (WriteKind.RENEW, WorkerWriteKind.BEAT)
+"""Writes that go out together, before and apart from the others."""
+
 OTHER_WRITES_PER_REQUEST = 50
 """Takes, checkpoints and hand-overs go out in smaller groups, side by side: a lease manager that makes one request per
 write still answers each within a second or so."""
+
+DRAWS_PER_REQUEST = 100
+"""What one BatchGetRow may hold."""
 
 
 @frozen(kw_only=True)
@@ -45,16 +61,29 @@ class ServiceCalls:
 
     stream_id: str
     store: LeaseStore
+    directory: WorkerDirectory | None = None
+    """The worker rows of the store, if it keeps any."""
     stream_api: StreamApi
     loop: OwnerLoop
     status_pool: Executor
     """For the status table and the list of shards; reading records never keeps it busy."""
     fetch_pool: Executor
     emit: Callable[[Event], None]
+    wall_micros: Callable[[], int]
 
     def read_rows(self) -> None:
         """Scan the status table."""
-        self._read(lambda: RowsRead(tuple(self.store.list_leases())), RowsUnreadable)
+        self._read(self._scanned, RowsUnreadable)
+
+    def read_signals(self, worker_ids: tuple[str, ...]) -> None:
+        """Read some rows of workers."""
+        directory = self.directory
+        if directory is not None:
+            self._read(lambda: SignalsRead(worker_ids, tuple(directory.read_workers(worker_ids))), SignalsUnreadable)
+
+    def wake_workers(self, worker_ids: tuple[str, ...]) -> None:
+        """Have other workers scan."""
+        self._read(partial(self._woken, worker_ids), partial(WakesSent, worker_ids))
 
     def read_row(self, lease_key: str) -> None:
         """Read one row of the status table."""
@@ -62,20 +91,42 @@ class ServiceCalls:
 
     def list_shards(self) -> None:
         """Read the complete list of shards."""
-        self._read(
-            lambda: ShardsListed(tuple(self.stream_api.describe_stream(self.stream_id).shards)), ShardsUnlistable
-        )
+        self._read(self._described, ShardsUnlistable)
 
-    def write(self, writes: Sequence[LeaseWrite]) -> None:
-        """Send writes of different rows, renewals together and the others together."""
-        renewals = [write for write in writes if write.kind is WriteKind.RENEW]
-        others = [write for write in writes if write.kind is not WriteKind.RENEW]
+    def write(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> None:
+        """Send writes of different rows, heartbeats together and the others together."""
+        renewals = [write for write in writes if write.kind in HEARTBEATS]
+        others = [write for write in writes if write.kind not in HEARTBEATS]
         for group in [*_groups(renewals, RENEWALS_PER_REQUEST), *_groups(others, OTHER_WRITES_PER_REQUEST)]:
             self.status_pool.submit(self._send, group)
+
+    def draw_epochs(self, lease_keys: Sequence[str]) -> None:
+        """Draw epochs for different leases, many with one request."""
+        for group in _groups(lease_keys, DRAWS_PER_REQUEST):
+            self.status_pool.submit(self._draw, group)
+
+    def forget_epochs(self, lease_keys: Sequence[str]) -> None:
+        """Drop the epochs of shards that left the stream."""
+        self.status_pool.submit(self.store.forget_epochs, lease_keys)
 
     def resolve_and_create(self, command: ResolveAndCreate) -> None:
         """Look the first checkpoint up, then create the row with it."""
         self.fetch_pool.submit(self._resolve, command)
+
+    def _scanned(self) -> RowsRead:
+        # Leases first: that a worker was killed says something about leases that were read before.
+        rows = tuple(self.store.list_leases())
+        workers = None if self.directory is None else tuple(self.directory.list_workers())
+        return RowsRead(rows, self.wall_micros(), workers)
+
+    def _woken(self, worker_ids: tuple[str, ...]) -> WakesSent:
+        if self.directory is not None:
+            self.directory.wake(worker_ids)
+        return WakesSent(worker_ids)
+
+    def _described(self) -> ShardsListed:
+        stream = self.stream_api.describe_stream(self.stream_id)
+        return ShardsListed(tuple(stream.shards), stream.expiration_time_hours)
 
     def _read(self, read: Callable[[], Event], failed: Callable[[Exception], Event]) -> None:
         def call() -> None:
@@ -87,15 +138,34 @@ class ServiceCalls:
 
         self.status_pool.submit(call)
 
-    def _send(self, writes: Sequence[LeaseWrite]) -> None:
+    def _send(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> None:
         # Before the request leaves: from then on a lease is valid, whatever the answer's delay.
         sent_at = self.loop.now()
-        answers = _answers(self.store, writes)
+        answers = _answers(self.directory or self.store, writes)
         self.loop.post(partial(self._report, writes, answers, sent_at))
 
-    def _report(self, writes: Sequence[LeaseWrite], answers: Sequence[WriteAnswer], sent_at: float) -> None:
+    def _report(
+        self, writes: Sequence[LeaseWrite | WorkerWrite], answers: Sequence[WriteAnswer], sent_at: float
+    ) -> None:
         for write, answer in zip(writes, answers, strict=True):
-            self.emit(WriteAnswered(write, answer.outcome, sent_at, answer.error))
+            if isinstance(write, WorkerWrite):
+                self.emit(WorkerWriteAnswered(write, answer.outcome, sent_at, answer.error))
+            else:
+                self.emit(WriteAnswered(write, answer.outcome, sent_at, answer.error))
+
+    def _draw(self, lease_keys: Sequence[str]) -> None:
+        try:
+            drawn = list(self.store.draw_epochs(lease_keys))
+        except Exception as error:
+            drawn = [error] * len(lease_keys)
+        if len(drawn) != len(lease_keys):
+            mistake = StreamClientException(f"draw_epochs gave {len(drawn)} answers for {len(lease_keys)} leases")
+            drawn = [mistake] * len(lease_keys)
+        self.loop.post(partial(self._report_drawn, lease_keys, drawn))
+
+    def _report_drawn(self, lease_keys: Sequence[str], drawn: Sequence[int | Exception]) -> None:
+        for key, epoch in zip(lease_keys, drawn, strict=True):
+            self.emit(EpochUndrawn(key, epoch) if isinstance(epoch, Exception) else EpochDrawn(key, epoch))
 
     def _resolve(self, command: ResolveAndCreate) -> None:
         lease, sent_at = command.lease, self.loop.now()
@@ -108,14 +178,14 @@ class ServiceCalls:
             self.loop.post(partial(self.write, [rule.create(evolve(lease, checkpoint=iterator))]))
 
 
-def _groups(writes: Sequence[LeaseWrite], size: int) -> Iterable[Sequence[LeaseWrite]]:
-    return (writes[start : start + size] for start in range(0, len(writes), size))
+def _groups(each: Sequence[Each], size: int) -> Iterable[Sequence[Each]]:
+    return (each[start : start + size] for start in range(0, len(each), size))
 
 
-def _answers(store: LeaseStore, writes: Sequence[LeaseWrite]) -> Sequence[WriteAnswer]:
+def _answers(store: Any, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence[WriteAnswer]:
     """One answer per write, also from a store that breaks its promise never to raise."""
     try:
-        answers = store.write_many(writes)
+        answers: Sequence[WriteAnswer] = store.write_many(writes)
     except Exception as error:
         return [WriteAnswer(WriteOutcome.UNCERTAIN, error)] * len(writes)
     if len(answers) == len(writes):

@@ -7,7 +7,14 @@ from collections.abc import Callable, Sequence
 
 from streamclient.errors import ConfigurationError
 from streamclient.interfaces import IRecordProcessor, IShutdownMarker
-from streamclient.model import InitializationInput, ProcessRecordsInput, ShardInfo, ShutdownInput, ShutdownReason
+from streamclient.model import (
+    InitializationInput,
+    PendingCheckpoint,
+    ProcessRecordsInput,
+    ShardInfo,
+    ShutdownInput,
+    ShutdownReason,
+)
 from streamclient.records import StreamRecord
 from streamclient.worker.checkpointer import RecordProcessorCheckpointer
 
@@ -47,9 +54,12 @@ class ProcessorSession:
         make: Callable[[], IRecordProcessor],
         checkpointer: RecordProcessorCheckpointer,
         marker: ShutdownMarker,
+        *,
+        pending: PendingCheckpoint | None = None,
     ) -> None:
         self._shard_info = shard_info
         self._initial = initial
+        self.pending = pending
         self._make = make
         self._marker = marker
         self.checkpointer = checkpointer
@@ -58,7 +68,9 @@ class ProcessorSession:
     def initialize(self) -> None:
         """Make the processor and initialise it."""
         self.processor = checked_processor(self._make())
-        self.processor.initialize(InitializationInput(self._shard_info, self._initial, self.checkpointer, self._marker))
+        self.processor.initialize(
+            InitializationInput(self._shard_info, self._initial, self.checkpointer, self._marker, self.pending)
+        )
 
     def process(self, records: Sequence[StreamRecord]) -> None:
         """Hand over one batch."""

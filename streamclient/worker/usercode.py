@@ -1,11 +1,8 @@
-"""Runs user code in the user's executor, and watches how long it takes."""
+"""Runs user code in the user's executor."""
 
 from __future__ import annotations
 
-import logging
-import sys
 import threading
-import traceback
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from functools import partial
@@ -13,23 +10,17 @@ from functools import partial
 from streamclient.errors import StreamClientException
 from streamclient.worker.loop import OwnerLoop
 
-_log = logging.getLogger(__name__)
-
 Done = Callable[[BaseException | None], None]
 """Called in the owner thread with what the call raised, or ``None``."""
-
-NOTABLE_QUEUEING_SECONDS = 1.0
-"""A call that waits longer than this for a thread of the executor is named in the shard's status."""
 
 
 class UserCall:
     """One call into user code: queued, then running, then finished."""
 
-    def __init__(self, name: str, shard_id: str, queued_at: float, warn_after_seconds: float) -> None:
+    def __init__(self, name: str, shard_id: str, queued_at: float) -> None:
         self.name = name
         self.shard_id = shard_id
         self.queued_at = queued_at
-        self.warn_after_seconds = warn_after_seconds
         self.started_at: float | None = None
         self.thread_id: int | None = None
         self.future: Future[None] | None = None
@@ -45,59 +36,33 @@ class UserCall:
         """How long user code has been running; 0.0 while the call waits for a thread."""
         return 0.0 if self.started_at is None else max(0.0, now - self.started_at)
 
-    def delay_reason(self, now: float) -> str:
-        """Why the shard waits for this call, if that is worth telling."""
-        if self.started_at is None:
-            waited = now - self.queued_at
-            if waited < NOTABLE_QUEUEING_SECONDS:
-                return ""
-            return f"{self.name} has waited {waited:.0f} s for a free thread of the executor"
-        running = self.running_seconds(now)
-        return f"{self.name} has been running for {running:.0f} s" if running >= self.warn_after_seconds else ""
-
 
 class UserCode:
-    """Submits calls, reports their end to the owner, and logs the stack of slow ones.
+    """Submits calls, and reports their end to the owner.
 
     Owner thread, except ``is_inside``. Nothing in a call waits for another call, so an executor with a single thread is
     slow but never stuck.
     """
 
-    def __init__(self, executor: Executor, loop: OwnerLoop, slow_millis: int) -> None:
+    def __init__(self, executor: Executor, loop: OwnerLoop) -> None:
         self._executor = executor
         self._loop = loop
-        self._slow_seconds = slow_millis / 1_000
-        self._next_warning: dict[UserCall, float] = {}
         self._threads: set[int] = set()
 
     def run(self, name: str, shard_id: str, function: Callable[[], None], done: Done) -> UserCall:
         """Run a function in the executor; ``done`` follows in the owner thread, always, unless it is cancelled."""
-        call = UserCall(name, shard_id, self._loop.now(), self._slow_seconds)
-        self._next_warning[call] = self._slow_seconds
+        call = UserCall(name, shard_id, self._loop.now())
         try:
             call.future = self._executor.submit(self._execute, call, function, done)
         except Exception as error:
-            self._loop.call_later(0.0, partial(self._finish, call, done, _never_ran(call, error)))
+            self._loop.call_later(0.0, partial(done, _never_ran(call, error)))
         else:
             call.future.add_done_callback(partial(self._check_that_it_ran, call, done))
         return call
 
-    def forget(self, call: UserCall) -> None:
-        """A call was cancelled."""
-        self._next_warning.pop(call, None)
-
     def is_inside(self) -> bool:
         """Whether the calling thread is running user code of this worker."""
         return threading.get_ident() in self._threads
-
-    def warn_about_slow_calls(self) -> None:
-        """Log calls over the limit with the stack of their thread, again at each doubling."""
-        now = self._loop.now()
-        for call, limit in list(self._next_warning.items()):
-            elapsed = call.running_seconds(now) if call.started_at is not None else now - call.queued_at
-            if elapsed >= limit:
-                self._next_warning[call] = 2 * elapsed
-                _warn(call, elapsed)
 
     def _execute(self, call: UserCall, function: Callable[[], None], done: Done) -> None:
         if self._loop.is_inside:
@@ -113,17 +78,13 @@ class UserCode:
             error = raised
         finally:
             self._threads.discard(me)
-        self._loop.post(partial(self._finish, call, done, error))
+        self._loop.post(partial(done, error))
 
     def _check_that_it_ran(self, call: UserCall, done: Done, future: Future[None]) -> None:
         """Notice a call that the executor gave up: cancelled, or lost with a broken pool. Any thread."""
         if call.started_at is None and not call.is_taken_back:
             why = None if future.cancelled() else future.exception()
-            self._loop.post(partial(self._finish, call, done, _never_ran(call, why)))
-
-    def _finish(self, call: UserCall, done: Done, error: BaseException | None) -> None:
-        self.forget(call)
-        done(error)
+            self._loop.post(partial(done, _never_ran(call, why)))
 
 
 def _never_ran(call: UserCall, why: BaseException | None) -> StreamClientException:
@@ -131,14 +92,3 @@ def _never_ran(call: UserCall, why: BaseException | None) -> StreamClientExcepti
     error = StreamClientException(f"the executor did not run {call.name} for shard {call.shard_id}: {reason}")
     error.__cause__ = why
     return error
-
-
-def _warn(call: UserCall, elapsed: float) -> None:
-    frame = None if call.thread_id is None else sys._current_frames().get(call.thread_id)
-    if frame is None:
-        _log.warning(
-            "shard %s: %s has waited %.1f s for a free thread of the executor", call.shard_id, call.name, elapsed
-        )
-        return
-    stack = "".join(traceback.format_stack(frame))
-    _log.warning("shard %s: %s has been running for %.1f s, now at:\n%s", call.shard_id, call.name, elapsed, stack)

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from types import TracebackType
-from typing import Any
 
 from streamclient.config import ClientConfig, StreamConfig
+from streamclient.core import events
 from streamclient.errors import ConfigurationError, StreamClientException
 from streamclient.interfaces import ILeaseManager, IRecordProcessor, RecordProcessorFactory
-from streamclient.lease.store import as_lease_store
-from streamclient.model import ShardStatus, WorkerStatus
+from streamclient.model import ShardStatus, TrimmedRange, WorkerStatus
 from streamclient.stream.api import StreamApi
-from streamclient.worker.assembly import Ingredients, Machinery
+from streamclient.worker.assembly import Machinery, SharedParts
 from streamclient.worker.health import WorkerHealth
 from streamclient.worker.runtime import Runtime
-from streamclient.worker.startup import Persistence, StoppedEarly, find_stream_id, prepare_lease_table
+from streamclient.worker.stream_run import StreamRun
 
 _log = logging.getLogger(__name__)
 
@@ -31,20 +30,25 @@ STATUS_SECONDS = 10.0
 
 
 class Worker:
-    """Consumes the stream of one table, sharing its shards with all workers on the same status table.
+    """Consumes the streams of one or more tables, sharing their shards with all workers on the same status tables.
 
     ``run()`` blocks in the calling thread until ``shutdown()``; or use the worker as a context manager, which runs it
-    in a thread. A worker runs once. Making one calls nobody: the stream and the status table are looked up by ``run``.
+    in a thread. A worker runs once. Making one calls nobody: streams and status tables are looked up by ``run``.
+
+    Several streams share the threads, the executor and the limits of the worker, and nothing else: a stream that cannot
+    be read does not disturb the others.
 
     Args:
         worker_identifier: name of this worker; unique among all that run at the same time, in every language.
         client_config: how to behave.
-        stream_config: what to read.
-        record_processor_factory: makes one processor per shard; an ``IRecordProcessorFactory`` or any callable.
+        stream_config: what to read; or several of these, each with another ``name``.
+        record_processor_factory: makes one processor per shard; an ``IRecordProcessorFactory`` or any callable. May be
+            ``None`` if each ``StreamConfig`` has its own.
         executor: runs all user code. It needs threads of its own; with few of them shards take turns, but nothing gets
             stuck. Without one, the worker makes threads as needed. An executor that is given is not shut down.
-        lease_manager: keeps the leases; by default in the status table.
-        stream_api: reads the stream; by default over the client of ``stream_config``.
+        lease_manager: keeps the leases of the one stream; with several, each ``StreamConfig`` may have its own. By
+            default leases are kept in the status table.
+        stream_api: reads all streams; by default each over the client of its ``StreamConfig``.
         runtime: clocks and threads, for tests.
 
     Raises:
@@ -55,8 +59,8 @@ class Worker:
         self,
         worker_identifier: str,
         client_config: ClientConfig,
-        stream_config: StreamConfig,
-        record_processor_factory: RecordProcessorFactory,
+        stream_config: StreamConfig | Sequence[StreamConfig],
+        record_processor_factory: RecordProcessorFactory | None = None,
         executor: Executor | None = None,
         lease_manager: ILeaseManager | None = None,
         *,
@@ -67,48 +71,48 @@ class Worker:
         if not worker_identifier:
             raise ConfigurationError("worker_identifier must be a non-empty string, not ''")
         _check("client_config", client_config, ClientConfig)
-        _check("stream_config", stream_config, StreamConfig)
+        configs = _checked_streams(stream_config, lease_manager)
         if executor is not None and not callable(getattr(executor, "submit", None)):
             raise ConfigurationError(f"executor must be a concurrent.futures.Executor or None, not {executor!r}")
-        if lease_manager is not None and not callable(getattr(lease_manager, "list_leases", None)):
-            raise ConfigurationError(f"lease_manager must be an ILeaseManager or None, not {lease_manager!r}")
         self._identifier = worker_identifier
         self._client_config = client_config
-        self._stream_config = stream_config
-        self._make_processor = _processor_maker(record_processor_factory)
+        self._streams = {
+            config.name: StreamRun(
+                worker_identifier,
+                config,
+                _processor_maker(config.record_processor_factory or record_processor_factory),
+                _checked_manager(config.lease_manager or lease_manager),
+                stream_api,
+            )
+            for config in configs
+        }
         self._executor = executor
-        self._lease_manager = lease_manager
-        self._stream_api = stream_api
         self._runtime = runtime or Runtime()
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._ended = threading.Event()
         self._run_thread: int | None = None
         self._thread: threading.Thread | None = None
-        self._machinery: Machinery | None = None
-        self._exception: BaseException | None = None
 
     # --- running -------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Consume until ``shutdown()``; then return.
 
-        Trouble with the service is waited out, however long. Returns early, with ``worker_status`` ERROR and the error
-        in ``exception``, if a setting or permission is wrong, or this package has a fault. ``KeyboardInterrupt`` in
-        this thread shuts the worker down in order and is raised again afterwards.
+        Trouble with the service is waited out, however long. A stream ends early, with its error in ``exception``, if a
+        setting or permission is wrong, or this package has a fault; the others go on, and when none is left this
+        returns. ``KeyboardInterrupt`` in this thread shuts the worker down in order and is raised again afterwards; a
+        second one ends it at once.
 
         Raises:
             StreamClientException: the worker was run or shut down before; that does not disturb a run under way.
         """
         self._begin()
+        shared = self._make_shared()
         try:
-            self._run()
-        except StoppedEarly:
-            _log.info("worker %s was stopped before it began", self._identifier)
-        except Exception as error:
-            self._exception = error
-            _log.error("worker %s ends: %s", self._identifier, error, exc_info=error)
+            self._run_streams(shared)
         finally:
+            shared.close()
             self._ended.set()
             _log.info("worker %s has ended", self._identifier)
 
@@ -125,16 +129,15 @@ class Worker:
             self._stop.set()
             if self._run_thread is None:
                 self._ended.set()
-            machinery = self._machinery
-        if machinery is not None:
-            machinery.coordinator.request_stop()
-        if wait and not self._is_own_thread(machinery):
+        for stream in self._streams.values():
+            stream.request_stop()
+        if wait and not self._is_own_thread():
             self._ended.wait(self._client_config.shutdown_timeout_millis / 1_000 + SHUTDOWN_GRACE_SECONDS)
         return self._ended.is_set()
 
     def __enter__(self) -> Worker:
         """Run in a thread of its own."""
-        self._thread = threading.Thread(target=self.run, name=f"{self._identifier}-owner", daemon=True)
+        self._thread = threading.Thread(target=self.run, name=f"{self._identifier}-run", daemon=True)
         self._thread.start()
         return self
 
@@ -145,6 +148,58 @@ class Worker:
         if self.shutdown() and self._thread is not None:
             self._thread.join(SHUTDOWN_GRACE_SECONDS)
 
+    # --- holding still -------------------------------------------------------------------------------------------
+
+    def pause(self, shard_id: str | None = None, *, reason: str = "no reason given") -> None:
+        """Stop reading one shard, or everything, and keep the leases. Any thread; returns at once.
+
+        A batch that is being processed is finished, the processor gets ``shutdown(PAUSED)``, and the shard's status
+        says who paused it and why. Before ``run`` it means: start paused. A shard that is paused by id is named as in
+        ``shard_statuses``.
+
+        Raises:
+            ConfigurationError: with several streams, the shard id does not begin with the name of one.
+            StreamClientException: the worker has ended.
+        """
+        self._send(shard_id, lambda key: events.PauseRequested(key, reason))
+
+    def resume(self, shard_id: str | None = None) -> None:
+        """Undo ``pause`` with the same argument: read on from the stored checkpoint. Any thread; returns at once.
+
+        An operator's pause in the lease's row stays. Errors as in ``pause``.
+        """
+        self._send(shard_id, events.ResumeRequested)
+
+    def accept_loss(self, shard_id: str) -> TrimmedRange:
+        """Let a shard that stopped because records were lost go on with the oldest record that is left. Any thread.
+
+        Without it the shard stays stopped, on this worker and, found anew, on any other. The shard is named as in
+        ``shard_statuses``, where ``lost`` says what there is to accept.
+
+        Returns:
+            What is given up.
+
+        Raises:
+            ConfigurationError: with several streams, the shard id does not begin with the name of one.
+            StreamClientException: the shard is not held here, or has not stopped for a loss.
+        """
+        stream, lease_key = self._place_of(shard_id)
+        answered = threading.Event()
+        found: list[TrimmedRange | None] = []
+
+        def reply(lost: TrimmedRange | None) -> None:
+            found.append(lost)
+            answered.set()
+
+        stream.accept_loss(lease_key, reply)
+        self._runtime.wait(answered, STATUS_SECONDS)
+        lost = found[0] if found else None
+        if lost is None:
+            raise StreamClientException(
+                f"shard {shard_id} has no loss to accept on worker {self._identifier}: see shard_statuses()"
+            )
+        return lost
+
     # --- looking in ----------------------------------------------------------------------------------------------
 
     @property
@@ -154,48 +209,47 @@ class Worker:
 
     @property
     def worker_status(self) -> WorkerStatus:
-        """ERROR once it failed; RUNNING from ``run()`` until that returns; SHUTDOWN afterwards. Any thread."""
-        if self._exception is not None:
-            return WorkerStatus.ERROR
+        """RUNNING from ``run()`` until that returns; then ERROR if a stream failed, else SHUTDOWN. Any thread."""
         if self._ended.is_set():
-            return WorkerStatus.SHUTDOWN
+            return WorkerStatus.SHUTDOWN if self.exception is None else WorkerStatus.ERROR
         return WorkerStatus.NOT_RUNNING if self._run_thread is None else WorkerStatus.RUNNING
 
     @property
     def exception(self) -> BaseException | None:
-        """What made the worker fail, if anything did."""
-        return self._exception
+        """What made a stream fail, if anything did; with several, ``exceptions`` says which. Any thread."""
+        return next(iter(self.exceptions.values()), None)
+
+    @property
+    def exceptions(self) -> Mapping[str, BaseException]:
+        """What made streams fail, by the name of the stream. Any thread."""
+        return {name: stream.exception for name, stream in self._streams.items() if stream.exception is not None}
 
     @property
     def health(self) -> WorkerHealth:
-        """Whether scans and heartbeats get through. An unhealthy worker goes on trying. Any thread."""
-        machinery = self._machinery
-        return WorkerHealth(is_healthy=True) if machinery is None else machinery.coordinator.health
+        """Whether every stream is read, and scans and heartbeats get through. Any thread.
+
+        An unhealthy worker goes on trying; only a stream that failed does not come back.
+        """
+        judged = {name: stream.health for name, stream in self._streams.items()}
+        if len(judged) == 1:
+            return next(iter(judged.values()))
+        reasons = [f"stream {name}: {health.reason}" for name, health in judged.items() if not health.is_healthy]
+        return WorkerHealth(not reasons, "; ".join(reasons))
 
     def shard_statuses(self) -> Mapping[str, ShardStatus]:
         """Every held shard by id, with the named reason where it does not move; after the end, as it was last.
 
-        A shard whose lease is lost stays named until its processor has returned. Any thread.
+        With several streams the keys are ``<name of the stream>/<shard id>``. A shard whose lease is lost stays named
+        until its processor has returned. Any thread.
         """
-        machinery = self._machinery
-        if machinery is None:
-            return {}
-        answered = threading.Event()
         found: dict[str, ShardStatus] = {}
-
-        def reply(statuses: Mapping[str, ShardStatus]) -> None:
-            found.update(statuses)
-            answered.set()
-
-        machinery.coordinator.shard_statuses(reply)
-        while not self._runtime.wait(answered, STATUS_SECONDS):
-            if not self._ended.is_set():
-                raise StreamClientException(f"worker {self._identifier} did not answer within {STATUS_SECONDS:.0f} s")
-            machinery.coordinator.shard_statuses(reply)
+        for name, stream in self._streams.items():
+            prefix = "" if len(self._streams) == 1 else f"{name}/"
+            found.update((prefix + shard_id, status) for shard_id, status in self._statuses_of(stream).items())
         return found
 
     def __repr__(self) -> str:
-        return f"<Worker {self._identifier} of {self._stream_config.data_table_name}, {self.worker_status.value}>"
+        return f"<Worker {self._identifier} of {', '.join(self._streams)}, {self.worker_status.value}>"
 
     # --- inside --------------------------------------------------------------------------------------------------
 
@@ -207,46 +261,97 @@ class Worker:
                 )
             self._run_thread = threading.get_ident()
 
-    def _run(self) -> None:
-        machinery = self.prepare()
-        if self._stop.is_set():
-            machinery.coordinator.request_stop()
-        machinery.run()
+    def _make_shared(self) -> SharedParts:
+        return SharedParts(self._identifier, self._client_config, self._executor, self._runtime)
 
-    def prepare(self) -> Machinery:
-        """Look up stream and status table, and put the parts together; a step of ``run``."""
-        persistence = Persistence(self._stop, self._runtime.wait)
-        stream_api = self._stream_api or _default_stream_api(self._stream_config.client, self._stop)
-        table_name = self._stream_config.data_table_name
-        stream_id = persistence.do("looking up the stream", lambda: find_stream_id(stream_api, table_name))
-        manager = self._lease_manager or _default_lease_manager(self._stream_config, stream_id, self._client_config)
-        prepare_lease_table(manager, persistence)
-        machinery = Machinery(
-            Ingredients(
-                worker_identifier=self._identifier,
-                stream_id=stream_id,
-                client_config=self._client_config,
-                stream_config=self._stream_config,
-                store=as_lease_store(manager),
-                stream_api=stream_api,
-                make_processor=self._make_processor,
-                executor=self._executor,
-                runtime=self._runtime,
+    def prepare(self) -> list[Machinery]:
+        """What ``run`` starts with, for a test that runs the machinery itself: one for each stream, in order."""
+        shared = self._make_shared()
+        return [stream.prepare(shared, self._stop) for stream in self._streams.values()]
+
+    def _run_streams(self, shared: SharedParts) -> None:
+        """Each in a thread of its own, so that this one is free for interrupts."""
+        streams = self._streams.values()
+        try:
+            for stream in streams:
+                stream.start(shared, self._stop)
+            for stream in streams:
+                stream.wait()
+        except BaseException:
+            self.shutdown(wait=False)
+            for stream in streams:
+                stream.wait()
+            raise
+
+    def _statuses_of(self, stream: StreamRun) -> Mapping[str, ShardStatus]:
+        answered = threading.Event()
+        found: dict[str, ShardStatus] = {}
+
+        def reply(statuses: Mapping[str, ShardStatus]) -> None:
+            found.update(statuses)
+            answered.set()
+
+        stream.shard_statuses(reply)
+        while not self._runtime.wait(answered, STATUS_SECONDS):
+            if not self._ended.is_set():
+                raise StreamClientException(f"worker {self._identifier} did not answer within {STATUS_SECONDS:.0f} s")
+            stream.shard_statuses(reply)
+        return found
+
+    def _send(self, shard_id: str | None, make_event: Callable[[str | None], events.Event]) -> None:
+        if self._ended.is_set():
+            raise StreamClientException(f"worker {self._identifier} has ended")
+        if shard_id is None:
+            for stream in self._streams.values():
+                stream.send(make_event(None))
+        else:
+            stream, lease_key = self._place_of(shard_id)
+            stream.send(make_event(lease_key))
+
+    def _place_of(self, shard_id: str) -> tuple[StreamRun, str]:
+        """The stream of a shard that is named as in ``shard_statuses``, and the shard's own id."""
+        if len(self._streams) == 1:
+            return next(iter(self._streams.values())), shard_id
+        name, slash, lease_key = shard_id.partition("/")
+        if not slash or name not in self._streams:
+            raise ConfigurationError(
+                f"shard_id must be '<name of the stream>/<shard id>' as in shard_statuses(), with a name of "
+                f"{', '.join(self._streams)}, not {shard_id!r}"
             )
-        )
-        with self._lock:
-            self._machinery = machinery
-        _log.info("worker %s consumes stream %s", self._identifier, stream_id)
-        return machinery
+        return self._streams[name], lease_key
 
-    def _is_own_thread(self, machinery: Machinery | None) -> bool:
-        is_owner = self._run_thread == threading.get_ident()
-        return is_owner or (machinery is not None and machinery.user_code.is_inside())
+    def _is_own_thread(self) -> bool:
+        is_runner = self._run_thread == threading.get_ident()
+        return is_runner or any(stream.is_own_thread() for stream in self._streams.values())
 
 
 def _check(name: str, value: object, expected: type) -> None:
     if not isinstance(value, expected):
         raise ConfigurationError(f"{name} must be a {expected.__name__}, not {value!r}")
+
+
+def _checked_streams(given: object, lease_manager: object) -> Sequence[StreamConfig]:
+    """One or several settings, whose names tell them apart."""
+    if isinstance(given, StreamConfig):
+        return [given]
+    configs = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else []
+    if not configs or not all(isinstance(config, StreamConfig) for config in configs):
+        raise ConfigurationError(f"stream_config must be a StreamConfig or a sequence of some, not {given!r}")
+    names = [config.name for config in configs]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigurationError(f"several StreamConfigs have the name {', '.join(twice)}; give each another name=")
+    if len(configs) > 1 and lease_manager is not None:
+        raise ConfigurationError(
+            "lease_manager keeps the leases of one stream; with several, give each StreamConfig its own lease_manager="
+        )
+    return configs
+
+
+def _checked_manager(manager: ILeaseManager | None) -> ILeaseManager | None:
+    if manager is not None and not callable(getattr(manager, "list_leases", None)):
+        raise ConfigurationError(f"lease_manager must be an ILeaseManager or None, not {manager!r}")
+    return manager
 
 
 def _processor_maker(factory: object) -> Callable[[], IRecordProcessor]:
@@ -258,18 +363,3 @@ def _processor_maker(factory: object) -> Callable[[], IRecordProcessor]:
             f"not {factory!r}"
         )
     return maker
-
-
-# The SDK takes a third of a second to import; a worker on other stores does without it.
-
-
-def _default_stream_api(client: Any, stop: threading.Event) -> StreamApi:
-    from streamclient.stream.tablestore import TablestoreStreamApi  # noqa: PLC0415
-
-    return TablestoreStreamApi(client, stop=stop)
-
-
-def _default_lease_manager(config: StreamConfig, stream_id: str, client_config: ClientConfig) -> ILeaseManager:
-    from streamclient.lease.manager import LeaseManager  # noqa: PLC0415
-
-    return LeaseManager(config.client, config.status_table_name, stream_id, client_config)

@@ -36,6 +36,22 @@ def test_worker_rows_are_measured_for_shards_and_page_sizes() -> None:
 
 
 @pytest.mark.slow
+def test_flow_rows_are_measured_with_and_without() -> None:
+    names = [line.name for line in lines_of("flow")]
+
+    assert sum("nothing read ahead" in name for name in names) == 3
+    assert sum("key by key" in name for name in names) == 2
+
+
+@pytest.mark.slow
+def test_polling_rows_are_measured_for_rhythms_and_settings() -> None:
+    lines = run(["polling"], QUICK)
+
+    assert [line.ratio for line in lines[::3]] == [1.0] * 4
+    assert all("waited" in line.detail for line in lines[-3:])
+
+
+@pytest.mark.slow
 def test_lease_rows_stand_beside_what_is_calculated() -> None:
     measured, calculated = lines_of("leases")
 
@@ -43,6 +59,14 @@ def test_lease_rows_stand_beside_what_is_calculated() -> None:
     assert "calculated" in calculated.name
     # Ten leases: ten heartbeats a minute each, two scans per heartbeat, six shard syncs with a scan.
     assert calculated.figure == 10 * 10 + 2 * 10 + 6
+
+
+@pytest.mark.slow
+def test_metrics_rows_are_measured_with_and_without() -> None:
+    lines = lines_of("metrics")
+
+    assert [line.ratio for line in lines if line.name.endswith("no metrics")] == [1.0] * 4
+    assert len(lines) == 14
 
 
 @pytest.mark.slow

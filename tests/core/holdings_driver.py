@@ -28,6 +28,7 @@ class Driver:
     def __init__(self, *rows: Lease, name: str = "me", position: InitialPosition | None = None, **config: int) -> None:
         self.now = 100.0
         self.table = {lease.lease_key: lease for lease in rows}
+        self.epochs: dict[str, int] = {}
         self.log: list[events.Command] = []
         numbers = count(1)
         self.holdings = Holdings(
@@ -70,10 +71,24 @@ class Driver:
         outcome = self.land(write) if outcome is None else outcome
         return self.send(events.WriteAnswered(write, outcome, self.now if sent_at is None else sent_at))
 
+    def answer_and_read_back(self, write: LeaseWrite) -> list[events.Command]:
+        """A write gets no answer, and its row is read back as it is."""
+        self.answer(write, WriteOutcome.UNCERTAIN)
+        return self.read_back(write.lease_key)
+
+    def draw(self, key: str) -> list[events.Command]:
+        """Draw an epoch and answer with it."""
+        self.epochs[key] = self.epochs.get(key, 0) + 1
+        return self.send(events.EpochDrawn(key, self.epochs[key]))
+
     def read_back(self, key: str) -> list[events.Command]:
         return self.send(events.RowReadBack(key, self.table.get(key)))
 
-    def settle(self, commands: Iterable[events.Command]) -> list[events.Command]:
+    def settle_without_epochs(self, commands: Iterable[events.Command]) -> list[events.Command]:
+        """As ``settle``, but draw no epoch."""
+        return self.settle(commands, draws=False)
+
+    def settle(self, commands: Iterable[events.Command], *, draws: bool = True) -> list[events.Command]:
         """Carry out all writes and reads that commands ask for, until none is left; returns all commands."""
         pending, done = list(commands), []
         while pending:
@@ -83,6 +98,8 @@ class Driver:
                 pending += self.answer(command.write)
             elif isinstance(command, events.ReadRow):
                 pending += self.read_back(command.lease_key)
+            elif isinstance(command, events.DrawEpoch) and draws:
+                pending += self.draw(command.lease_key)
             elif isinstance(command, events.ReadRows):
                 pending += self.send(events.RowsRead(tuple(self.table[key] for key in sorted(self.table))))
         return done

@@ -20,7 +20,7 @@ from streamclient.core import events, leases
 from streamclient.core.events import CheckpointOutcome, ConsumerEnd
 from streamclient.core.holdings import Holdings
 from streamclient.core.leases import LeaseWrite, WriteKind, WriteOutcome
-from streamclient.model import InitialPosition, Lease, ShutdownReason
+from streamclient.model import InitialPosition, Lease, ShardInfo, ShutdownReason
 
 STREAM_ID = "stream"
 READ_SECONDS = 0.7
@@ -87,6 +87,7 @@ class World:
     config: ClientConfig = field(factory=ClientConfig)
     faults: Faults = CALM
     initial_position: InitialPosition = field(factory=InitialPosition.oldest)
+    has_worker_rows: bool = False
     is_table_reachable: bool = True
     is_vandalised: bool = False
     """Rows were deleted or reset from outside: progress may be repeated, so the laws about progress are off."""
@@ -95,6 +96,10 @@ class World:
     stream: SimulatedStream = field(factory=SimulatedStream)
     table: dict[str, Lease] = field(factory=dict)
     workers: dict[str, SimulatedWorker] = field(factory=dict)
+    epochs: dict[str, int] = field(factory=dict)
+    """The last one drawn by shard."""
+    started_epochs: dict[str, tuple[int, str]] = field(factory=dict)
+    """The greatest one that a consumer was started with, and at which worker, by shard."""
     reached: dict[str, int] = field(factory=dict)
     """Furthest stored position by shard."""
     stored_values: set[str] = field(factory=set)
@@ -140,6 +145,7 @@ class World:
             Random(self.rng.random()),
             new_identifier=self._new_identifier,
             wall_start_micros=int(self.now * 1_000_000) + 1,
+            has_worker_rows=self.has_worker_rows,
         )
         rate = 1 + self.rng.uniform(-CLOCK_DRIFT, CLOCK_DRIFT)
         worker = SimulatedWorker(name, holdings, self.rng.uniform(0, 1000), rate)
@@ -213,12 +219,22 @@ class World:
             events.ListShards: self._list_shards,
             events.WriteLease: self._write,
             events.ResolveAndCreate: self._resolve_and_create,
+            events.DrawEpoch: self._draw_epoch,
+            events.ForgetEpoch: lambda _, command: None,
             events.StartConsumer: self._start_consumer,
             events.StopConsumer: self._stop_consumer,
             events.AnswerCheckpoint: self._answer_checkpoint,
             events.Report: lambda _, report: self.reports.append(report),
+            **self.more_handlers(),
         }
         handlers[type(command)](worker, command)
+
+    def more_handlers(self) -> dict[type, Callable[[SimulatedWorker, events.Command], None]]:
+        return {}
+
+    def scanned(self, worker: SimulatedWorker, rows: tuple[Lease, ...]) -> None:
+        """The last row of a scan was read."""
+        self.after(self.delay(), partial(self.deliver, worker, events.RowsRead(rows)))
 
     def _read_rows(self, worker: SimulatedWorker, command: events.ReadRows) -> None:
         if not self.is_table_reachable or self.chance(self.faults.unreadable):
@@ -237,7 +253,7 @@ class World:
 
     def _scan_second_half(self, worker: SimulatedWorker, half: list[Lease], middle: str) -> None:
         rows = (*half, *(self.table[key] for key in sorted(self.table) if key >= middle))
-        self.after(self.delay(), partial(self.deliver, worker, events.RowsRead(rows)))
+        self.scanned(worker, rows)
 
     def _read_row(self, worker: SimulatedWorker, command: events.ReadRow) -> None:
         if not self.is_table_reachable or self.chance(self.faults.unreadable):
@@ -249,6 +265,23 @@ class World:
     def _look_up(self, worker: SimulatedWorker, lease_key: str) -> None:
         answer = events.RowReadBack(lease_key, self.table.get(lease_key))
         self.after(self.delay(), partial(self.deliver, worker, answer))
+
+    def _draw_epoch(self, worker: SimulatedWorker, command: events.DrawEpoch) -> None:
+        if not self.is_table_reachable or self.chance(self.faults.lost_request):
+            self._epoch_lost(worker, command.lease_key)
+        else:
+            self.after(self.delay(), partial(self._next_epoch, worker, command.lease_key))
+
+    def _next_epoch(self, worker: SimulatedWorker, lease_key: str) -> None:
+        self.epochs[lease_key] = epoch = self.epochs.get(lease_key, 0) + 1
+        if self.chance(self.faults.lost_answer):
+            self._epoch_lost(worker, lease_key)
+        else:
+            self.after(self.delay(), partial(self.deliver, worker, events.EpochDrawn(lease_key, epoch)))
+
+    def _epoch_lost(self, worker: SimulatedWorker, lease_key: str) -> None:
+        undrawn = events.EpochUndrawn(lease_key, TimeoutError("no answer"))
+        self.after(self.delay(), partial(self.deliver, worker, undrawn))
 
     def _list_shards(self, worker: SimulatedWorker, command: events.ListShards) -> None:
         self.after(self.delay(), partial(self._describe, worker))
@@ -310,6 +343,7 @@ class World:
         assert not running, f"{worker.name} starts {info} beside {running}"
         assert info.lease_identifier not in worker.consumers
         self._check_parents(info.shard_id)
+        self._check_epoch(worker, info)
         consumer = SimulatedConsumer(info.shard_id, info.lease_identifier, position_of(command.checkpoint))
         worker.consumers[consumer.identifier] = consumer
         self._next_round(worker, consumer)
@@ -393,11 +427,19 @@ class World:
             held = worker.holdings.held
             for consumer in worker.consumers.values():
                 lease = held.get(consumer.lease_key)
-                if lease is None or lease.identifier != consumer.identifier or lease.valid_until <= local:
+                if lease is None or lease.identifier != consumer.identifier:
+                    continue
+                if min(lease.valid_until, worker.holdings.session_valid_until) <= local:
                     continue
                 other = readers.setdefault(consumer.lease_key, worker.name)
                 assert other == worker.name, f"{consumer.lease_key} is read by {other} and {worker.name}"
         return readers
+
+    def _check_epoch(self, worker: SimulatedWorker, info: ShardInfo) -> None:
+        """Later acquisitions have greater epochs; only consumers of one acquisition share one."""
+        last, name = self.started_epochs.get(info.shard_id, (0, worker.name))
+        assert info.epoch > last or (info.epoch, worker.name) == (last, name), f"{worker.name} starts {info}: {last}"
+        self.started_epochs[info.shard_id] = info.epoch, worker.name
 
     def _check_parents(self, shard_id: str) -> None:
         """No child starts before its parents ended."""

@@ -41,16 +41,64 @@ def test_each_take_is_registered_by_itself() -> None:
     assert list(driver.holdings.held) == [first.lease_key]
 
 
-def test_take_whose_answer_was_lost_is_held_from_the_time_it_was_sent() -> None:
+def test_take_whose_answer_was_lost_is_repeated_and_held_from_the_time_that_one_was_sent() -> None:
+    """The row shows that some write of this worker moved it, not when."""
     driver = Driver(row("a"))
     (take,) = writes(driver.scan())
-    sent_at = driver.now
     driver.land(take)
     driver.now += 5
-    driver.answer(take, WriteOutcome.UNCERTAIN, sent_at)
+    driver.answer(take, WriteOutcome.UNCERTAIN, 100.0)
+    (again,) = writes(driver.read_back("a"))
+    assert not driver.holdings.held
+    driver.answer(again)
+
+    assert driver.table["a"] == row("a", "me", 2)
+    assert driver.holdings.held["a"].valid_until == pytest.approx(driver.now + 19)
+
+
+def test_late_write_of_an_earlier_tenancy_does_not_pass_for_a_take() -> None:
+    """Others count from when it landed, long before the take was sent."""
+    driver = reader()
+    driver.now += 6
+    (renewal,) = writes(driver.renew())
+    driver.answer(renewal, WriteOutcome.UNCERTAIN)
+    driver.send(events.RowUnreadable("a", TimeoutError()))
+    driver.now += 13
+    driver.send(events.Tick())
+    driver.stopped("a", identifier="t1")
+    driver.send(events.RowReadBack("a", driver.table["a"]))
+    driver.land(renewal)
+    landed_at, stale = driver.now, row("a", "me", 1, checkpoint="i1")
+    driver.now += 15
+    driver.send(events.TakeDue())
+    (take,) = writes(driver.send(events.RowsRead((stale,))))
+    driver.answer(take)
+    (again,) = writes(driver.read_back("a"))
+    assert not driver.holdings.held
+    driver.answer(again)
+
+    assert driver.table["a"].counter == 3
+    assert driver.holdings.held["a"].valid_until > landed_at + 20
+
+
+def test_validity_counts_from_the_earliest_write_that_may_have_moved_the_row() -> None:
+    """The first renewal landed late, so the second one was refused.
+
+    Read back, the row looks as the second would have left it, but others saw it move before that was sent.
+    """
+    driver = reader()
+    driver.now += 6
+    (first,) = writes(driver.renew())
+    first_sent_at = driver.now
+    (second,) = writes(driver.answer_and_read_back(first))
+    driver.now += 3
+    driver.land(first)
+    driver.now += 3
+    driver.answer(second, sent_at=driver.now)
     driver.read_back("a")
 
-    assert driver.holdings.held["a"].valid_until == pytest.approx(sent_at + 19)
+    assert driver.holdings.held["a"].lease.counter == 2
+    assert driver.holdings.held["a"].valid_until == pytest.approx(first_sent_at + 19)
 
 
 def test_take_answered_after_its_validity_is_not_held() -> None:

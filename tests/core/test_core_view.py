@@ -36,6 +36,13 @@ def test_moving_counter_keeps_a_row_alive_and_a_mark_does_not() -> None:
     assert view.is_expired("a", 139.1)
 
 
+def test_counter_that_began_anew_and_came_to_the_same_number_again_is_no_standstill() -> None:
+    """The row was put anew while this worker saw nothing; its owner made progress since."""
+    view = view_of((100, [row("a", "x", 6, checkpoint="i1")]), (133, [row("a", "x", 6, checkpoint="i5")]))
+
+    assert not view.is_expired("a", 140)
+
+
 def test_lease_in_transit_counts_for_its_stealer() -> None:
     view = view_of((100, [row("a", "x", 1, stealer="me"), row("b", "me", 1, stealer="me"), row("c", "x", 1)]))
 

@@ -293,6 +293,8 @@ class Scene:
         changes = []
         for shard in read_history(self.api, stream_id):
             for record in shard.records:
+                if record.key["StatusType"] != "LeaseKey":
+                    continue
                 key = str(record.key["StatusValue"])
                 before = rows.get(key)
                 rows[key] = _after(before, record)

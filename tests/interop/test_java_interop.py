@@ -10,6 +10,9 @@ import pytest
 from java_worker import JavaUnavailable, build
 from mixed_fleet import Event, RowChange, Scene, counter_jumps, overlaps, spans, without_lease
 
+from streamclient.core import leases as rule
+from streamclient.core.leases import WriteOutcome
+from streamclient.model import Pause, PendingCheckpoint
 from streamclient.server import LocalTablestore
 from streamclient.testing.deliveries import judge, read_history
 
@@ -88,6 +91,41 @@ def test_each_side_continues_where_the_other_stopped(local: LocalTablestore, cla
         scene.stop("java-2")
         assert records_of(scene, "java-2") == 400
         check_rules(scene)
+    finally:
+        scene.close()
+
+
+def test_java_works_beside_columns_and_rows_of_our_own(local: LocalTablestore, class_path: str, tmp_path: Path) -> None:
+    """It reads on although a shard is paused, keeps our columns, and voids what was prepared; we obey the pause."""
+    scene = scene_of(local, class_path, tmp_path, FOUR_SHARDS)
+    try:
+        scene.start_java("java-1")
+        scene.write(20)
+        scene.wait_until("Java reads everything", scene.caught_up)
+        scene.stop("java-1")
+        pause = Pause("r1", "ann", "maintenance")
+        for lease in scene.leases.list_leases():
+            prepared = rule.prepare(lease, PendingCheckpoint("never-committed", b"tx", 3, 1))
+            paused = rule.set_pause(lease, pause)
+            assert {answer.outcome for answer in scene.leases.write_many([prepared, paused])} == {WriteOutcome.ACCEPTED}
+            assert scene.leases.draw_epoch(lease.lease_key) == 1
+
+        scene.start_java("java-2")
+        scene.write(20)
+        scene.wait_until("Java reads on", scene.caught_up)
+        scene.stop("java-2")
+        assert {(lease.pause, lease.pending) for lease in scene.leases.list_leases()} == {(pause, None)}
+
+        scene.start_python("python-1")
+        scene.wait_until("Python obeys", lambda: all(lease.is_paused_by_owner for lease in scene.leases.list_leases()))
+        scene.write(20)
+        for lease in scene.leases.list_leases():
+            scene.leases.write_many([rule.set_pause(lease, None)])
+        scene.wait_until("Python reads on", scene.caught_up)
+        scene.stop("python-1")
+
+        assert records_of(scene, "python-1") == 400
+        assert judge(read_history(scene.api, scene.stream_id), scene.deliveries()).lost == []
     finally:
         scene.close()
 

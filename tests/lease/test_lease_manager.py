@@ -34,7 +34,7 @@ from streamclient.lease.connection import for_lease_calls, write_timeout_seconds
 from streamclient.lease.manager import BYTES_PER_BATCH, RETRIES_AT_MOST, ROW_OVERHEAD_BYTES, LeaseManager
 from streamclient.lease.rows import KEY_SCHEMA, row_item
 from streamclient.lease.store import WriteAnswer
-from streamclient.model import Lease
+from streamclient.model import Lease, Pause, PendingCheckpoint, Progress
 from streamclient.server import Cut, Fail, FailRows, FaultRule, LateAnswer, LocalTablestore, LoseAnswer
 from streamclient.server.faults import FaultAction
 
@@ -236,6 +236,48 @@ def test_a_row_that_breaks_again_is_named_again(
         manager.list_leases()
 
     assert caplog.text.count("LeaseCounter") == 2
+
+
+def test_columns_of_our_own_that_cannot_be_read_are_named_once_and_the_lease_is_listed(
+    manager: LeaseManager, client: OTSClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    put_row(client, {**CELLS, "Pause": "until noon", "ProgressRecords": "many"})
+    with caplog.at_level(logging.WARNING):
+        leases = [manager.list_leases(), manager.list_leases()]
+
+    assert leases[0] == leases[1] == [evolve(LEASE, checkpoint="x")]
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert "row s1 of status table status has columns of ours that cannot be read" in warning
+    assert "column Pause holds 'until noon'" in warning
+    assert "column ProgressMicros is missing" in warning
+
+
+def test_a_full_row_of_our_own_columns_comes_back_as_it_was(manager: LeaseManager) -> None:
+    """The longest state that a worker accepts, and every other column of ours."""
+    pending = PendingCheckpoint("next", bytes(range(256)) * 256, 2**40, 2**50)
+    lease = evolve(
+        LEASE,
+        pending=pending,
+        pause=Pause("r1", "änn@host", "line\nfeed", 2**51),
+        pause_taken="r1 a",
+        progress=Progress(2**50, 2**40, 2**45),
+    )
+    assert manager.create_lease(lease)
+    assert manager.get_lease("s1") == lease
+    assert manager.update_lease(lease, "next")
+
+    assert manager.get_lease("s1") == evolve(lease, counter=8, checkpoint="next", pending=None)
+
+
+def test_a_java_owners_checkpoint_voids_what_was_prepared(manager: LeaseManager, client: OTSClient) -> None:
+    """It moves Checkpoint and LeaseCounter, and leaves our columns."""
+    lease = evolve(LEASE, checkpoint="x", pending=PendingCheckpoint("y", b"tx", 3, 1))
+    manager.create_lease(lease)
+    key = [("StreamId", STREAM), ("StatusType", "LeaseKey"), ("StatusValue", "s1")]
+    changes = {"PUT": [("LeaseCounter", 8), ("Checkpoint", "z")]}
+    client.update_row(TABLE, Row(key, changes), Condition(RowExistenceExpectation.EXPECT_EXIST))
+
+    assert manager.get_lease("s1") == evolve(lease, counter=8, checkpoint="z", pending=None)
 
 
 def test_a_remnant_is_invisible_and_create_replaces_it(manager: LeaseManager, client: OTSClient) -> None:

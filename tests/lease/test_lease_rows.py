@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tablestore import Row
@@ -10,16 +11,18 @@ from tablestore.metadata import LogicalOperator
 
 from streamclient.core import leases as rule
 from streamclient.core.leases import LeaseWrite, WriteKind
+from streamclient.lease.own_columns import OWN_COLUMNS
 from streamclient.lease.rows import (
     COLUMN_TYPES,
     UnreadableRow,
     format_parents,
+    own_problems,
     parse_parents,
     parse_row,
     row_item,
     written_columns,
 )
-from streamclient.model import Lease
+from streamclient.model import Lease, Pause, PendingCheckpoint, Progress
 
 LEASE = Lease("s1", "stream", owner="a", counter=7, stealer="b", checkpoint="token", parent_shard_ids={"p2", "p1"})
 KEY = [("StreamId", "stream"), ("StatusType", "LeaseKey"), ("StatusValue", "s1")]
@@ -30,6 +33,21 @@ CELLS = {
     "Checkpoint": "token",
     "ParentShardIds": "p1\np2\n",
 }
+PENDING = PendingCheckpoint("next", b"tx-7", 12, 3)
+PAUSE = Pause("r1", "ann", "weekly ünd more", 1_700_000_000_000_000)
+OWN_CELLS = {
+    "PendingCheckpoint": "next",
+    "PendingState": bytearray(b"tx-7"),
+    "PendingRecords": 12,
+    "PendingEpoch": 3,
+    "PendingBeside": "token",
+    "Pause": '{"by": "ann", "reason": "weekly ünd more", "request_id": "r1", "until_micros": 1700000000000000}',
+    "PauseTaken": "r1 a",
+    "ProgressMicros": 5,
+    "ProgressRecords": 100,
+    "ProgressBytes": 2000,
+}
+FULL = evolve(LEASE, pending=PENDING, pause=PAUSE, pause_taken="r1 a", progress=Progress(5, 100, 2000))
 WRITES = {
     WriteKind.CREATE: rule.create(LEASE),
     WriteKind.RENEW: rule.renew(LEASE),
@@ -37,6 +55,12 @@ WRITES = {
     WriteKind.STEAL: rule.steal(LEASE, "c"),
     WriteKind.TRANSFER: rule.transfer(LEASE, "c"),
     WriteKind.CHECKPOINT: rule.checkpoint(LEASE, "next"),
+    WriteKind.PREPARE: rule.prepare(LEASE, PENDING),
+    WriteKind.TAKE_PAUSE: rule.take_pause(FULL),
+    WriteKind.LEAVE_PAUSE: rule.leave_pause(FULL),
+    WriteKind.SET_PAUSE: rule.set_pause(FULL, None),
+    WriteKind.REWIND: rule.rewind(FULL, "earlier"),
+    WriteKind.RELEASE: rule.release(FULL),
     WriteKind.DELETE: rule.delete(LEASE),
 }
 
@@ -59,7 +83,53 @@ def test_a_row_is_read_as_the_lease_it_holds() -> None:
     assert parse_row(row()) == LEASE
 
 
-def test_columns_beyond_the_five_are_ignored() -> None:
+def test_columns_of_our_own_are_read_beside_the_five() -> None:
+    assert parse_row(row(**OWN_CELLS)) == FULL
+    assert own_problems(row(**OWN_CELLS)) == ""
+
+
+@pytest.mark.parametrize(
+    ("damage", "named"),
+    [
+        ({"PendingState": None}, "column PendingState is missing"),
+        ({"PendingRecords": True}, "column PendingRecords holds True, which is no int"),
+        ({"PendingCheckpoint": ""}, "column PendingCheckpoint is empty"),
+        ({"Pause": "tomorrow"}, "column Pause holds 'tomorrow', which is no JSON object"),
+        ({"Pause": '{"request_id": 7}'}, "Pause member request_id holds 7, which is no str"),
+        ({"PauseTaken": 1}, "column PauseTaken holds 1, which is no str"),
+        ({"ProgressBytes": "x"}, "column ProgressBytes holds 'x', which is no int"),
+    ],
+)
+def test_a_column_of_our_own_that_cannot_be_read_is_named_and_taken_for_absent(
+    damage: dict[str, object], named: str
+) -> None:
+    damaged = row(**{**OWN_CELLS, **damage})
+    parsed = parse_row(damaged)
+
+    assert isinstance(parsed, Lease)
+    assert evolve(parsed, pending=None, pause=None, pause_taken="", progress=None) == LEASE
+    assert own_problems(damaged) == named
+
+
+@settings(deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(sorted(OWN_COLUMNS)),
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.floats() | st.binary(max_size=3),
+    )
+)
+def test_no_content_of_our_own_columns_makes_a_lease_unreadable(cells: dict[str, object]) -> None:
+    assert isinstance(parse_row(row(**cells)), Lease)
+
+
+def test_what_was_prepared_counts_only_beside_its_checkpoint() -> None:
+    """A Java owner moves the checkpoint and leaves our columns."""
+    parsed = parse_row(row(**{**OWN_CELLS, "Checkpoint": "further"}))
+
+    assert parsed == evolve(FULL, checkpoint="further", pending=None)
+
+
+def test_columns_of_others_are_ignored() -> None:
     assert parse_row(row(Epoch=3, Load=0.5)) == LEASE
 
 
@@ -75,6 +145,14 @@ def test_a_row_without_any_column_is_a_remnant() -> None:
 
     assert isinstance(parsed, UnreadableRow)
     assert parsed.missing_column == "LeaseCounter"
+
+
+def test_columns_of_our_own_do_not_make_up_for_a_missing_one() -> None:
+    """Our create may replace such a row, at which a Java worker's scans fail."""
+    parsed = parse_row(row(Checkpoint=None, **OWN_CELLS))
+
+    assert isinstance(parsed, UnreadableRow)
+    assert parsed.missing_column == "Checkpoint"
 
 
 def test_extra_columns_do_not_make_up_for_a_missing_one() -> None:
@@ -160,20 +238,72 @@ def test_an_operation_writes_only_its_own_columns(kind: WriteKind, columns: dict
     assert item.condition.get_row_existence_expectation() == "EXPECT_EXIST"
 
 
+@pytest.mark.parametrize(
+    ("write", "put", "removed"),
+    [
+        (
+            rule.prepare(LEASE, PENDING),
+            {"LeaseCounter", "PendingCheckpoint", "PendingState", "PendingRecords", "PendingEpoch", "PendingBeside"},
+            set(),
+        ),
+        (
+            rule.checkpoint(FULL, "next", Progress(6, 101, 2020)),
+            {"LeaseCounter", "Checkpoint", "ProgressMicros", "ProgressRecords", "ProgressBytes"},
+            {"PendingCheckpoint", "PendingState", "PendingRecords", "PendingEpoch", "PendingBeside"},
+        ),
+        (rule.checkpoint(LEASE, "next"), {"LeaseCounter", "Checkpoint"}, set()),
+        (rule.take_pause(FULL), {"LeaseCounter", "PauseTaken"}, set()),
+        (rule.leave_pause(FULL), {"LeaseCounter"}, {"PauseTaken"}),
+        (rule.set_pause(LEASE, PAUSE), {"Pause"}, set()),
+        (rule.set_pause(FULL, None), set(), {"Pause", "PauseTaken"}),
+        (rule.release(FULL), {"LeaseCounter", "LeaseOwner", "LeaseStealer"}, set()),
+    ],
+)
+def test_columns_of_our_own_come_and_go_with_the_write_that_names_them(
+    write: LeaseWrite, put: set[str], removed: set[str]
+) -> None:
+    changes = row_item(write).row.attribute_columns
+
+    assert {name for name, _ in changes["PUT"]} == put
+    assert set(changes.get("DELETE_ALL", [])) == removed
+
+
+def test_create_stores_columns_of_our_own_too() -> None:
+    """A vanished row comes back with everything that it had."""
+    assert dict(row_item(rule.create(FULL)).row.attribute_columns) == {**CELLS, **OWN_CELLS}
+
+
 def test_take_writes_a_checkpoint_only_to_restore_it() -> None:
     assert written_columns(rule.take(LEASE, "c", checkpoint="restored"))["Checkpoint"] == "restored"
     assert "Checkpoint" not in written_columns(rule.take(LEASE, "c"))
 
 
-@pytest.mark.parametrize("kind", [WriteKind.TAKE, WriteKind.TRANSFER, WriteKind.CHECKPOINT])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        WriteKind.TAKE,
+        WriteKind.TRANSFER,
+        WriteKind.CHECKPOINT,
+        WriteKind.PREPARE,
+        WriteKind.TAKE_PAUSE,
+        WriteKind.LEAVE_PAUSE,
+        WriteKind.RELEASE,
+    ],
+)
 def test_owners_writes_compare_counter_and_owner(kind: WriteKind) -> None:
     assert conditions(WRITES[kind]) == {"LeaseCounter": (7, False), "LeaseOwner": ("a", False)}
 
 
-def test_renewal_compares_the_stealer_too() -> None:
+@pytest.mark.parametrize("kind", [WriteKind.RENEW, WriteKind.REWIND])
+def test_renewal_and_rewind_compare_the_stealer_too(kind: WriteKind) -> None:
     expected = {"LeaseCounter": (7, False), "LeaseOwner": ("a", False), "LeaseStealer": ("b", False)}
 
-    assert conditions(WRITES[WriteKind.RENEW]) == expected
+    assert conditions(WRITES[kind]) == expected
+
+
+def test_a_pause_compares_the_owner_alone() -> None:
+    """It leaves the counter alone, so no heartbeat of the owner fails."""
+    assert conditions(WRITES[WriteKind.SET_PAUSE]) == {"LeaseOwner": ("a", False)}
 
 
 def test_a_mark_compares_owner_and_needs_no_stealer_whatever_the_counter() -> None:
@@ -224,8 +354,12 @@ LEASES = st.builds(
     owner=NAMES,
     counter=st.integers(0, 3),
     stealer=NAMES,
-    checkpoint=st.sampled_from(["x", "y"]),
+    checkpoint=st.just("x"),
     parent_shard_ids=st.just(frozenset()),
+    pending=st.sampled_from([None, PENDING]),
+    pause=st.sampled_from([None, PAUSE]),
+    pause_taken=st.sampled_from(["", "r1 a"]),
+    progress=st.sampled_from([None, Progress(1, 2, 3)]),
 )
 MAKERS = st.sampled_from(
     [
@@ -234,6 +368,15 @@ MAKERS = st.sampled_from(
         lambda seen: rule.take(seen, "c", checkpoint="z"),
         lambda seen: rule.transfer(seen, "c"),
         lambda seen: rule.checkpoint(seen, "z"),
+        lambda seen: rule.checkpoint(seen, "z", Progress(4, 5, 6)),
+        lambda seen: rule.prepare(seen, PendingCheckpoint("z", b"", 0, 0)),
+        lambda seen: rule.take_pause(evolve(seen, pause=PAUSE)),
+        rule.leave_pause,
+        lambda seen: rule.set_pause(seen, PAUSE),
+        lambda seen: rule.set_pause(seen, None),
+        lambda seen: rule.rewind(seen, "z"),
+        rule.release,
+        lambda seen: rule.restore(seen, FULL),
         lambda seen: rule.steal(seen, "c") if seen.owner else rule.renew(seen),
     ]
 )
@@ -242,23 +385,24 @@ MAKERS = st.sampled_from(
 @settings(deadline=None)
 @given(LEASES, LEASES, MAKERS)
 def test_columns_and_conditions_say_what_the_rule_says(stored: Lease, seen: Lease, make: object) -> None:
-    """The condition permits what ``permits`` permits; the columns make the row that ``apply_write`` makes."""
-    write = make(seen)  # type: ignore[operator]
-    cells = {
-        "LeaseCounter": stored.counter,
-        "LeaseOwner": stored.owner,
-        "LeaseStealer": stored.stealer,
-        "Checkpoint": stored.checkpoint,
-        "ParentShardIds": "",
-    }
+    """The condition permits what ``permits`` permits; the columns make the row that ``apply_write`` makes.
+
+    Whoever saw the counter and the owner saw what is pending, too: both change with the counter.
+    """
+    write = make(evolve(seen, pending=stored.pending))  # type: ignore[operator]
+    cells = stored_cells(stored)
     met = all(cells[name] == value for name, (value, _) in conditions(write).items())
 
     assert met == rule.permits(stored, write)
     if met:
-        after = {**cells, **written_columns(write)}
+        after = {name: value for name, value in {**cells, **written_columns(write)}.items() if value is not None}
         assert parse_row(Row(list(KEY), [(name, value, 0) for name, value in after.items()])) == rule.apply_write(
             stored, write
         )
+
+
+def stored_cells(lease: Lease) -> dict[str, object]:
+    return written_columns(rule.create(lease))
 
 
 def test_the_five_columns_are_those_of_the_java_client() -> None:

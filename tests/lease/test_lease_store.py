@@ -12,7 +12,7 @@ from streamclient.core.leases import WriteOutcome
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, StreamClientException
 from streamclient.interfaces import ILeaseManager
 from streamclient.lease import MemoryLeaseManager, WriteAnswer, as_lease_store
-from streamclient.model import Lease
+from streamclient.model import Lease, Pause, PendingCheckpoint, Progress
 
 LEASE = Lease("s1", "stream", owner="a", counter=7)
 ACCEPTED = WriteAnswer(WriteOutcome.ACCEPTED)
@@ -104,6 +104,84 @@ def test_answers_come_in_the_order_of_the_writes(make: type[MemoryLeaseManager |
     assert list(answers) == [REFUSED, ACCEPTED, REFUSED, ACCEPTED]
 
 
+class Preparing(VerbsOnly):
+    """A user's manager with the verbs of two-phase checkpoints and epochs."""
+
+    def prepare_lease(self, lease: Lease, pending: PendingCheckpoint) -> bool:
+        return self._inner.prepare_lease(lease, pending)
+
+    def draw_epoch(self, lease_key: str) -> int:
+        return self._inner.draw_epoch(lease_key)
+
+    def forget_epoch(self, lease_key: str) -> None:
+        if self.fails is not None:
+            raise self.fails
+        self._inner.forget_epoch(lease_key)
+
+
+def test_a_manager_that_prepares_checkpoints_needs_one_verb_for_it() -> None:
+    pending = PendingCheckpoint("next", b"tx", 3, 1)
+    store = as_lease_store(Preparing("stream"))
+    store.write_many([rule.create(LEASE)])
+
+    assert list(store.write_many([rule.prepare(LEASE, pending)])) == [ACCEPTED]
+    assert store.get_lease("s1") == evolve(LEASE, counter=8, pending=pending)
+
+
+@pytest.mark.parametrize(
+    ("write", "named"),
+    [
+        (rule.prepare(LEASE, PendingCheckpoint("next", b"", 3, 1)), "VerbsOnly stores no pending checkpoints"),
+        (rule.take_pause(evolve(LEASE, pause=Pause("r", "ann", ""))), "VerbsOnly has no verb for 'take pause'"),
+    ],
+)
+def test_what_a_manager_has_no_verb_for_is_answered_by_a_configuration_error(
+    write: rule.LeaseWrite, named: str
+) -> None:
+    (answer,) = as_lease_store(VerbsOnly("stream")).write_many([write])
+
+    assert answer.outcome is WriteOutcome.UNCERTAIN
+    assert isinstance(answer.error, ConfigurationError)
+    assert named in str(answer.error)
+
+
+def test_epochs_come_one_by_one_from_a_manager_with_verbs_alone() -> None:
+    store = as_lease_store(Preparing("stream"))
+
+    assert list(store.draw_epochs(["s1", "s2"])) == [1, 1]
+    assert list(store.draw_epochs(["s1"])) == [2]
+    store.forget_epochs(["s1"])
+    assert list(store.draw_epochs(["s1", "s2"])) == [1, 2]
+
+
+def test_epochs_of_a_manager_without_any_are_counters_of_its_rows() -> None:
+    store = as_lease_store(VerbsOnly("stream"))
+    store.write_many([rule.create(LEASE)])
+    known, unknown = store.draw_epochs(["s1", "s2"])
+
+    assert known == 7
+    assert isinstance(unknown, StreamClientException)
+    store.forget_epochs(["s1"])
+
+
+@pytest.mark.parametrize("epoch", [None, True, 0, -1, "1"])
+def test_only_a_number_above_zero_is_an_epoch(epoch: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = Preparing("stream")
+    monkeypatch.setattr(manager, "draw_epoch", lambda key: epoch)
+    (answer,) = as_lease_store(manager).draw_epochs(["s1"])
+
+    assert isinstance(answer, StreamClientException)
+    assert repr(epoch) in str(answer)
+
+
+def test_an_epoch_that_cannot_be_forgotten_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    manager = Preparing("stream")
+    manager.fails = DependencyException("cut")
+    as_lease_store(manager).forget_epochs(["s1"])
+
+    assert "the epoch of shard s1, which left the stream, stays: cut" in caplog.text
+
+
 def test_an_exception_of_a_verb_is_an_uncertain_answer() -> None:
     manager = VerbsOnly("stream")
     manager.create_lease(LEASE)
@@ -172,6 +250,15 @@ def test_a_memory_manager_without_stream_adopts_the_first() -> None:
         {"owner": None},
         {"parent_shard_ids": frozenset({"a\nb"})},
         {"parent_shard_ids": frozenset({""})},
+        {"pending": PendingCheckpoint("", b"", 1, 1)},
+        {"pending": PendingCheckpoint("x", "text", 1, 1)},  # type: ignore[arg-type]
+        {"pending": PendingCheckpoint("x", b"", -1, 1)},
+        {"pending": PendingCheckpoint("x", b"", 1, True)},
+        {"pause": Pause("r", "ann", 7)},  # type: ignore[arg-type]
+        {"pause": Pause("r", "ann", "why", 1.5)},  # type: ignore[arg-type]
+        {"pause": Pause(b"r", "ann", "why")},  # type: ignore[arg-type]
+        {"progress": Progress(0, -1, 0)},
+        {"progress": Progress(0, 0, 2**63)},
     ],
 )
 def test_a_lease_that_no_reader_understands_is_not_stored(bad: dict[str, object]) -> None:

@@ -1,28 +1,48 @@
-"""``python -m tests.rounds``: many rounds, one line each; ends with non-zero at the first that is not clean."""
+"""``python -m tests.rounds``: rounds, or one long soak, a line each; non-zero at the first that is not clean."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from tests.rounds.scene import play
+from tests.rounds.lap import Lap, play, soak
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=20, help="each with a fleet and a table of its own")
+    parser.add_argument("--minutes", type=float, help="instead: one fleet and one table for so long")
+    parser.add_argument("--seed", type=int, default=1)
+    return parser.parse_args()
+
+
+def laps(options: argparse.Namespace, directory: Path) -> Iterator[Lap]:
+    if options.minutes is not None:
+        yield from soak(options.seed, directory, options.minutes)
+        return
+    for seed in range(options.seed, options.seed + options.rounds):
+        yield play(seed, directory / str(seed))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+    options = parse_arguments()
     directory = Path(tempfile.mkdtemp(prefix="streamclient-rounds-"))
-    for seed in range(options.seed, options.seed + options.rounds):
-        shown = play(seed, directory / str(seed))
-        print(shown, flush=True)
-        if not shown.verdict.is_clean:
-            print(f"not clean: {shown.verdict}; files in {directory / str(seed)}", file=sys.stderr)
+    told: list[Lap] = []
+    for lap in laps(options, directory):
+        told.append(lap)
+        print(lap, flush=True)
+        if lap.problems:
+            print("\n".join(["not clean:", *lap.problems[:20], f"files in {directory}"]), file=sys.stderr)
             return 1
-    print(f"rounds: ok {options.rounds} from seed {options.seed}")
+    print(
+        f"rounds: ok {len(told)} from seed {options.seed} changes={sum(lap.delivered.changes for lap in told)} "
+        f"refused_by_table={sum(lap.refused_by_table for lap in told)} "
+        f"refused_by_sink={sum(lap.refused_by_sink for lap in told)} "
+        f"slowest_recovery={max(lap.slowest_recovery_seconds for lap in told):.1f}"
+    )
     return 0
 
 

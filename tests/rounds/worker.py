@@ -1,16 +1,21 @@
-"""One worker process of a round: writes down what it is given, checkpoints, stops on SIGTERM."""
+"""One worker process of a round: writes down what it is given, stores it in the shared sink, checkpoints."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import signal
 import threading
+import time
 from pathlib import Path
+from typing import IO
 
 from tablestore import OTSClient
 
+from samples.fenced_sink import FencedSink
 from streamclient import (
     ClientConfig,
+    FencedException,
     InitializationInput,
     IRecordProcessor,
     ProcessRecordsInput,
@@ -26,27 +31,47 @@ LEASE_DURATION_MILLIS = 3_000
 
 HEARTBEAT_MILLIS = 600
 
+LONGEST_RESTART_PAUSE_MILLIS = 2_000
+"""Processors fail often here, on purpose; a pause of a minute would only make the rounds long."""
 
 WORK_SECONDS = 0.06
-"""How long a batch takes, so that a kill often falls between a batch and its checkpoint."""
+"""How long a batch takes before it is stored, so that kills and freezes often fall between its delivery and its end."""
 
 
 class Working(IRecordProcessor):
-    """Takes its time, then checkpoints."""
+    """Takes its time, stores, checkpoints; writes down when the sink refuses it."""
 
-    def __init__(self) -> None:
+    def __init__(self, sink: FencedSink, refusals: IO[str]) -> None:
+        self._sink = sink
+        self._refusals = refusals
         self._pause = threading.Event()
 
     def initialize(self, initialization_input: InitializationInput) -> None:
-        pass
+        self._shard = initialization_input.shard_info
+        try:
+            self._sink.take_over(self._shard.shard_id, self._shard.epoch)
+        except FencedException as error:
+            self._write_down(error)
+            raise
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
         self._pause.wait(WORK_SECONDS)
+        try:
+            self._sink.store(self._shard.shard_id, self._shard.epoch, process_records_input.records)
+        except FencedException as error:
+            self._write_down(error)
+            raise
         process_records_input.checkpointer.checkpoint()
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
         if shutdown_input.shutdown_reason is ShutdownReason.TERMINATE:
             shutdown_input.checkpointer.checkpoint()
+
+    def _write_down(self, error: FencedException) -> None:
+        shard, epoch = self._shard.shard_id, self._shard.epoch
+        line = {"shard": shard, "epoch": epoch, "at": time.monotonic_ns(), "error": str(error)}
+        self._refusals.write(json.dumps(line) + "\n")
+        self._refusals.flush()
 
 
 def client_config() -> ClientConfig:
@@ -56,30 +81,28 @@ def client_config() -> ClientConfig:
         taker_interval_millis=HEARTBEAT_MILLIS,
         sync_shard_interval_millis=1_000,
         max_idle_poll_interval_millis=200,
+        restart_backoff_max_millis=LONGEST_RESTART_PAUSE_MILLIS,
         shutdown_timeout_millis=10_000,
     )
 
 
-def main() -> None:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    for name in (
-        "endpoint",
-        "access-key-id",
-        "access-key-secret",
-        "instance",
-        "table",
-        "status-table",
-        "name",
-        "lines",
-    ):
+    names = "endpoint access-key-id access-key-secret instance table status-table name token lines refusals sink"
+    for name in names.split():
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--max-records", type=int, default=100)
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse_arguments()
     client = OTSClient(
         options.endpoint,
         options.access_key_id,
         options.access_key_secret,
         options.instance,
+        sts_token=options.token,
         logger_name="streamclient-rounds",
     )
     stop = threading.Event()
@@ -90,9 +113,16 @@ def main() -> None:
         status_table_name=options.status_table,
         max_records=options.max_records,
     )
-    with Path(options.lines).open("a", encoding="utf-8") as lines:
+    sink = FencedSink(Path(options.sink))
+    with (
+        Path(options.lines).open("a", encoding="utf-8") as lines,
+        Path(options.refusals).open("a", encoding="utf-8") as refusals,
+    ):
         worker = Worker(
-            options.name, client_config(), stream_config, lambda: DeliveryRecorder(options.name, lines, Working())
+            options.name,
+            client_config(),
+            stream_config,
+            lambda: DeliveryRecorder(options.token, lines, Working(sink, refusals)),
         )
         thread = threading.Thread(target=worker.run, name="worker")
         thread.start()
@@ -100,6 +130,7 @@ def main() -> None:
             pass
         worker.shutdown()
         thread.join()
+    sink.close()
     if worker.exception is not None:
         raise SystemExit(f"worker failed: {worker.exception!r}")
 

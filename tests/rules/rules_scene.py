@@ -42,6 +42,7 @@ from streamclient import (
     WorkerStatus,
 )
 from streamclient.core.leases import LeaseWrite, WriteOutcome
+from streamclient.core.membership import WorkerRow, WorkerWrite
 from streamclient.lease.store import WriteAnswer
 from streamclient.lease.verbs import check_write
 from streamclient.stream import ReadRetry, StreamSpecification, TablestoreStreamApi
@@ -180,9 +181,22 @@ class SeveredLeases(LeaseManager):
         self._refuse()
         return super().get_lease(lease_key)
 
-    def write_many(self, writes: Sequence[LeaseWrite]) -> Sequence[WriteAnswer]:
+    def list_workers(self, *, with_info: bool = False) -> Sequence[WorkerRow]:
+        self._refuse()
+        return super().list_workers(with_info=with_info)
+
+    def read_workers(self, worker_ids: Sequence[str]) -> Sequence[WorkerRow]:
+        self._refuse()
+        return super().read_workers(worker_ids)
+
+    def wake(self, worker_ids: Sequence[str]) -> None:
+        self._refuse()
+        super().wake(worker_ids)
+
+    def write_many(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence[WriteAnswer]:
         for write in writes:
-            check_write(write, self._stream_id)
+            if isinstance(write, LeaseWrite):
+                check_write(write, self._stream_id)
         if self.is_severed:
             return [WriteAnswer(WriteOutcome.UNCERTAIN, _no_route())] * len(writes)
         return super().write_many(writes)

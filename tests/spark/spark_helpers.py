@@ -91,12 +91,12 @@ class StoredShard:
 class Run:
     """One processor of a shard, driven as a worker drives it."""
 
-    def __init__(self, factory: SparkRecordProcessorFactory, shard: StoredShard) -> None:
+    def __init__(self, factory: SparkRecordProcessorFactory, shard: StoredShard, epoch: int = 0) -> None:
         self.shard = shard
         self.processor: SparkRecordProcessor = factory.create_processor()
         self.checkpointer = Checkpointer(shard)
         self.read_to = shard.start if shard.checkpoint != "SHARD_END" else len(shard.records)
-        info = ShardInfo(shard.shard_id, "stream", frozenset(), f"tenancy-{id(self)}")
+        info = ShardInfo(shard.shard_id, "stream", frozenset(), f"tenancy-{id(self)}", epoch)
         self.processor.initialize(InitializationInput(info, shard.checkpoint, self.checkpointer, Marker()))
 
     def read(self, count: int) -> None:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from streamclient.core.events import AnswerCheckpoint, CheckpointOutcome
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, ShutdownException
-from streamclient.worker.checkpointer import CheckpointTicket, RecordProcessorCheckpointer
+from streamclient.model import PendingCheckpoint, Progress
+from streamclient.worker.checkpointer import MOST_STATE_BYTES, CheckpointTicket, RecordProcessorCheckpointer
 from streamclient.worker.positions import END_NUMBER, MOST_POSITIONS, HandedOutPositions
 
 
@@ -20,6 +21,11 @@ def positions(*texts: str) -> HandedOutPositions:
     for text in texts:
         made.permit(text)
     return made
+
+
+def place(made: HandedOutPositions, value: str | None) -> tuple[str, int]:
+    found = made.resolve(value)
+    return found.text, found.number
 
 
 def test_a_position_that_was_never_handed_out_is_refused() -> None:
@@ -31,7 +37,7 @@ def test_a_position_that_was_never_handed_out_is_refused() -> None:
 def test_every_position_from_the_initial_one_on_may_be_stored() -> None:
     made = positions("i1", "i2")
 
-    assert [made.resolve(text) for text in ("TRIM_HORIZON", "i1", "i2", None)] == [
+    assert [place(made, text) for text in ("TRIM_HORIZON", "i1", "i2", None)] == [
         ("TRIM_HORIZON", 0),
         ("i1", 1),
         ("i2", 2),
@@ -42,10 +48,10 @@ def test_every_position_from_the_initial_one_on_may_be_stored() -> None:
 def test_progress_never_goes_back() -> None:
     """Iterators are opaque, so the numbers in memory decide."""
     made = positions("i1", "i2", "i3")
-    made.requested(made.resolve("i2")[1])
+    made.requested(made.resolve("i2"))
 
-    assert made.resolve("i2") == ("i2", 2)
-    assert made.resolve("i3") == ("i3", 3)
+    assert place(made, "i2") == ("i2", 2)
+    assert place(made, "i3") == ("i3", 3)
     with pytest.raises(ConfigurationError):
         made.resolve("i1")
 
@@ -55,7 +61,7 @@ def test_the_position_behind_a_failed_batch_is_taken_back() -> None:
     made.retract()
 
     assert made.permitted == "i1"
-    assert made.resolve(None) == ("i1", 1)
+    assert place(made, None) == ("i1", 1)
     for value in ("i2", "SHARD_END"):
         with pytest.raises(ConfigurationError):
             made.resolve(value)
@@ -66,17 +72,17 @@ def test_a_repeated_batch_hands_its_position_out_again() -> None:
     made.retract()
     made.permit("i2")
 
-    assert made.resolve(None)[0] == "i2"
+    assert made.resolve(None).text == "i2"
 
 
 def test_the_end_may_be_stored_at_any_time_and_nothing_after_it() -> None:
     """A processor may declare a shard finished; then the matter is closed."""
     made = positions("i1")
-    assert made.resolve("SHARD_END") == ("SHARD_END", END_NUMBER)
-    made.requested(END_NUMBER)
+    assert place(made, "SHARD_END") == ("SHARD_END", END_NUMBER)
+    made.requested(made.resolve("SHARD_END"))
     made.permit("i2")
 
-    assert made.resolve("SHARD_END") == ("SHARD_END", END_NUMBER)
+    assert place(made, "SHARD_END") == ("SHARD_END", END_NUMBER)
     with pytest.raises(ConfigurationError):
         made.resolve("i2")
 
@@ -86,7 +92,7 @@ def test_memory_for_positions_is_bounded() -> None:
 
     with pytest.raises(ConfigurationError, match="positions ago"):
         made.resolve("i0")
-    assert len(made._numbers) == MOST_POSITIONS
+    assert len(made._places) == MOST_POSITIONS
 
 
 @pytest.mark.slow
@@ -106,13 +112,77 @@ def test_stored_numbers_only_grow(data: st.DataObject) -> None:
             made.retract()
         else:
             try:
-                _, chosen = made.resolve(data.draw(st.sampled_from([None, *known])))
+                chosen = made.resolve(data.draw(st.sampled_from([None, *known])))
             except ConfigurationError:
                 continue
-            assert chosen >= stored
-            stored = chosen
+            assert chosen.number >= stored
+            stored = chosen.number
             made.requested(chosen)
-        assert made.resolve(None)[0] == made.permitted
+        assert made.resolve(None).text == made.permitted
+
+
+def progress(records: int) -> Progress:
+    return Progress(record_micros=records * 10, records=records, bytes=records * 100)
+
+
+def test_every_position_knows_what_was_processed_up_to_it() -> None:
+    """Progress goes on from what was stored with the initial position."""
+    made = HandedOutPositions("s", "i0", progress(40))
+    made.permit("i1", progress(45))
+    made.permit("i2")
+    made.permit("SHARD_END", progress(50))
+
+    assert [made.resolve(text).progress.records for text in ("i0", "i1", "i2", "SHARD_END", None)] == [
+        *(40, 45, 45),
+        *(50, 50),
+    ]
+    made.retract()
+    assert made.progress == progress(45)
+
+
+def test_a_prepared_position_counts_from_the_checkpoint_requested_before_it() -> None:
+    """That one is stored first, or this one is not stored either."""
+    made = HandedOutPositions("s", "i0", progress(40))
+    for number in (1, 2, 3):
+        made.permit(f"i{number}", progress(40 + 5 * number))
+    assert made.records_since_request(made.resolve("i3")) == 15
+    made.requested(made.resolve("i1"))
+
+    assert made.records_since_request(made.resolve("i3")) == 10
+    assert made.records_since_request(made.resolve("i1")) == 0
+
+
+def test_a_prepared_position_of_a_failed_batch_is_stored_only_by_name() -> None:
+    """Its sink may have committed it; but nobody who only says "up to here" may mean it."""
+    made = positions("i1", "i2")
+    made.prepared(made.resolve("i2"))
+    made.retract()
+
+    assert made.resolve(None).text == "i1"
+    assert made.resolve("i2").text == "i2"
+    with pytest.raises(ConfigurationError):
+        made.resolve("SHARD_END")
+
+
+def test_an_offered_position_may_be_stored_until_the_offer_is_withdrawn() -> None:
+    made = HandedOutPositions("s", "i0", progress(40))
+    made.offer("i5", progress(45))
+    assert (made.permitted, made.resolve("i5").progress.records) == ("i0", 45)
+    made.withdraw("i5")
+
+    with pytest.raises(ConfigurationError):
+        made.resolve("i5")
+
+
+def test_an_offer_that_was_taken_is_not_withdrawn() -> None:
+    made = HandedOutPositions("s", "i0", progress(40))
+    made.offer("i5", progress(45))
+    made.requested(made.resolve("i5"))
+    made.withdraw("i5")
+
+    assert made.resolve("i5").text == "i5"
+    with pytest.raises(ConfigurationError):
+        made.resolve("i0")
 
 
 class Owner:
@@ -120,17 +190,22 @@ class Owner:
 
     def __init__(self, outcome: CheckpointOutcome | None) -> None:
         self.outcome = outcome
-        self.values: list[str] = []
+        self.tickets: list[CheckpointTicket] = []
+
+    @property
+    def values(self) -> list[str]:
+        return [ticket.value for ticket in self.tickets]
 
     def send(self, ticket: CheckpointTicket, timeout_seconds: float) -> bool:
-        self.values.append(ticket.value)
+        self.tickets.append(ticket)
         if self.outcome is not None:
             ticket.answer(AnswerCheckpoint(1, self.outcome))
         return True
 
     def checkpointer(self, timeout_millis: int = 5_000) -> RecordProcessorCheckpointer:
-        made = RecordProcessorCheckpointer("s", "TRIM_HORIZON", self.send, lambda e, s: e.wait(s), timeout_millis)
-        made.permit("i1")
+        start = HandedOutPositions("s", "TRIM_HORIZON")
+        made = RecordProcessorCheckpointer("s", start, self.send, lambda e, s: e.wait(s), timeout_millis, epoch=3)
+        made.permit("i1", progress(5))
         return made
 
 
@@ -179,6 +254,47 @@ def test_a_closed_checkpointer_stores_nothing() -> None:
     with pytest.raises(ShutdownException, match="its processor was shut down"):
         checkpointer.checkpoint()
     assert owner.values == []
+
+
+def test_a_checkpoint_in_two_phases_sends_what_is_prepared_and_then_the_position() -> None:
+    owner = Owner(CheckpointOutcome.STORED)
+    checkpointer = owner.checkpointer()
+    prepared = checkpointer.prepare_checkpoint(None, b"transaction 7")
+    prepared.checkpoint()
+
+    assert prepared.pending == PendingCheckpoint("i1", b"transaction 7", 5, 3)
+    assert [(ticket.value, ticket.pending, ticket.progress) for ticket in owner.tickets] == [
+        ("i1", prepared.pending, progress(5)),
+        ("i1", None, progress(5)),
+    ]
+
+
+def test_completing_is_sent_although_the_position_is_stored_already() -> None:
+    """Or what was prepared would stay in the table."""
+    owner = Owner(CheckpointOutcome.STORED)
+    checkpointer = owner.checkpointer()
+    checkpointer.checkpoint()
+    checkpointer.prepare_checkpoint("i1", b"").checkpoint()
+
+    assert [ticket.pending is None for ticket in owner.tickets] == [True, False, True]
+
+
+@pytest.mark.parametrize("state", [b"x" * (MOST_STATE_BYTES + 1), "text", None])
+def test_a_state_that_does_not_fit_is_refused_before_anything_is_sent(state: object) -> None:
+    owner = Owner(CheckpointOutcome.STORED)
+    with pytest.raises(ConfigurationError, match="state must be bytes, at most 65536 of them, not"):
+        owner.checkpointer().prepare_checkpoint(None, state)  # type: ignore[arg-type]
+
+    assert owner.tickets == []
+
+
+def test_preparing_tells_of_a_lost_lease_and_of_silence_as_storing_does() -> None:
+    with pytest.raises(ShutdownException):
+        Owner(CheckpointOutcome.LEASE_LOST).checkpointer().prepare_checkpoint(None, b"")
+    with pytest.raises(DependencyException):
+        Owner(None).checkpointer(1).prepare_checkpoint(None, b"")
+    with pytest.raises(ConfigurationError):
+        Owner(None).checkpointer(1).prepare_checkpoint("i9", b"")
 
 
 def test_checkpoints_of_several_threads_take_turns_and_never_go_back() -> None:

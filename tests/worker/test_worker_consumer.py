@@ -21,7 +21,14 @@ from streamclient.errors import (
     TrimmedDataException,
 )
 from streamclient.interfaces import IRetryStrategy, RetryableAction
-from streamclient.model import ProcessRecordsInput, ShardState, ShutdownInput, ShutdownReason, TrimmedDataPolicy
+from streamclient.model import (
+    ProcessRecordsInput,
+    ReasonKind,
+    ShardState,
+    ShutdownInput,
+    ShutdownReason,
+    TrimmedDataPolicy,
+)
 from streamclient.testing.fakes import make_record
 from streamclient.worker.checkpointer import CheckpointTicket
 
@@ -127,7 +134,11 @@ def test_a_late_end_checkpoint_of_another_thread_counts() -> None:
     worker = world.worker()
     world.simulation.until(has_returned.is_set, 10)
     world.simulation.advance(2)
-    assert worker.statuses()["a"].state is ShardState.SHUTTING_DOWN
+    status = worker.statuses()["a"]
+    assert (status.state, status.reason) == (
+        ShardState.SHUTTING_DOWN,
+        "the shard has ended; waits for the answer to a checkpoint",
+    )
     world.simulation.pool("w1-status").is_frozen = False
     world.simulation.until(lambda: world.checkpoint("a") == "SHARD_END", 10)
     world.simulation.advance(3)
@@ -400,17 +411,19 @@ def test_reading_is_retried_without_end_and_the_status_names_the_error() -> None
     assert len([what for what, _ in world.journal.by_shard["a"] if what == "initialize"]) == 1
 
 
-def test_an_idle_shard_is_read_once_a_second_and_a_busy_one_at_once() -> None:
-    """The pause doubles from 20 ms to a second, and starts anew with data."""
+def test_an_idle_shard_is_read_ever_more_seldom_and_a_busy_one_at_once() -> None:
+    """The pause grows with the silence up to five seconds, and starts anew with data."""
     world = World("a")
     world.worker()
     world.simulation.advance(60)
+    assert world.stream.reads <= 85
+    world.simulation.advance(15 * 60)
     before = world.stream.reads
     world.simulation.advance(60)
-    assert 55 <= world.stream.reads - before <= 65
+    assert 11 <= world.stream.reads - before <= 13
 
     world.stream.append("a", *records(50))
-    world.simulation.until(lambda: world.journal.delivered("a") != [], 2)
+    world.simulation.until(lambda: world.journal.delivered("a") != [], 6)
     world.simulation.advance(0.05)
     start = world.simulation.now
     world.stream.append("a", *records(50, 50))
@@ -426,7 +439,7 @@ def test_empty_batches_are_delivered_only_on_request() -> None:
 
     assert ("process", []) not in silent.journal.by_shard["a"]
     empty = [detail for what, detail in chatty.journal.by_shard["a"] if what == "process"]
-    assert 10 <= len(empty) <= 40
+    assert 10 <= len(empty) <= 60
     assert not any(empty)
 
 
@@ -487,10 +500,9 @@ def trimmed_world(policy: TrimmedDataPolicy) -> World:
 
 def test_trimmed_position_is_reported_and_stops_only_its_shard(caplog: pytest.LogCaptureFixture) -> None:
     """No crash loop, no silent skip; the lease stays here so that no other worker meets it."""
-    world = World("a", "other")
+    world = World("a", "other", prefetch_bytes=0)
     world.stream.append("a", *records(10))
     world.stream.append("other", *records(2))
-    world.stream.fail_reads("a", *[])
     calls = [0]
 
     def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
@@ -524,10 +536,10 @@ def test_trimmed_position_restarts_at_the_oldest_record_if_configured(caplog: py
     assert world.checkpoint("a") == "a@12"
 
 
-def test_a_parked_shard_can_be_handed_over() -> None:
+def test_a_halted_shard_can_be_handed_over() -> None:
     world = trimmed_world(TrimmedDataPolicy.STOP_SHARD)
     worker = world.worker("second", max_records=2)
-    world.simulation.until(lambda: "retention" in worker.statuses().get("a", worker).__str__(), 60)
+    world.simulation.until(lambda: "retention and lost" in worker.statuses().get("a", worker).__str__(), 60)
     worker.stop()
     world.simulation.until(lambda: worker.is_over, 5)
 
@@ -557,6 +569,7 @@ def test_process_done_hands_the_lease_to_another_worker() -> None:
     second = world.worker("w2")
     world.simulation.until(lambda: {world.owner("a"), world.owner("b")} == {"w1", "w2"}, 120)
     world.simulation.until(lambda: bool(first.reads and second.reads), 60)
+    world.simulation.advance(1)
     mine = next(key for key in "ab" if world.owner(key) == "w1")
     markers[mine].mark_for_process_done()
     world.simulation.until(lambda: world.owner(mine) == "w2", 60)
@@ -594,6 +607,30 @@ def test_process_restart_makes_a_new_processor_from_the_stored_checkpoint() -> N
         ("process", keys(2, 2)),
     ]
     assert worker.statuses()["a"].failures == 0
+
+
+def test_a_pause_that_a_processor_asked_for_is_named() -> None:
+    world = World("a")
+    world.journal.on_initialize = lambda processor, given: given.shutdown_marker.mark_for_process_restart()
+    worker = world.worker()
+    world.simulation.until(lambda: len(world.journal.shutdowns("a")) == 3, 30)
+    world.simulation.advance(0.1)
+
+    assert worker.statuses()["a"].reason.startswith("its processor asked for a restart; next start in ")
+    assert worker.statuses()["a"].reason_kind is ReasonKind.PROCESSOR
+
+
+def test_a_shutdown_that_takes_its_time_says_why_it_runs() -> None:
+    world = World("a")
+    go_on = threading.Event()
+    world.journal.on_shutdown = lambda processor, given: world.simulation.wait(go_on, 1_000) and None
+    worker = world.worker()
+    world.simulation.until(lambda: worker.reads == {"a"}, 10)
+    worker.stop()
+    world.simulation.advance(5)
+
+    assert worker.statuses()["a"].reason.startswith("being handed over")
+    assert worker.statuses()["a"].reason_kind is ReasonKind.LEASE
 
 
 def test_a_processor_that_only_restarts_is_slowed_down() -> None:
@@ -681,7 +718,7 @@ def test_a_hint_of_more_records_is_followed_but_not_for_ever() -> None:
     world.worker()
     world.simulation.advance(60)
 
-    assert world.stream.reads <= 64 + 60 + 10
+    assert world.stream.reads <= 64 + 85
 
 
 def test_user_code_that_exits_the_interpreter_only_fails() -> None:

@@ -28,7 +28,7 @@ from streamclient.errors import DependencyException, ErrorKind, StreamClientExce
 from streamclient.interfaces import RetryableAction
 from streamclient.model import ShardState, ShutdownReason
 
-WITH_PROCESSOR = {Phase.STARTING, Phase.READING, Phase.PAUSED, Phase.DELIVERING, Phase.CLOSING}
+WITH_PROCESSOR = {Phase.STARTING, Phase.READING, Phase.WAITING, Phase.DELIVERING, Phase.PARKING, Phase.CLOSING}
 ACTION = RetryableAction.LEASE_ACTION_LIST_LEASES
 
 
@@ -38,7 +38,8 @@ def followers(phase: Phase) -> dict[Outcome, Phase]:
 
 def test_every_phase_has_a_public_state() -> None:
     assert set(PUBLIC_STATES) == set(Phase)
-    assert set(PUBLIC_STATES.values()) | {ShardState.WAITING_ON_PARENT_SHARDS} == set(ShardState)
+    without_consumer = {ShardState.WAITING_ON_PARENT_SHARDS, ShardState.PAUSED}
+    assert set(PUBLIC_STATES.values()) | without_consumer == set(ShardState)
 
 
 def test_the_end_is_final() -> None:
@@ -75,10 +76,32 @@ def test_only_a_return_of_user_code_leaves_its_phases() -> None:
         Outcome.REFUSED_FOR_NOW,
         Outcome.CLOSED,
         Outcome.CLOSED_TO_RESTART,
-        Outcome.CLOSED_TO_PARK,
+        Outcome.CLOSED_TO_HALT,
+        Outcome.DELIVERY_DUE,
+        Outcome.STORE_DUE,
+        Outcome.GIVEN_UP,
     }
 
     assert all(outcome in returns for (before, outcome) in TRANSITIONS if before in USER_CODE_PHASES)
+
+
+def test_only_a_page_that_is_dealt_with_leads_to_the_next_one() -> None:
+    """What failed is delivered again, parked or read again; nothing else moves past it."""
+    past = {
+        outcome
+        for (before, outcome), after in TRANSITIONS.items()
+        if before in (Phase.DELIVERING, Phase.PARKING) and after not in (Phase.DELIVERING, Phase.PARKING)
+    }
+
+    assert past == {
+        Outcome.ACCEPTED,
+        Outcome.CAUGHT_UP,
+        Outcome.END_REACHED,
+        Outcome.REFUSED_FOR_NOW,
+        Outcome.FAILED,
+        Outcome.GIVEN_UP,
+        Outcome.STOPPED,
+    }
 
 
 def test_every_phase_can_be_reached() -> None:
@@ -90,13 +113,19 @@ def test_every_phase_can_be_reached() -> None:
 
 
 def test_an_impossible_transition_is_an_error_that_names_it() -> None:
-    with pytest.raises(ValueError, match="ended cannot meet page_read"):
-        next_phase(Phase.ENDED, Outcome.PAGE_READ)
+    with pytest.raises(ValueError, match="ended cannot meet read_due"):
+        next_phase(Phase.ENDED, Outcome.READ_DUE)
 
 
 def test_a_lost_lease_outranks_an_ended_shard_which_outranks_a_request() -> None:
     """The strongest reason wins, not the last one."""
-    ranked = [ShutdownReason.ZOMBIE, ShutdownReason.TERMINATE, ShutdownReason.STOLEN, ShutdownReason.PROCESS_DONE]
+    ranked = [
+        ShutdownReason.ZOMBIE,
+        ShutdownReason.TERMINATE,
+        ShutdownReason.STOLEN,
+        ShutdownReason.PAUSED,
+        ShutdownReason.PROCESS_DONE,
+    ]
     for place, strong in enumerate(ranked):
         for weak in ranked[place:]:
             assert stronger(strong, weak) is strong

@@ -9,9 +9,9 @@ from concurrent.futures import Future
 import pytest
 
 from streamclient.errors import StreamClientException
+from streamclient.pools import DaemonPool
 from streamclient.worker import loop as loop_module
 from streamclient.worker.loop import OwnerLoop
-from streamclient.worker.pools import DaemonPool
 from streamclient.worker.recurring import Recurring
 from streamclient.worker.scheduling import Job, start_schedule
 

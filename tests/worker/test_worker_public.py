@@ -181,7 +181,7 @@ def test_shutdown_is_bounded_and_idempotent_from_many_threads() -> None:
 
     assert answers == [True] * 4
     assert elapsed < 10
-    assert worker.shard_statuses()["a"].reason == ""
+    assert worker.shard_statuses()["a"].reason == "being handed over: its worker gives it away"
     assert worker.worker_status is WorkerStatus.SHUTDOWN
 
 
@@ -237,7 +237,7 @@ def test_wrong_permission_at_start_ends_the_worker_in_error(caplog: pytest.LogCa
 
     assert worker.worker_status is WorkerStatus.ERROR
     assert worker.exception is denied
-    assert "worker w1 ends: no permission" in caplog.text
+    assert "worker w1 ends reading orders: no permission" in caplog.text
 
 
 def test_a_table_without_stream_is_named() -> None:
@@ -350,6 +350,36 @@ def test_an_interrupt_hands_over_before_it_is_raised_again() -> None:
 
     assert scene.journal.shutdowns("a") == [ShutdownReason.STOLEN]
     assert worker.worker_status is WorkerStatus.SHUTDOWN
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupt_waits_for_processors_that_take_their_time_to_stop() -> None:
+    """Threads that the interrupt struck while they were waited for still count as running."""
+    scene = Scene("a")
+    checkpoint_end = scene.journal.on_shutdown
+
+    def shut_down(processor: RecordingProcessor, given: ShutdownInput) -> None:
+        threading.Event().wait(0.3)
+        checkpoint_end(processor, given)
+        scene.journal.note(processor, "stopped", None)
+
+    scene.journal.on_shutdown = shut_down
+    worker = scene.worker()
+    main_thread = threading.get_ident()
+
+    def interrupt() -> None:
+        scene.until(lambda: "a" in scene.journal.by_shard)
+        signal.pthread_kill(main_thread, signal.SIGINT)
+
+    interrupter = threading.Thread(target=interrupt)
+    interrupter.start()
+    with pytest.raises(KeyboardInterrupt):
+        worker.run()
+    interrupter.join(PATIENCE_SECONDS)
+
+    assert scene.journal.by_shard["a"][-1] == ("stopped", None)
+    assert (worker.worker_status, worker.exception) == (WorkerStatus.SHUTDOWN, None)
 
 
 @pytest.mark.slow

@@ -17,7 +17,12 @@ from streamclient.lease import MemoryLeaseManager, WriteAnswer
 from streamclient.model import InitialPosition, Lease
 from streamclient.testing.fakes import FakeStream, make_record
 from streamclient.worker.loop import OwnerLoop
-from streamclient.worker.service import OTHER_WRITES_PER_REQUEST, RENEWALS_PER_REQUEST, ServiceCalls
+from streamclient.worker.service import (
+    DRAWS_PER_REQUEST,
+    OTHER_WRITES_PER_REQUEST,
+    RENEWALS_PER_REQUEST,
+    ServiceCalls,
+)
 
 BUSY = DependencyException("busy", kind=ErrorKind.THROTTLED)
 
@@ -35,9 +40,18 @@ class Store:
     def __init__(self, answer: Callable[[Sequence[LeaseWrite]], Any]) -> None:
         self.answer = answer
         self.requests: list[list[LeaseWrite]] = []
+        self.draws: list[list[str]] = []
+        self.draw: Callable[[Sequence[str]], Any] = lambda keys: range(1, len(keys) + 1)
 
     def list_leases(self) -> Sequence[Lease]:
         raise BUSY
+
+    def draw_epochs(self, lease_keys: Sequence[str]) -> Sequence[int | Exception]:
+        self.draws.append(list(lease_keys))
+        return self.draw(lease_keys)
+
+    def forget_epochs(self, lease_keys: Sequence[str]) -> None:
+        self.forgotten = list(lease_keys)
 
     def get_lease(self, lease_key: str) -> Lease | None:
         raise BUSY
@@ -64,6 +78,7 @@ class Calls:
             status_pool=pool,
             fetch_pool=pool,
             emit=self.events.append,
+            wall_micros=lambda: 5,
         )
 
     def turn(self) -> list[Any]:
@@ -133,6 +148,39 @@ def test_a_store_that_breaks_its_promise_leaves_every_write_uncertain(answer: Ca
     calls.service.write([renew(row) for row in leases(2)])
 
     assert [event.outcome for event in calls.turn()] == [WriteOutcome.UNCERTAIN] * 2
+
+
+def test_epochs_of_many_leases_are_drawn_together_and_answered_one_by_one() -> None:
+    calls = Calls()
+    calls.store.draw = lambda keys: [BUSY if key == "s1" else 7 for key in keys]
+    keys = [f"s{number}" for number in range(DRAWS_PER_REQUEST + 1)]
+    calls.service.draw_epochs(keys)
+    answered = calls.turn()
+
+    assert [len(draw) for draw in calls.store.draws] == [DRAWS_PER_REQUEST, 1]
+    assert answered[:3] == [events.EpochDrawn("s0", 7), events.EpochUndrawn("s1", BUSY), events.EpochDrawn("s2", 7)]
+    assert [event.lease_key for event in answered] == keys
+
+
+@pytest.mark.parametrize("draw", [lambda keys: 1 // 0, lambda keys: []])
+def test_a_store_that_breaks_its_promise_leaves_every_epoch_undrawn(draw: Callable[..., Any]) -> None:
+    calls = Calls()
+    calls.store.draw = draw
+    calls.service.draw_epochs(["s1", "s2"])
+    answered = calls.turn()
+
+    assert [(type(event), event.lease_key) for event in answered] == [
+        (events.EpochUndrawn, "s1"),
+        (events.EpochUndrawn, "s2"),
+    ]
+
+
+def test_a_scan_tells_what_the_wall_clock_shows() -> None:
+    calls = Calls()
+    calls.store.list_leases = lambda: leases(1)  # type: ignore[method-assign]
+    calls.service.read_rows()
+
+    assert calls.turn() == [events.RowsRead(tuple(leases(1)), 5)]
 
 
 def test_a_first_checkpoint_is_looked_up_before_the_row_is_created() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from worker_harness import FaultyLeases, RecordingProcessor, World
 
@@ -15,11 +17,12 @@ TURNS = 40
 class Storm:
     """Writes, splits and merges; kills, stops and replaces workers; loses answers; lets processors fail."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, **config: Any) -> None:
         self.world = World(
             "s0",
             "s1",
             seed=seed,
+            **config,
             lease_duration_millis=10_000,
             renewer_interval_millis=3_000,
             taker_interval_millis=3_000,

@@ -8,33 +8,10 @@ import sys
 import time
 from collections import Counter
 
-from attrs import frozen
-
+from streamclient.testing.simulation.tunnels.campaign import history
 from streamclient.testing.simulation.tunnels.world import TunnelViolation, TunnelWorld
 
 PROGRESS_SECONDS = 10.0
-
-
-@frozen
-class History:
-    """What one seed showed."""
-
-    seed: int
-    violation: str
-    seconds: float
-    """Simulated."""
-    injected: Counter[str]
-
-
-def history(seed: int) -> History:
-    """Run one seed."""
-    world = TunnelWorld(seed)
-    violation = ""
-    try:
-        world.run()
-    except TunnelViolation as broken:
-        violation = str(broken)
-    return History(seed, violation, world.agenda.now, world.injected)
 
 
 def main() -> int:

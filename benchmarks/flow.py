@@ -1,0 +1,135 @@
+"""How the flow of one shard gets faster: pages read ahead, and keys side by side."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+from functools import partial
+
+from tablestore import OTSClient
+
+from benchmarks.report import Line, Round, compare, interleaved, progress, seconds_of
+from benchmarks.settings import Settings
+from benchmarks.stage import Stage
+from benchmarks.tables import FilledTable
+from benchmarks.workers import CheckpointingProcessor, Meter, make_worker
+from streamclient import ClientConfig, KeyedProcessorFactory, ProcessRecordsInput, Worker
+from streamclient.records import StreamRecord
+from streamclient.stream import TablestoreStreamApi
+
+DISTANCE_SECONDS = 0.05
+"""What a service far away adds to each read: waiting, while nobody computes anything."""
+
+MEASURED_READS = 9
+"""Pages read one by one to know how long a read takes; their median counts."""
+
+RECORD_SECONDS = 0.005
+"""One call per record to another service, say."""
+
+KEYED_THREADS = (1, 16)
+KEYED_PAGE = 100
+
+
+class WaitingProcessor(CheckpointingProcessor):
+    """Waits for each batch as it would for another service, and checkpoints it."""
+
+    def __init__(self, meter: Meter, seconds: float) -> None:
+        super().__init__(meter)
+        self._seconds = seconds
+
+    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
+        """Wait, then do as the others do."""
+        threading.Event().wait(self._seconds)
+        super().process_records(process_records_input)
+
+
+class WaitingRecords(CheckpointingProcessor):
+    """Waits for each record, one after the other, and checkpoints the batch."""
+
+    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
+        """Wait as often as there are records."""
+        for _ in process_records_input.records:
+            threading.Event().wait(RECORD_SECONDS)
+        super().process_records(process_records_input)
+
+
+def measure(stage: Stage, settings: Settings) -> list[Line]:
+    """With and without reading ahead; one by one and key by key."""
+    return [*_ahead(stage, settings), *_keyed(stage, settings)]
+
+
+def _ahead(stage: Stage, settings: Settings) -> list[Line]:
+    lines: list[Line] = []
+    for size, distance in ((1_000, 0.0), (1_000, DISTANCE_SECONDS), (100, DISTANCE_SECONDS)):
+        with stage.late_answers("GetStreamRecord", distance):
+            lines += _ahead_of(stage, settings, size, distance)
+    return lines
+
+
+def _ahead_of(stage: Stage, settings: Settings, size: int, distance: float) -> list[Line]:
+    table = stage.table(1, settings.stream_records)
+    seconds = _read_seconds(stage.client(), table, size)
+    what = f"1 shard, pages of {size}, answers {distance * 1_000:.0f} ms late"
+    rounds: dict[str, Round] = {
+        f"{what}, {name}": partial(_rate_ahead, stage.client(), table, size, seconds, config)
+        for name, config in (
+            ("nothing read ahead", ClientConfig(prefetch_bytes=0)),
+            ("read ahead as by default", ClientConfig()),
+        )
+    }
+    rates = interleaved(settings.slow_rounds, rounds, is_warmed_up=settings.is_warmed_up)
+    detail = f"each batch takes {seconds * 1_000:.0f} ms, as long as its read"
+    return compare("flow", "records/s", rates, lambda name, figure: detail)
+
+
+def _read_seconds(client: OTSClient, table: FilledTable, size: int) -> float:
+    progress(f"measuring reads of {size} records")
+    streams = TablestoreStreamApi(client)
+    shard = streams.describe_stream(table.stream_id).shards[0].shard_id
+    iterator = streams.get_shard_iterator(table.stream_id, shard)
+    return statistics.median(
+        seconds_of(lambda: streams.get_stream_record(iterator, size)) for _ in range(MEASURED_READS)
+    )
+
+
+def _rate_ahead(client: OTSClient, table: FilledTable, size: int, seconds: float, config: ClientConfig) -> float:
+    meter = Meter(table.records)
+    return _rate(make_worker(client, table, size, lambda: WaitingProcessor(meter, seconds), config), meter)
+
+
+def _keyed(stage: Stage, settings: Settings) -> list[Line]:
+    table = stage.table(1, settings.keyed_records)
+    client = stage.client()
+    rounds: dict[str, Round] = {
+        "1 shard, records one by one": partial(_rate_one_by_one, client, table),
+        **{
+            f"1 shard, key by key, {threads} thread{'s' * (threads > 1)}": partial(_rate_keyed, client, table, threads)
+            for threads in KEYED_THREADS
+        },
+    }
+    rates = interleaved(settings.slow_rounds, rounds, is_warmed_up=settings.is_warmed_up)
+    detail = f"{table.records} records of as many keys, {RECORD_SECONDS * 1_000:.0f} ms each"
+    return compare("flow", "records/s", rates, lambda name, figure: detail)
+
+
+def _rate_one_by_one(client: OTSClient, table: FilledTable) -> float:
+    meter = Meter(table.records)
+    return _rate(make_worker(client, table, KEYED_PAGE, lambda: WaitingRecords(meter), ClientConfig()), meter)
+
+
+def _rate_keyed(client: OTSClient, table: FilledTable, threads: int) -> float:
+    meter = Meter(table.records)
+
+    def process(record: StreamRecord) -> None:
+        meter.start()
+        threading.Event().wait(RECORD_SECONDS)
+        meter.add(1)
+
+    factory = KeyedProcessorFactory(process, threads=threads)
+    return _rate(make_worker(client, table, KEYED_PAGE, factory, ClientConfig()), meter)
+
+
+def _rate(worker: Worker, meter: Meter) -> float:
+    with worker:
+        meter.wait(worker)
+    return meter.rate

@@ -1,0 +1,330 @@
+"""``python -m benchmarks.moves`` (``make bench-leases``): moves, recovery and cost of leases.
+
+Two sides run in the simulator: the production core, and a model of the Java client's own algorithm, with the same
+intervals, network and stream. Time is simulated, so a figure is the same on every machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from attrs import define, evolve, field, frozen
+
+from streamclient.core import events
+from streamclient.core.events import Command, Event
+from streamclient.core.leases import LeaseWrite, WriteKind
+from streamclient.core.membership import WorkerWriteKind
+from streamclient.model import BalanceBy, Lease
+from streamclient.testing.simulation.actors.consumer import Consumer
+from streamclient.testing.simulation.actors.java.worker import JavaWorker
+from streamclient.testing.simulation.laws.base import Law, Laws
+from streamclient.testing.simulation.plan import Plan
+from streamclient.testing.simulation.table import Actor
+from streamclient.testing.simulation.trace import Entry
+from streamclient.testing.simulation.world import World
+
+WORKERS, SHARDS = 10, 900
+LEASE_SECONDS = 20.0
+SETTLE_SECONDS = 600.0
+"""Bound for becoming even; the Java client's rules mark one lease per worker and pass."""
+
+STEADY_SECONDS = 600.0
+WATCH_SECONDS = 120.0
+LOOK_SECONDS = 1.0
+RENEWALS_PER_REQUEST, WRITES_PER_REQUEST = 200, 50
+"""As the worker's shell groups them."""
+
+NETWORK_SECONDS = 0.01
+WRITE_SECONDS, ROUND_SECONDS = 0.1, 0.05
+"""A busy stream, so that a gap is the move's and not the stream's: every shard gets records ten times a second."""
+
+QUIET_WRITE_SECONDS, QUIET_ROUND_SECONDS = 30.0, 5.0
+"""A quiet one where only the table's calls are counted."""
+SEED = 1
+HOT_WRITE_SECONDS = 1.0
+ONE_REQUEST = (events.ReadSignals, events.ReadRow, events.DrawEpoch, events.WakeWorkers)
+
+
+@define
+class Cost:
+    """Calls of the status table."""
+
+    requests: int = 0
+    rows_read: int = 0
+
+
+@define(eq=False)
+class Meter:
+    """Watches a world: who processes which shard when, and what it costs. An observer of the production cores."""
+
+    now: Callable[[], float]
+    cost: Cost = field(factory=Cost)
+    last: dict[str, tuple[str, float]] = field(factory=dict)
+    """Shard to who processed it last, and when."""
+    gaps: list[float] = field(factory=list)
+    repeated: int = 0
+    takes: int = 0
+    processed: dict[str, int] = field(factory=dict)
+    read_by_others: dict[str, float] = field(factory=dict)
+    """Shard to when somebody else than before processed it first."""
+
+    def worked(self, worker: str, lease_key: str, start: int, end: int) -> None:
+        """Records of a shard were processed."""
+        before = self.last.get(lease_key)
+        if before is not None and before[0] != worker:
+            self.gaps.append(self.now() - before[1])
+            self.read_by_others.setdefault(lease_key, self.now())
+        self.last[lease_key] = (worker, self.now())
+        self.repeated += max(0, min(end, self.processed.get(lease_key, 0)) - start)
+        self.processed[lease_key] = max(end, self.processed.get(lease_key, 0))
+
+    def reset(self) -> None:
+        """Count from now on."""
+        self.cost, self.gaps, self.repeated, self.takes, self.read_by_others = Cost(), [], 0, 0, {}
+
+    # --- the observer's side ---------------------------------------------------------------------------------
+
+    def noted(self, entry: Entry) -> None:
+        """Nothing to learn from."""
+
+    def handled(self, now: float, label: str, event: Event, commands: Iterable[Command]) -> None:
+        """Count the requests that follow from an event."""
+        if isinstance(event, events.RowsRead):
+            self.cost.rows_read += len(event.rows) + len(event.workers or ())
+        elif isinstance(event, events.SignalsRead):
+            self.cost.rows_read += len(event.workers)
+        heartbeats = writes = 0
+        for command in commands:
+            if isinstance(command, events.WriteLease | events.WriteWorker):
+                is_heartbeat = command.write.kind in (WriteKind.RENEW, WorkerWriteKind.BEAT)
+                heartbeats, writes = heartbeats + is_heartbeat, writes + (not is_heartbeat)
+            elif isinstance(command, events.ReadRows):
+                self.cost.requests += 2
+            elif isinstance(command, ONE_REQUEST):
+                self.cost.requests += 1
+        self.cost.requests += -(-heartbeats // RENEWALS_PER_REQUEST) + -(-writes // WRITES_PER_REQUEST)
+
+
+class Watching(Law):
+    """Tells the meter what the sink accepts, and who takes leases."""
+
+    def __init__(self, world: MeasuredWorld) -> None:
+        super().__init__(world)
+        self.meter = world.meter
+
+    def records_written(self, consumer: Consumer, start: int, end: int) -> None:
+        """Records of a shard reached the sink."""
+        self.meter.worked(consumer.process.name, consumer.lease_key, start, end)
+
+    def row_changed(
+        self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
+    ) -> None:
+        """A lease may have another owner now."""
+        if before is not None and after is not None and before.owner not in ("", after.owner):
+            self.meter.takes += 1
+
+
+class MeasuredWorld(World):
+    """A world without faults, whose laws are replaced by a meter."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.meter = Meter(lambda: self.now)
+        super().__init__(plan, self.meter)
+        self.laws = Laws([Watching(self)])
+        self.sink.laws = self.laws
+
+    def java_processed(self, lease_key: str, start: int, end: int) -> None:
+        """A Java worker processed records: the one that owns the lease."""
+        self.meter.worked(self.table.rows[lease_key].owner, lease_key, start, end)
+        self.sink.advance(lease_key, start, end)
+
+    def counts_by_owner(self) -> Counter[str]:
+        """Leases per worker, those in transit for nobody."""
+        return Counter(row.owner for row in self.table.rows.values() if not row.stealer)
+
+    def is_even(self, workers: int) -> bool:
+        """Whether every shard is processed by its owner, and counts are within one."""
+        counts = self.counts_by_owner()
+        owners = {key: row.owner for key, row in self.table.rows.items()}
+        reading = sum(self.meter.last.get(key, ("", 0.0))[0] == owner for key, owner in owners.items())
+        is_complete = len(self.table.rows) == self.plan.shards == reading == sum(counts.values())
+        return is_complete and len(counts) == workers and max(counts.values()) - min(counts.values()) <= 1
+
+    def run_until(self, condition: Callable[[], bool], seconds: float) -> float:
+        """Let time pass until a condition holds; how long it took, infinite if it did not come."""
+        began = self.now
+        while self.now < began + seconds:
+            self.agenda.run_until(self.now + LOOK_SECONDS)
+            if condition():
+                return self.now - began
+        return float("inf")
+
+    def java_cost(self) -> Cost:
+        """What all Java workers called since the world began."""
+        javas = [worker for worker in self.everybody if isinstance(worker, JavaWorker)]
+        return Cost(sum(java.calls.requests for java in javas), sum(java.calls.rows_read for java in javas))
+
+
+@frozen
+class Line:
+    """One figure, ours beside Java's."""
+
+    what: str
+    ours: str
+    java: str
+
+
+def world_of(workers: int, shards: int, *, java: bool, **changes: object) -> MeasuredWorld:
+    """Start a fleet at once on a stream that is written all the time."""
+    plan = Plan(
+        seed=SEED,
+        shards=shards,
+        delay_seconds=NETWORK_SECONDS,
+        write_seconds=WRITE_SECONDS,
+        round_seconds=ROUND_SECONDS,
+        signal_interval_millis=400,
+    )
+    world = MeasuredWorld(evolve(plan, **changes))
+    for number in range(workers):
+        world.start_worker(f"w{number:02d}", java=java)
+    return world
+
+
+def cold_start(*, java: bool) -> str:
+    """Ten workers start at once."""
+    world = world_of(WORKERS, SHARDS, java=java)
+    seconds = world.run_until(lambda: world.is_even(WORKERS), SETTLE_SECONDS)
+    return f"{_seconds(seconds)}, {world.meter.takes} moves after the first owner"
+
+
+def scale_out(*, java: bool) -> tuple[str, str, str]:
+    """Nine workers become ten: time, moves, and what each move costs."""
+    world = world_of(WORKERS - 1, SHARDS, java=java)
+    world.run_until(lambda: world.is_even(WORKERS - 1), SETTLE_SECONDS)
+    world.meter.reset()
+    world.start_worker(f"w{WORKERS - 1:02d}", java=java)
+    seconds = world.run_until(lambda: world.is_even(WORKERS), SETTLE_SECONDS)
+    return f"{_seconds(seconds)}, {world.meter.takes} moves", _gaps(world.meter.gaps), str(world.meter.repeated)
+
+
+def shutdown(*, java: bool) -> tuple[str, str]:
+    """One of ten is asked to stop. The Java client releases nothing: its leases run out."""
+    world = world_of(WORKERS, SHARDS, java=java)
+    world.run_until(lambda: world.is_even(WORKERS), SETTLE_SECONDS)
+    name = f"w{WORKERS - 1:02d}"
+    theirs = {key for key, row in world.table.rows.items() if row.owner == name}
+    world.meter.reset()
+    worker = world.workers[name]
+    if isinstance(worker, JavaWorker):
+        worker.crash()
+    else:
+        worker.stop()
+    world.run_until(lambda: theirs <= world.meter.read_by_others.keys(), WATCH_SECONDS)
+    return _gaps(world.meter.gaps), str(world.meter.repeated)
+
+
+def loss(*, java: bool) -> str:
+    """One of ten is gone: how long until each of its shards is processed elsewhere, over five moments of its life."""
+    seconds: list[float] = []
+    for moment in range(5):
+        world = world_of(WORKERS, SHARDS, java=java)
+        world.run_until(lambda world=world: world.is_even(WORKERS), SETTLE_SECONDS)
+        world.agenda.run_until(world.now + moment * 1.2)
+        name = f"w{WORKERS - 1:02d}"
+        theirs = {key for key, row in world.table.rows.items() if row.owner == name}
+        world.meter.reset()
+        crashed_at = world.now
+        world.workers[name].crash()
+        world.run_until(lambda theirs=theirs, world=world: theirs <= world.meter.read_by_others.keys(), WATCH_SECONDS)
+        seconds += [world.meter.read_by_others.get(key, float("inf")) - crashed_at for key in theirs]
+    return f"median {statistics.median(seconds):.1f} s, longest {_seconds(max(seconds))}"
+
+
+def steady(workers: int, *, java: bool) -> tuple[str, float, float]:
+    """A fleet at rest: moves per hour, requests and rows read per lease and minute."""
+    world = world_of(workers, SHARDS, java=java, write_seconds=QUIET_WRITE_SECONDS, round_seconds=QUIET_ROUND_SECONDS)
+    world.run_until(lambda: world.is_even(workers), SETTLE_SECONDS)
+    world.agenda.run_until(world.now + 2 * LEASE_SECONDS)
+    world.meter.reset()
+    before = world.java_cost()
+    world.agenda.run_until(world.now + STEADY_SECONDS)
+    cost = world.meter.cost
+    if java:
+        after = world.java_cost()
+        cost = Cost(after.requests - before.requests, after.rows_read - before.rows_read)
+    minutes = STEADY_SECONDS / 60
+    moves = world.meter.takes * 60 / minutes
+    return f"{moves:.0f}", cost.requests / SHARDS / minutes, cost.rows_read / SHARDS / minutes
+
+
+def load_spread(by: BalanceBy) -> str:
+    """One shard in ten is written ten times as fast: most and least records per second of a worker, by its leases."""
+    world = world_of(WORKERS, 100, java=False, balance_by=by.value, write_seconds=HOT_WRITE_SECONDS)
+    hot = set(sorted(world.stream.open_ids)[::10])
+    _write_more(world, hot)
+    world.agenda.run_until(SETTLE_SECONDS)
+    before = dict(world.meter.processed)
+    world.agenda.run_until(world.now + WATCH_SECONDS)
+    rates: Counter[str] = Counter()
+    for key, row in world.table.rows.items():
+        rates[row.owner] += world.meter.processed.get(key, 0) - before.get(key, 0)
+    numbers = [count / WATCH_SECONDS for count in rates.values()]
+    return f"{min(numbers):.1f} to {max(numbers):.1f} records/s"
+
+
+def _write_more(world: MeasuredWorld, hot: set[str]) -> None:
+    for key in sorted(hot):
+        world.stream.write(key, 15, world.now)
+    world.agenda.after(HOT_WRITE_SECONDS, _write_more, world, hot)
+
+
+def _gaps(gaps: Sequence[float]) -> str:
+    if not gaps:
+        return "no move"
+    return f"median {statistics.median(gaps):.2f} s, longest {max(gaps):.2f} s ({len(gaps)} shards)"
+
+
+def _seconds(seconds: float) -> str:
+    return f"not within {SETTLE_SECONDS:.0f} s" if seconds == float("inf") else f"{seconds:.1f} s"
+
+
+def measure() -> list[Line]:
+    """Every figure, both sides."""
+    lines = [Line("cold start until even", cold_start(java=False), cold_start(java=True))]
+    ours, java = scale_out(java=False), scale_out(java=True)
+    names = ("9 to 10 workers until even", "gap of a move, last record to first", "records repeated by these moves")
+    lines += [Line(name, mine, theirs) for name, mine, theirs in zip(names, ours, java, strict=True)]
+    stopped, left = shutdown(java=False), shutdown(java=True)
+    lines.append(Line("gap when a worker is shut down", stopped[0], left[0]))
+    lines.append(Line("records repeated by it", stopped[1], left[1]))
+    lines.append(Line("loss of a worker until read elsewhere", loss(java=False), loss(java=True)))
+    for workers in (5, 10, 20):
+        mine, theirs = steady(workers, java=False), steady(workers, java=True)
+        lines.append(Line(f"moves per hour at rest, {workers} workers", mine[0], theirs[0]))
+        lines.append(Line(f"requests per lease and minute, {workers} workers", f"{mine[1]:.2f}", f"{theirs[1]:.2f}"))
+        lines.append(Line(f"rows read per lease and minute, {workers} workers", f"{mine[2]:.1f}", f"{theirs[2]:.1f}"))
+    count, load = load_spread(BalanceBy.COUNT), load_spread(BalanceBy.RECORDS)
+    lines.append(Line("load per worker, one shard in ten is hot, by count", count, "-"))
+    lines.append(Line("load per worker, one shard in ten is hot, by records", load, "-"))
+    return lines
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.moves", description=__doc__)
+    parser.parse_args()
+    began = time.monotonic()
+    lines = measure()
+    print(f"{WORKERS} workers, {SHARDS} shards, lease duration {LEASE_SECONDS:.0f} s, simulated time, seed {SEED}.\n")
+    print("| Figure | streamclient | model of the Java client |\n|---|---|---|")
+    for line in lines:
+        print(f"| {line.what} | {line.ours} | {line.java} |")
+    print(f"\nIt took {time.monotonic() - began:.0f} s.")
+
+
+if __name__ == "__main__":
+    main()

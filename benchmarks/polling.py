@@ -1,0 +1,149 @@
+"""What an idle shard costs, and how long a record waits until it is found."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from attrs import field, frozen
+from tablestore import Condition, OTSClient, Row, RowExistenceExpectation
+
+from benchmarks.report import Line, progress
+from benchmarks.settings import Settings
+from benchmarks.stage import Stage
+from benchmarks.tables import make_table
+from streamclient import (
+    ClientConfig,
+    InitializationInput,
+    InitialPosition,
+    IRecordProcessor,
+    ProcessRecordsInput,
+    ShutdownInput,
+    StreamConfig,
+    Worker,
+)
+
+GAPS_SECONDS = (None, 10.0, 1.0, 0.2)
+"""Mean time between two records, at random as of a Poisson process; ``None`` for a shard without any."""
+
+CONFIGS = {
+    "adaptive": ClientConfig(),
+    "every second": ClientConfig(worker_idle_time_millis=1_000, max_idle_poll_interval_millis=1_000),
+    "every 20 ms": ClientConfig(worker_idle_time_millis=20, max_idle_poll_interval_millis=20),
+}
+"""Adaptive as by default, a fixed second, and the fixed pause of the Java client."""
+
+START_SECONDS = 30.0
+"""Bound for a worker to begin to read; it takes a second or two."""
+
+_SECONDS_PER_MINUTE = 60
+
+
+@frozen
+class Trial:
+    """One table, one worker, and when its records were written and found."""
+
+    name: str
+    gap_seconds: float | None
+    config: ClientConfig
+    is_reading: threading.Event = field(factory=threading.Event)
+    written: dict[int, float] = field(factory=dict)
+    delays: list[float] = field(factory=list)
+
+    @property
+    def table(self) -> str:
+        """A table of its own, so that its requests can be counted apart."""
+        gap = "none" if self.gap_seconds is None else f"{self.gap_seconds * 1_000:.0f}"
+        return f"polling_{self.name.replace(' ', '_')}_{gap}"
+
+    def write(self, client: OTSClient, until: float) -> None:
+        """Write rows at random moments."""
+        dice, pause = random.Random(1), threading.Event()
+        number = 0
+        while self.gap_seconds is not None:
+            seconds = dice.expovariate(1 / self.gap_seconds)
+            if time.monotonic() + seconds > until:
+                return
+            pause.wait(seconds)
+            number += 1
+            row = Row([("customer", "c"), ("order_id", number)], [("amount", 1.0)])
+            self.written[number] = time.monotonic()
+            client.put_row(self.table, row, Condition(RowExistenceExpectation.IGNORE))
+
+
+class Finder(IRecordProcessor):
+    """Notes when each record came."""
+
+    def __init__(self, trial: Trial) -> None:
+        self._trial = trial
+
+    def initialize(self, initialization_input: InitializationInput) -> None:
+        """Reading begins."""
+        self._trial.is_reading.set()
+
+    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
+        """The delay holds the write itself and the read that found the record."""
+        now = time.monotonic()
+        for record in process_records_input.records:
+            self._trial.delays.append(now - self._trial.written[int(record.key["order_id"])])
+        process_records_input.checkpointer.checkpoint()
+
+    def shutdown(self, shutdown_input: ShutdownInput) -> None:
+        """Nothing to finish."""
+
+
+def measure(stage: Stage, settings: Settings) -> list[Line]:
+    """All at once, over the same time, as each of them does next to nothing."""
+    trials = [Trial(name, gap, config) for gap in GAPS_SECONDS for name, config in CONFIGS.items()]
+    with ExitStack() as running:
+        for trial in trials:
+            progress(f"starting a worker for {trial.table}")
+            running.enter_context(_worker(stage, trial))
+        for trial in trials:
+            if not trial.is_reading.wait(START_SECONDS):
+                raise RuntimeError(f"the worker of {trial.table} did not begin to read")
+        progress(f"writing and counting for {settings.polling_seconds:.0f} s")
+        stage.reset_requests()
+        until = time.monotonic() + settings.polling_seconds
+        writers = [threading.Thread(target=trial.write, args=(stage.client(), until), daemon=True) for trial in trials]
+        for writer in writers:
+            writer.start()
+        threading.Event().wait(settings.polling_seconds)
+        requests = [stage.requests(trial.table).get("GetStreamRecord", 0) for trial in trials]
+        for writer in writers:
+            writer.join()
+    factor = _SECONDS_PER_MINUTE / settings.polling_seconds
+    return [line for gap in GAPS_SECONDS for line in _lines(gap, trials, requests, factor)]
+
+
+def _worker(stage: Stage, trial: Trial) -> Worker:
+    client = stage.client()
+    make_table(client, trial.table, 1)
+    stream = StreamConfig(
+        client=client,
+        data_table_name=trial.table,
+        status_table_name=f"{trial.table}_status",
+        initial_position=InitialPosition.oldest(),
+    )
+    return Worker(f"worker-{trial.table}", trial.config, stream, lambda: Finder(trial))
+
+
+def _lines(gap: float | None, trials: Sequence[Trial], requests: Sequence[int], factor: float) -> list[Line]:
+    found = [(trial, count * factor) for trial, count in zip(trials, requests, strict=True) if trial.gap_seconds == gap]
+    base = found[0][1]
+    rhythm = "no records" if gap is None else f"a record every {gap:g} s at random"
+    return [
+        Line("polling", f"1 shard, {rhythm}, read {trial.name}", rate, "reads/min", rate / max(base, 1), _delay(trial))
+        for trial, rate in found
+    ]
+
+
+def _delay(trial: Trial) -> str:
+    if len(trial.delays) < 2:
+        return ""
+    median, p99 = statistics.median(trial.delays), statistics.quantiles(trial.delays, n=100, method="inclusive")[-1]
+    return f"records waited {median * 1_000:.0f} ms (median), {p99 * 1_000:.0f} ms (p99); {len(trial.delays)} of them"

@@ -1,0 +1,142 @@
+"""Every record in a file exactly once, although the process is killed at the worst moments: checkpoints in two phases.
+
+Runs against a local Tablestore that it starts itself. A worker process writes each batch to a file of its own and kills
+itself now and then: before it has prepared a batch, between preparing and committing it, between committing and storing
+the checkpoint. The next process knows from the lease which batch that was, and looks whether its file is there.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import uuid
+from collections import Counter
+from pathlib import Path
+
+from tablestore import (
+    CapacityUnit,
+    Condition,
+    OTSClient,
+    ReservedThroughput,
+    Row,
+    RowExistenceExpectation,
+    TableMeta,
+    TableOptions,
+)
+
+from streamclient import (
+    ClientConfig,
+    InitializationInput,
+    IRecordProcessor,
+    ProcessRecordsInput,
+    ShutdownInput,
+    StreamConfig,
+    Worker,
+)
+from streamclient.server import LocalTablestore
+from streamclient.stream import StreamSpecification, TablestoreStreamApi
+
+RECORDS = 300
+BATCH = 25
+MOMENTS = ("before", "prepared", "committed")
+QUICK = ClientConfig(
+    lease_duration_millis=3_000,
+    renewer_interval_millis=500,
+    taker_interval_millis=500,
+    sync_shard_interval_millis=500,
+)
+
+
+class FileSink(IRecordProcessor):
+    """One file per batch. A file is there whole, or not at all: it gets its name when it is complete."""
+
+    def __init__(self, directory: Path, chance_of_death: float) -> None:
+        self.directory = directory
+        self.chance_of_death = chance_of_death
+
+    def initialize(self, initialization_input: InitializationInput) -> None:
+        pending = initialization_input.pending_checkpoint
+        if pending is not None and self.path(pending.state.decode()).exists():
+            # The batch was committed, and only its checkpoint is missing.
+            initialization_input.checkpointer.checkpoint(pending.value)
+
+    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
+        self.perhaps_die("before")
+        name = str(uuid.uuid4())
+        prepared = process_records_input.checkpointer.prepare_checkpoint(None, name.encode())
+        self.perhaps_die("prepared")
+        self.commit(name, [int(record.key["id"]) for record in process_records_input.records])
+        self.perhaps_die("committed")
+        prepared.checkpoint()
+
+    def shutdown(self, shutdown_input: ShutdownInput) -> None:
+        pass
+
+    def commit(self, name: str, ids: list[int]) -> None:
+        draft = self.directory / f"{name}.draft"
+        with draft.open("w") as file:
+            json.dump(ids, file)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.rename(self.path(name))
+
+    def path(self, name: str) -> Path:
+        return self.directory / f"{name}.json"
+
+    def perhaps_die(self, moment: str) -> None:
+        if random.random() < self.chance_of_death:
+            with (self.directory / "deaths").open("a") as file:
+                file.write(f"{moment}\n")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def written(directory: Path) -> list[int]:
+    return [number for path in directory.glob("*.json") for number in json.loads(path.read_text())]
+
+
+def work(endpoint: str, directory: Path, seed: int) -> None:
+    """A worker process; it ends when every record is in a file, if it lives so long."""
+    random.seed(seed)
+    client = OTSClient(endpoint, "local-access-key-id", "local-access-key-secret", "local")
+    config = StreamConfig(client=client, data_table_name="visits", status_table_name="status", max_records=BATCH)
+    with Worker("worker-1", QUICK, config, lambda: FileSink(directory, chance_of_death=0.12)):
+        pause = threading.Event()
+        while len(written(directory)) < RECORDS:
+            pause.wait(0.02)
+
+
+def fill(client: OTSClient) -> None:
+    TablestoreStreamApi(client).create_table(
+        TableMeta("visits", [("id", "INTEGER")]),
+        TableOptions(),
+        ReservedThroughput(CapacityUnit(0, 0)),
+        stream=StreamSpecification(enable_stream=True, expiration_time_hours=24),
+    )
+    for number in range(RECORDS):
+        client.put_row("visits", Row([("id", number)], []), Condition(RowExistenceExpectation.IGNORE))
+
+
+def main(seed: int = 0) -> None:
+    with LocalTablestore() as local, tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        fill(local.client())
+        ended = None
+        while ended != 0:
+            seed += 1
+            program = [sys.executable, "-m", "samples.exactly_once_files", local.endpoint, name, str(seed)]
+            ended = subprocess.run(program, timeout=120, check=False).returncode
+        times = Counter(written(directory))
+        deaths = Counter((directory / "deaths").read_text().split())
+        print("killed", ", ".join(f"{moment}: {deaths[moment]}" for moment in MOMENTS))
+        print(f"{len(times)} records of {RECORDS}, each {sorted(set(times.values()))} times")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 2:
+        work(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
+    else:
+        main(*map(int, sys.argv[1:]))

@@ -1,0 +1,193 @@
+"""A sink that refuses writers which have lost their shard: SQLite, with the epoch and the position of each shard.
+
+Runs against a local Tablestore that it starts itself. One worker hangs in the middle of a batch until its lease is gone
+and another worker has taken over. Then it goes on, as a frozen process does, and is refused.
+"""
+
+import sqlite3
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tablestore import (
+    CapacityUnit,
+    Condition,
+    OTSClient,
+    ReservedThroughput,
+    Row,
+    RowExistenceExpectation,
+    TableMeta,
+    TableOptions,
+)
+
+from streamclient import (
+    ClientConfig,
+    FencedException,
+    InitializationInput,
+    IRecordProcessor,
+    ProcessRecordsInput,
+    SequenceInfo,
+    ShutdownInput,
+    StreamConfig,
+    StreamRecord,
+    Worker,
+)
+from streamclient.server import LocalTablestore
+from streamclient.stream import StreamSpecification, TablestoreStreamApi
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS shards (shard_id TEXT PRIMARY KEY, epoch INTEGER, position TEXT);
+CREATE TABLE IF NOT EXISTS changes (
+    shard_id TEXT, position TEXT, key TEXT, operation TEXT, epoch INTEGER, PRIMARY KEY (shard_id, position)
+);
+"""
+
+
+def position_of(sequence: SequenceInfo) -> str:
+    """Text whose order is the order of a shard's records."""
+    return f"{sequence.epoch:010d}/{sequence.timestamp_micros:020d}/{sequence.row_index:010d}"
+
+
+class FencedSink:
+    """Stores each change once. Thread-safe, and safe between processes that share the file."""
+
+    def __init__(self, path: Path) -> None:
+        self._lock = threading.Lock()
+        self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=60)
+        self._connection.executescript(SCHEMA)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def count(self) -> int:
+        """How many changes are stored."""
+        with self._lock:
+            return self._connection.execute("SELECT count(*) FROM changes").fetchone()[0]
+
+    def take_over(self, shard_id: str, epoch: int) -> None:
+        """From now on only this owner, or a later one, writes for the shard."""
+        with self._transaction(shard_id, epoch):
+            pass
+
+    def store(self, shard_id: str, epoch: int, records: Sequence[StreamRecord]) -> int:
+        """Store what is not there yet; returns how many records that were. All or nothing."""
+        with self._transaction(shard_id, epoch) as position:
+            new = [record for record in records if position_of(record.sequence_info) > position]
+            for record in new:
+                values = (shard_id, position_of(record.sequence_info), str(record.key), record.record_type.name, epoch)
+                self._connection.execute("INSERT INTO changes VALUES (?, ?, ?, ?, ?)", values)
+            if new:
+                last = position_of(new[-1].sequence_info)
+                self._connection.execute("UPDATE shards SET position = ? WHERE shard_id = ?", (last, shard_id))
+        return len(new)
+
+    @contextmanager
+    def _transaction(self, shard_id: str, epoch: int) -> Iterator[str]:
+        """Compare the epoch and write in one transaction; a check before it would be worth nothing."""
+        with self._lock:
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                query = "SELECT epoch, position FROM shards WHERE shard_id = ?"
+                greatest, position = self._connection.execute(query, (shard_id,)).fetchone() or (0, "")
+                if epoch < greatest:
+                    raise FencedException(
+                        f"the shard was taken over with epoch {greatest}; this writer has epoch {epoch}"
+                    )
+                self._connection.execute("REPLACE INTO shards VALUES (?, ?, ?)", (shard_id, epoch, position))
+                yield position
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
+
+
+class Storing(IRecordProcessor):
+    """Brings the changes of one shard into the sink."""
+
+    def __init__(self, sink: FencedSink, before_store: Callable[[], None] = lambda: None) -> None:
+        self.sink = sink
+        self.before_store = before_store
+
+    def initialize(self, initialization_input: InitializationInput) -> None:
+        self.shard = initialization_input.shard_info
+        self.sink.take_over(self.shard.shard_id, self.shard.epoch)
+
+    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
+        self.before_store()
+        self.sink.store(self.shard.shard_id, self.shard.epoch, process_records_input.records)
+        process_records_input.checkpointer.checkpoint()
+
+    def shutdown(self, shutdown_input: ShutdownInput) -> None:
+        if shutdown_input.shutdown_reason.name == "TERMINATE":
+            shutdown_input.checkpointer.checkpoint()
+
+
+class Telling(Storing):
+    """Says what happens to it."""
+
+    def __init__(self, worker: str, sink: FencedSink, before_store: Callable[[], None] = lambda: None) -> None:
+        super().__init__(sink, before_store)
+        self.worker = worker
+        self.is_done = threading.Event()
+
+    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
+        print(f"{self.worker} has {len(process_records_input.records)} records and epoch {self.shard.epoch}")
+        try:
+            super().process_records(process_records_input)
+            print(f"{self.worker} has stored them")
+        except FencedException as error:
+            print(f"{self.worker} is refused: {error}")
+            raise
+        finally:
+            self.is_done.set()
+
+
+QUICK = ClientConfig(
+    lease_duration_millis=2_000,
+    renewer_interval_millis=400,
+    taker_interval_millis=400,
+    sync_shard_interval_millis=400,
+    shutdown_timeout_millis=500,
+)
+
+
+def make_table(client: OTSClient) -> None:
+    TablestoreStreamApi(client).create_table(
+        TableMeta("payments", [("account", "STRING")]),
+        TableOptions(),
+        ReservedThroughput(CapacityUnit(0, 0)),
+        stream=StreamSpecification(enable_stream=True, expiration_time_hours=24),
+    )
+    for account in ("ann", "bob", "eve"):
+        row = Row([("account", account)], [("amount", 10)])
+        client.put_row("payments", row, Condition(RowExistenceExpectation.IGNORE))
+
+
+def main() -> None:
+    with LocalTablestore() as local, tempfile.TemporaryDirectory() as directory:
+        client = local.client()
+        make_table(client)
+        sink = FencedSink(Path(directory) / "payments.sqlite")
+        config = StreamConfig(client=client, data_table_name="payments", status_table_name="payments_status")
+        hangs, wakes = threading.Event(), threading.Event()
+
+        def freeze() -> None:
+            hangs.set()
+            wakes.wait(60)
+
+        first, second = Telling("worker-1", sink, freeze), Telling("worker-2", sink)
+        with Worker("worker-1", QUICK, config, lambda: first):
+            hangs.wait(30)
+        # The worker has ended without the call that hangs, so its lease runs out.
+        with Worker("worker-2", QUICK, config, lambda: second):
+            second.is_done.wait(30)
+            wakes.set()
+            first.is_done.wait(30)
+        print(f"{sink.count()} changes in the sink, each once")
+        sink.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Measure a worker: what Prometheus reads from it, while records flow and after they have stopped.
+
+Runs against a local Tablestore that it starts itself. It writes a hundred rows, lets one worker process them, and asks
+the worker's metrics port as Prometheus does.
+"""
+
+import threading
+import urllib.request
+
+from prometheus_client import CollectorRegistry
+from tablestore import (
+    CapacityUnit,
+    Condition,
+    OTSClient,
+    ReservedThroughput,
+    Row,
+    RowExistenceExpectation,
+    TableMeta,
+    TableOptions,
+)
+
+from streamclient import (
+    ClientConfig,
+    InitializationInput,
+    IRecordProcessor,
+    ProcessRecordsInput,
+    ShutdownInput,
+    StreamConfig,
+    Worker,
+)
+from streamclient.metrics import PrometheusMetrics
+from streamclient.server import LocalTablestore
+from streamclient.stream import StreamSpecification, TablestoreStreamApi
+
+VISITS = 100
+LONGEST_WAIT_SECONDS = 60.0
+SHOWN = (
+    "streamclient_records_processed_total",
+    "streamclient_batches_total",
+    "streamclient_checkpoints_total",
+    "streamclient_lag_seconds",
+    "streamclient_leases",
+    "streamclient_unhealthy",
+)
+
+
+class Checkpointing(IRecordProcessor):
+    """Accepts everything."""
+
+    def initialize(self, initialization_input: InitializationInput) -> None:
+        pass
+
+    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
+        process_records_input.checkpointer.checkpoint()
+
+    def shutdown(self, shutdown_input: ShutdownInput) -> None:
+        pass
+
+
+def make_table(client: OTSClient) -> None:
+    TablestoreStreamApi(client).create_table(
+        TableMeta("visits", [("page", "STRING")]),
+        TableOptions(),
+        ReservedThroughput(CapacityUnit(0, 0)),
+        stream=StreamSpecification(enable_stream=True, expiration_time_hours=24),
+    )
+    for number in range(VISITS):
+        row = Row([("page", f"{number:03d}")], [("visits", number)])
+        client.put_row("visits", row, Condition(RowExistenceExpectation.IGNORE))
+
+
+def scrape(port: int) -> list[str]:
+    """Samples as Prometheus reads them, without the shard's long name."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+        lines = response.read().decode().splitlines()
+    return [line for line in lines if line.startswith(SHOWN)]
+
+
+def main() -> None:
+    metrics = PrometheusMetrics(CollectorRegistry())
+    with LocalTablestore() as local, metrics.serve(0, "127.0.0.1") as server:
+        client = local.client()
+        make_table(client)
+        stream = StreamConfig(client=client, data_table_name="visits", status_table_name="visits_status")
+        with Worker("worker-1", ClientConfig(metrics=metrics), stream, Checkpointing):
+            wait_until_caught_up(server.port)
+            print(*scrape(server.port), sep="\n")
+
+
+def wait_until_caught_up(port: int) -> None:
+    pause = threading.Event()
+    for _ in range(int(LONGEST_WAIT_SECONDS / 0.2)):
+        if any(line.startswith("streamclient_lag_seconds") and line.endswith(" 0.0") for line in scrape(port)):
+            return
+        pause.wait(0.2)
+    raise RuntimeError(f"the worker did not catch up within {LONGEST_WAIT_SECONDS:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""One record that cannot be processed, among a thousand: found, parked, and replayed once the program is mended.
+
+Runs against a local Tablestore that it starts itself. A table of orders gets one amount that is no number. The worker
+cuts the batch down to that record, parks it in a directory and goes on; a later change of the same order is parked
+behind it. Then a mended processor replays both.
+"""
+
+import tempfile
+import threading
+from collections.abc import Callable
+
+from tablestore import (
+    CapacityUnit,
+    Condition,
+    OTSClient,
+    ReservedThroughput,
+    Row,
+    RowExistenceExpectation,
+    TableMeta,
+    TableOptions,
+)
+
+from streamclient import (
+    ClientConfig,
+    FailurePolicy,
+    InitializationInput,
+    IRecordProcessor,
+    OnFailure,
+    ProcessRecordsInput,
+    ShutdownInput,
+    StreamConfig,
+    Worker,
+)
+from streamclient.parking import FileParkingStore, replay_parked
+from streamclient.server import LocalTablestore
+from streamclient.stream import StreamSpecification, TablestoreStreamApi
+
+ORDERS = 1_000
+
+
+class Totals:
+    """What the processors add up, and how often they were called."""
+
+    def __init__(self) -> None:
+        self.amounts: dict[int, float] = {}
+        self.calls = 0
+
+
+class Adding(IRecordProcessor):
+    """Takes the amount of each order. ``read`` makes a number of what the column holds."""
+
+    def __init__(self, totals: Totals, read: Callable[[object], float]) -> None:
+        self.totals = totals
+        self.read = read
+
+    def initialize(self, initialization_input: InitializationInput) -> None:
+        pass
+
+    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
+        self.totals.calls += 1
+        found = {}
+        for record in process_records_input.records:
+            (amount,) = record.columns
+            found[int(record.key["id"])] = self.read(amount.value)
+        self.totals.amounts.update(found)
+        process_records_input.checkpointer.checkpoint()
+
+    def shutdown(self, shutdown_input: ShutdownInput) -> None:
+        pass
+
+
+def strict(value: object) -> float:
+    if not isinstance(value, float):
+        raise TypeError(f"amount {value!r} is no number")
+    return value
+
+
+def mended(value: object) -> float:
+    return float(str(value).replace(",", "."))
+
+
+def write(client: OTSClient, order: int, amount: object) -> None:
+    client.put_row("orders", Row([("id", order)], [("amount", amount)]), Condition(RowExistenceExpectation.IGNORE))
+
+
+def make_table(client: OTSClient) -> None:
+    TablestoreStreamApi(client).create_table(
+        TableMeta("orders", [("id", "INTEGER")]),
+        TableOptions(),
+        ReservedThroughput(CapacityUnit(0, 0)),
+        stream=StreamSpecification(enable_stream=True, expiration_time_hours=24),
+    )
+    for order in range(ORDERS):
+        write(client, order, "12,50" if order == 617 else 1.0)
+    write(client, 617, 13.0)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    while not condition():
+        pause.wait(0.05)
+
+
+def main() -> None:
+    with LocalTablestore() as local, tempfile.TemporaryDirectory() as directory:
+        client = local.client()
+        make_table(client)
+        store, totals = FileParkingStore(directory), Totals()
+        policy = FailurePolicy(retries=1, first_pause_millis=100, then=OnFailure.PARK, parking=store)
+        stream_config = StreamConfig(client=client, data_table_name="orders", status_table_name="orders_status")
+        with Worker("worker-1", ClientConfig(failure_policy=policy), stream_config, lambda: Adding(totals, strict)):
+            wait_until(lambda: len(totals.amounts) == ORDERS - 1 and len(list(store.parked())) == 2)
+
+        print(f"{len(totals.amounts)} orders after {totals.calls} calls")
+        for parked in store.parked():
+            print(f"parked: order {parked.record.key['id']}, {parked.attempts} failed calls, {parked.error}")
+
+        report = replay_parked(store, lambda: Adding(totals, mended))
+        print(f"replayed: {report.replayed}, left: {len(report.left)}")
+        print(f"{len(totals.amounts)} orders, order 617 has {totals.amounts[617]}")
+
+
+if __name__ == "__main__":
+    main()

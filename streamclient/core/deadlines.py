@@ -1,0 +1,50 @@
+"""What is due when: one moment per key, and always the earliest at hand."""
+
+from __future__ import annotations
+
+import heapq
+
+SPARE_ENTRIES = 64
+"""Outdated entries that a heap may hold, beside as many as it has valid ones, before it is built anew. So each change
+costs a logarithm, and the heap stays within about twice its keys."""
+
+
+class Deadlines:
+    """Moments by key. A key has one moment at a time; setting another one replaces it."""
+
+    def __init__(self) -> None:
+        self._moments: dict[str, float] = {}
+        self._heap: list[tuple[float, str]] = []
+        """May hold moments that were replaced since; they are dropped when they come to the top."""
+
+    def set(self, key: str, moment: float | None) -> None:
+        """Have the key due at a moment, or never."""
+        if self._moments.get(key) == moment:
+            return
+        if moment is None:
+            del self._moments[key]
+            return
+        self._moments[key] = moment
+        heapq.heappush(self._heap, (moment, key))
+        if len(self._heap) > 2 * len(self._moments) + SPARE_ENTRIES:
+            self._heap = [(moment, key) for key, moment in self._moments.items()]
+            heapq.heapify(self._heap)
+
+    @property
+    def next(self) -> float | None:
+        """The earliest moment; ``None`` if nothing will ever be due."""
+        while self._heap:
+            moment, key = self._heap[0]
+            if self._moments.get(key) == moment:
+                return moment
+            heapq.heappop(self._heap)
+        return None
+
+    def take_due(self, now: float) -> list[str]:
+        """Keys whose moment has come, earliest first; they have no moment any more."""
+        due = []
+        while (moment := self.next) is not None and moment <= now:
+            _, key = heapq.heappop(self._heap)
+            del self._moments[key]
+            due.append(key)
+        return due

@@ -1,0 +1,70 @@
+"""How much each lease carries, measured by what its row says was processed.
+
+A lease's row says how many records and bytes were processed up to its checkpoint. Two scans and the time between them
+make a rate. Rates are averages in which older scans count less and less, so that neither a pause between two
+checkpoints nor a burst moves a lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import exp
+
+from attrs import frozen
+
+from streamclient.model import BalanceBy, Lease
+
+MEMORY_SECONDS = 300.0
+"""What was seen so long ago counts a third of what is seen now. A worker that catches up after a pause looks loaded
+for a few minutes only."""
+
+MEASURED_SECONDS = 30.0
+"""Less than this is not called a rate: several checkpoints, several scans of a small fleet."""
+
+
+@frozen
+class _Meter:
+    """What one lease's rows have shown."""
+
+    amount: int
+    """As last seen: records or bytes in all."""
+    seen_at: float
+    moved: float = 0.0
+    """Sum of what was added between scans, older additions counting less."""
+    seconds: float = 0.0
+    """Sum of the times between scans, older ones counting less in the same way."""
+
+
+class Loads:
+    """Rates of the unfinished leases, by what ``balance_by`` names. Owned by one thread."""
+
+    def __init__(self, balance_by: BalanceBy) -> None:
+        self.balance_by = balance_by
+        self._meters: dict[str, _Meter] = {}
+
+    def observe(self, rows: Iterable[Lease], now: float) -> None:
+        """Take in a scan that returned at ``now``; leases that it does not show are forgotten."""
+        if self.balance_by is not BalanceBy.COUNT:
+            open_rows = (row for row in rows if not row.is_finished and row.progress is not None)
+            self._meters = {row.lease_key: self._seen(row, now) for row in open_rows}
+
+    def rates(self) -> Mapping[str, float]:
+        """Records or bytes per second of the leases that were watched for long enough."""
+        return {
+            key: meter.moved / meter.seconds for key, meter in self._meters.items() if meter.seconds >= MEASURED_SECONDS
+        }
+
+    def _seen(self, row: Lease, now: float) -> _Meter:
+        amount = self._amount(row)
+        old = self._meters.get(row.lease_key)
+        if old is None or amount < old.amount:
+            # Seen for the first time, or counting anew because its row was put anew.
+            return _Meter(amount, now)
+        elapsed = now - old.seen_at
+        kept = exp(-elapsed / MEMORY_SECONDS)
+        return _Meter(amount, now, old.moved * kept + amount - old.amount, old.seconds * kept + elapsed)
+
+    def _amount(self, row: Lease) -> int:
+        if row.progress is None:
+            return 0
+        return row.progress.bytes if self.balance_by is BalanceBy.BYTES else row.progress.records

@@ -1,0 +1,241 @@
+"""The session of this worker: registered, kept alive by beats, ended, and begun anew.
+
+A small state machine beside the leases; ``membership`` has the laws. It says which write of the own row is due and
+what an answer or a read of the row means. Like a lease's, a write of unknown fate is cleared up by reading the row.
+
+**Who has the name.** The first registration of a process replaces whatever session it finds: a worker that was
+restarted under its name goes on at once. Every later registration only replaces sessions of this process. So a process
+that finds a session of another one in its row, although its own had begun, knows that a newer process was started under
+its name. It is *ousted*: it never registers again, and nobody fights.
+
+**Beats in doubt.** A beat that is sent again is the same write, so it lands once at most. Whichever of the tries
+landed, it was sent no earlier than the first one, from which the session then counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+from attrs import define, evolve, field
+
+from streamclient.core import membership
+from streamclient.core.leases import WriteOutcome
+from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite, WorkerWriteKind
+from streamclient.core.tenancy import valid_until
+
+NEVER = float("-inf")
+
+REMOVALS_AT_MOST = 3
+"""How often the own row is tried to be removed at the end. If it stays, others find it standing still, a lease duration
+later, and nothing is held by it."""
+
+
+class News(Enum):
+    """What became of the session."""
+
+    NOTHING = "nothing"
+    BEGUN = "begun"
+    """A session was registered: leases may be taken."""
+    OVER = "over"
+    """Whatever was held under it is lost."""
+    OUSTED = "ousted"
+    """As OVER, for good: a newer process has the name."""
+
+
+@define(eq=False)
+class Session:
+    """Owned by ``Holdings``. Every method takes the present time; time never goes back."""
+
+    worker_id: str
+    stream_id: str
+    duration_seconds: float
+    new_nonce: Callable[[], str]
+    pause_seconds: Callable[[int], float]
+    info: str = ""
+    """What operators read; stored with the next write."""
+    row: WorkerRow | None = None
+    """The own row as this session last wrote it, or ``None`` without a session."""
+    valid_until: float = NEVER
+    since: float = NEVER
+    """When the session became known to exist. What was sent before counts for no session."""
+    is_ousted: bool = False
+    is_ended: bool = False
+    """The row was removed at the end, or that was given up."""
+    is_beat_due: bool = False
+    is_leaving: bool = False
+    has_begun: bool = False
+    """Whether a session of this process was ever known to exist."""
+    needs_read: bool = True
+    """Whether only a look at the own row can tell how to go on."""
+    needed_since: float = NEVER
+    """Reads that were asked for earlier do not tell."""
+    not_before: float = NEVER
+    """When the next write may be sent, after failures."""
+    _found: WorkerRow | None = None
+    """The own row, as read to register over it."""
+    _nonces: set[str] = field(factory=set)
+    _flight: WorkerWrite | None = None
+    _is_in_doubt: bool = False
+    _first_sent_at: float | None = None
+    """When a write that is in doubt was first sent: it may have been applied then."""
+    _is_absent: bool = False
+    _tries: int = 0
+    _removals: int = 0
+    _stored_info: str | None = None
+    _wake: int | None = None
+
+    def is_valid(self, now: float) -> bool:
+        """Whether leases may be held, and taken."""
+        return self.row is not None and now < self.valid_until
+
+    # --- writing -----------------------------------------------------------------------------------------------
+
+    def next_write(self, now: float) -> WorkerWrite | None:
+        """The write of the own row that is due, which is then taken to be under way."""
+        if self.is_ousted or self.is_ended or self._flight is not None or self.needs_read or now < self.not_before:
+            return None
+        self._flight = self._due_write()
+        return self._flight
+
+    def _due_write(self) -> WorkerWrite | None:
+        if self.row is None:
+            return None if self.is_leaving else self._registration()
+        if self._is_absent:
+            return membership.restore(evolve(self.row, info=self.info))
+        state = SessionState.LEAVING if self.is_leaving else SessionState.RUNNING
+        if self.is_beat_due or state is not self.row.state:
+            return membership.beat(self.row, state=state, info=None if self.info == self._stored_info else self.info)
+        return None
+
+    def _registration(self) -> WorkerWrite:
+        nonce = self.new_nonce()
+        self._nonces.add(nonce)
+        row = WorkerRow(self.worker_id, self.stream_id, nonce, beat=1, info=self.info)
+        return membership.register(self._found, row)
+
+    def removal(self) -> WorkerWrite | None:
+        """The write that ends the session once nothing is held any more; ``None`` if none can be sent now."""
+        if self.row is None or self.is_ousted:
+            self.is_ended = True
+        if self.is_ended or self._flight is not None or self.row is None:
+            return None
+        self._removals += 1
+        self._flight = membership.remove(self.row)
+        return self._flight
+
+    # --- answers -----------------------------------------------------------------------------------------------
+
+    def answered(self, write: WorkerWrite, outcome: WriteOutcome, sent_at: float, now: float) -> News:
+        """Take in what became of a write."""
+        if write is not self._flight and write != self._flight:
+            return News.NOTHING
+        if write.kind is WorkerWriteKind.REMOVE:
+            self._flight = None
+            self.is_ended = outcome is not WriteOutcome.UNCERTAIN or self._removals >= REMOVALS_AT_MOST
+            return News.NOTHING
+        if outcome is WriteOutcome.ACCEPTED:
+            return self._accepted(write, sent_at, now)
+        self._is_in_doubt = True
+        if self._first_sent_at is None:
+            self._first_sent_at = sent_at
+        self._look(now)
+        return News.NOTHING
+
+    def _accepted(self, write: WorkerWrite, sent_at: float, now: float) -> News:
+        assert write.result is not None
+        self._settle_flight()
+        self.row = write.result
+        self._wake = write.result.wake if self._wake is None else self._wake
+        self._is_absent = self.is_beat_due = False
+        self._tries, self.not_before = 0, NEVER
+        if write.writes_info:
+            self._stored_info = write.result.info
+        self.valid_until = max(self.valid_until, valid_until(sent_at, self.duration_seconds))
+        if write.kind is not WorkerWriteKind.REGISTER:
+            return News.NOTHING
+        self.since, self.has_begun = now, True
+        return News.BEGUN
+
+    def _settle_flight(self) -> None:
+        self._flight, self._is_in_doubt, self._first_sent_at = None, False, None
+
+    # --- reads -------------------------------------------------------------------------------------------------
+
+    def read(self, row: WorkerRow | None, asked_at: float, now: float) -> News:
+        """Take in the own row, or its absence, as a read showed it that was asked for at ``asked_at``."""
+        if self.is_ousted or self.is_ended or asked_at < max(self.needed_since, self.since):
+            return News.NOTHING
+        self.needs_read = False
+        if self._is_in_doubt:
+            return self._resolve(row, now)
+        if self._flight is None and self.row is None:
+            return self._find(row)
+        return News.NOTHING if self.row is None else self._check(row, now)
+
+    def take_wake(self, row: WorkerRow) -> bool:
+        """Whether somebody has woken this worker since it was asked last."""
+        is_woken = self.row is not None and row.wake != self._wake
+        self._wake = row.wake
+        return is_woken
+
+    def _resolve(self, row: WorkerRow | None, now: float) -> News:
+        """Decide a write in doubt by the row, which was read after the answer."""
+        write, sent_at = self._flight, self._first_sent_at
+        assert write is not None
+        assert sent_at is not None
+        if membership.was_applied(row, write):
+            return self._accepted(write, sent_at, now)
+        self._flight, self._is_in_doubt = None, False
+        self._tries += 1
+        self.not_before = now + self.pause_seconds(self._tries)
+        if write.kind is WorkerWriteKind.REGISTER:
+            # Tried again it has another nonce; should this one land yet, it is one of this process to be replaced.
+            self._first_sent_at = None
+            return self._find(row)
+        return self._check(row, now)
+
+    def _find(self, row: WorkerRow | None) -> News:
+        if row is not None and self.has_begun and row.nonce not in self._nonces:
+            return self._oust()
+        self._found = row
+        return News.NOTHING
+
+    def _check(self, row: WorkerRow | None, now: float) -> News:
+        """See whether the session still stands, and whether a beat landed that was taken for lost."""
+        assert self.row is not None
+        if row is None:
+            self._is_absent = self._flight is None
+        elif row.nonce not in self._nonces:
+            return self._oust()
+        elif row.nonce != self.row.nonce or not row.is_live:
+            return self._end(now)
+        elif row.beat > self.row.beat and self._flight is None and self._first_sent_at is not None:
+            self.valid_until = max(self.valid_until, valid_until(self._first_sent_at, self.duration_seconds))
+            self.row, self._first_sent_at, self._is_absent = evolve(row, info=self.row.info), None, False
+            self._tries, self.not_before = 0, NEVER
+        return News.NOTHING
+
+    # --- the end -----------------------------------------------------------------------------------------------
+
+    def check_validity(self, now: float) -> News:
+        """End the session if no beat was accepted in time."""
+        if self.row is None or now < self.valid_until:
+            return News.NOTHING
+        return self._end(now)
+
+    def _end(self, now: float) -> News:
+        self._settle_flight()
+        self.row, self.valid_until, self._stored_info = None, NEVER, None
+        self._is_absent = False
+        self._look(now)
+        return News.OVER
+
+    def _oust(self) -> News:
+        self._settle_flight()
+        self.row, self.valid_until, self.is_ousted = None, NEVER, True
+        self.needs_read = False
+        return News.OUSTED
+
+    def _look(self, now: float) -> None:
+        self.needs_read, self.needed_since = True, now

@@ -1,0 +1,48 @@
+"""Bounds what is taken in and not processed yet."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from streamclient.records import ColumnValue, RecordColumn, StreamRecord
+
+OVERHEAD_BYTES = 64
+"""Of a record and of each of its cells beside their content; about what the plain-buffer format takes for a record."""
+
+
+class PendingBytes:
+    """The bytes of all records that wait or are being processed. Thread-safe."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._changed = threading.Condition()
+        self.used_bytes = 0
+
+    def add(self, size_bytes: int, may_enter: Callable[[], bool]) -> None:
+        """Take bytes, as soon as there is room or ``may_enter`` says that this caller need not wait for any."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.used_bytes + size_bytes <= self._most_bytes or may_enter())
+            self.used_bytes += size_bytes
+
+    def remove(self, size_bytes: int) -> None:
+        """Give bytes back."""
+        with self._changed:
+            self.used_bytes -= size_bytes
+            self._changed.notify_all()
+
+
+def record_bytes(record: StreamRecord) -> int:
+    """About as large as the record is on the wire."""
+    size = OVERHEAD_BYTES
+    for name, value in record.primary_key:
+        size += len(name) + _value_bytes(value)
+    return size + _columns_bytes(record.columns) + _columns_bytes(record.original_columns or ())
+
+
+def _columns_bytes(columns: tuple[RecordColumn, ...]) -> int:
+    return sum(OVERHEAD_BYTES + len(column.name) + _value_bytes(column.value) for column in columns)
+
+
+def _value_bytes(value: ColumnValue | None) -> int:
+    return len(value) if isinstance(value, str | bytes) else 8

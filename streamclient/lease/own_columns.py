@@ -1,0 +1,170 @@
+"""Columns of our own on a lease row: what the Java client has no name for.
+
+Java workers leave them alone when they update a row, and drop them when they put one anew. So they are hints: a worker
+that finds none goes on from the checkpoint. Laws:
+
+* whatever stands in them, the lease stays readable; what cannot be read is named and taken for absent;
+* something prepared stands beside the checkpoint that it was prepared on. A Java worker that owned the lease in between
+  moved the checkpoint and left these columns: then they are out of date, and taken for absent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from attrs import asdict, frozen
+
+from streamclient.model import Lease, Pause, PendingCheckpoint, Progress
+
+PENDING = "PendingCheckpoint"
+PENDING_STATE = "PendingState"
+PENDING_RECORDS = "PendingRecords"
+PENDING_EPOCH = "PendingEpoch"
+PENDING_BESIDE = "PendingBeside"
+"""The checkpoint beside which it was prepared."""
+
+PAUSE = "Pause"
+PAUSE_TAKEN = "PauseTaken"
+
+PROGRESS_MICROS = "ProgressMicros"
+PROGRESS_RECORDS = "ProgressRecords"
+PROGRESS_BYTES = "ProgressBytes"
+
+_PENDING_TYPES: Mapping[str, tuple[type, ...]] = {
+    PENDING: (str,),
+    PENDING_STATE: (bytearray, bytes),
+    PENDING_RECORDS: (int,),
+    PENDING_EPOCH: (int,),
+    PENDING_BESIDE: (str,),
+}
+_PROGRESS_TYPES: Mapping[str, tuple[type, ...]] = {
+    PROGRESS_MICROS: (int,),
+    PROGRESS_RECORDS: (int,),
+    PROGRESS_BYTES: (int,),
+}
+_PAUSE_TYPES: Mapping[str, tuple[type, ...]] = {
+    "request_id": (str,),
+    "by": (str,),
+    "reason": (str,),
+    "until_micros": (int, type(None)),
+}
+
+OWN_COLUMNS = frozenset({*_PENDING_TYPES, PAUSE, PAUSE_TAKEN, *_PROGRESS_TYPES})
+"""Names of all of them."""
+
+
+@frozen
+class OwnColumns:
+    """What the columns of our own say."""
+
+    fields: Mapping[str, Any]
+    """Fields of ``Lease``; those that have their default are left out."""
+    problems: str = ""
+    """Which columns cannot be read, and why."""
+
+
+NOTHING = OwnColumns({})
+
+
+def read_own(cells: Mapping[str, Any], checkpoint: str) -> OwnColumns:
+    """Read the columns of our own out of a row whose checkpoint is ``checkpoint``. Never raises."""
+    if cells.keys().isdisjoint(OWN_COLUMNS):
+        return NOTHING
+    fields: dict[str, Any] = {}
+    problems: list[str] = []
+    for read in (_read_pending, _read_pause, _read_progress):
+        try:
+            fields.update(read(cells, checkpoint))
+        except ValueError as error:
+            problems.append(str(error))
+    return OwnColumns(fields, "; ".join(problems))
+
+
+def _read_pending(cells: Mapping[str, Any], checkpoint: str) -> dict[str, Any]:
+    if cells.keys().isdisjoint(_PENDING_TYPES):
+        return {}
+    _check(cells, _PENDING_TYPES, "column")
+    if not cells[PENDING]:
+        raise ValueError(f"column {PENDING} is empty")
+    if cells[PENDING_BESIDE] != checkpoint:
+        return {}
+    state, records, epoch = bytes(cells[PENDING_STATE]), cells[PENDING_RECORDS], cells[PENDING_EPOCH]
+    return {"pending": PendingCheckpoint(cells[PENDING], state, records, epoch)}
+
+
+def _read_progress(cells: Mapping[str, Any], checkpoint: str) -> dict[str, Any]:
+    if cells.keys().isdisjoint(_PROGRESS_TYPES):
+        return {}
+    _check(cells, _PROGRESS_TYPES, "column")
+    return {"progress": Progress(cells[PROGRESS_MICROS], cells[PROGRESS_RECORDS], cells[PROGRESS_BYTES])}
+
+
+def _read_pause(cells: Mapping[str, Any], checkpoint: str) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    if PAUSE in cells:
+        fields["pause"] = parse_pause(cells[PAUSE])
+    if PAUSE_TAKEN in cells:
+        _check(cells, {PAUSE_TAKEN: (str,)}, "column")
+        fields["pause_taken"] = cells[PAUSE_TAKEN]
+    return fields
+
+
+def parse_pause(text: object) -> Pause:
+    """The pause in a cell; raises ``ValueError`` if there is none."""
+    try:
+        told = json.loads(text) if isinstance(text, str) else None
+    except ValueError:
+        told = None
+    if not isinstance(told, dict):
+        raise ValueError(f"column {PAUSE} holds {text!r}, which is no JSON object")
+    _check(told, _PAUSE_TYPES, f"{PAUSE} member")
+    return Pause(**{name: told[name] for name in _PAUSE_TYPES})
+
+
+def format_pause(pause: Pause) -> str:
+    """The cell of a pause: a JSON object with its fields."""
+    return json.dumps(asdict(pause), ensure_ascii=False, sort_keys=True)
+
+
+def _check(told: Mapping[str, Any], types: Mapping[str, tuple[type, ...]], what: str) -> None:
+    """Raise ``ValueError`` for what is missing or has another type; a boolean is no integer here."""
+    for name, expected in types.items():
+        if name not in told:
+            raise ValueError(f"{what} {name} is missing")
+        if type(told[name]) not in expected:
+            raise ValueError(f"{what} {name} holds {told[name]!r}, which is no {expected[0].__name__}")
+
+
+def _pending_cells(lease: Lease) -> Mapping[str, object]:
+    pending = lease.pending
+    if pending is None:
+        return dict.fromkeys(_PENDING_TYPES)
+    return {
+        PENDING: pending.value,
+        PENDING_STATE: bytearray(pending.state),
+        PENDING_RECORDS: pending.records,
+        PENDING_EPOCH: pending.epoch,
+        PENDING_BESIDE: lease.checkpoint,
+    }
+
+
+def _progress_cells(lease: Lease) -> Mapping[str, object]:
+    progress = lease.progress
+    if progress is None:
+        return dict.fromkeys(_PROGRESS_TYPES)
+    return {
+        PROGRESS_MICROS: progress.record_micros,
+        PROGRESS_RECORDS: progress.records,
+        PROGRESS_BYTES: progress.bytes,
+    }
+
+
+OWN_CELLS: Mapping[str, Callable[[Lease], Mapping[str, object]]] = {
+    "pending": _pending_cells,
+    "pause": lambda lease: {PAUSE: None if lease.pause is None else format_pause(lease.pause)},
+    "pause_taken": lambda lease: {PAUSE_TAKEN: lease.pause_taken or None},
+    "progress": _progress_cells,
+}
+"""How each field of a lease is stored; ``None`` for a column that is removed."""

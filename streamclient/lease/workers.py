@@ -1,0 +1,194 @@
+"""Rows of workers in the status table: how a session is stored, and how a ``WorkerWrite`` becomes a condition.
+
+They lie in the same table as the leases, under a status type of their own, so that Java workers never read them. Laws:
+
+* a row is written whole once, by the write that expects it to be absent; every other write needs the row to exist, so
+  that neither a late beat nor a wake brings back a row that was deleted;
+* a wake counts the column up in the service, without a condition: two that meet both count;
+* a row that cannot be read is left out, and never fails a read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from threading import Lock
+from typing import Any
+
+from tablestore import (
+    INF_MAX,
+    INF_MIN,
+    BatchGetRowRequest,
+    ComparatorType,
+    CompositeColumnCondition,
+    Condition,
+    DeleteRowItem,
+    Direction,
+    LogicalOperator,
+    OTSClient,
+    PutRowItem,
+    Row,
+    RowExistenceExpectation,
+    SingleColumnCondition,
+    TableInBatchGetRowItem,
+    UpdateRowItem,
+)
+
+from streamclient.core.leases import WriteOutcome
+from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite, WorkerWriteKind
+from streamclient.errors import StreamClientException
+from streamclient.lease.batches import ROWS_PER_BATCH, row_error, send_rows
+from streamclient.lease.rows import STATUS_VALUE, STREAM_ID, key_of
+
+_log = logging.getLogger(__name__)
+
+WORKER_STATUS_TYPE = "Worker"
+
+NONCE = "Nonce"
+BEAT = "Beat"
+STATE = "State"
+WAKE = "Wake"
+INFO = "Info"
+
+SIGNALS = (NONCE, BEAT, STATE, WAKE)
+"""The columns by which workers decide."""
+
+COLUMN_TYPES: Mapping[str, type] = {NONCE: str, BEAT: int, STATE: str, WAKE: int}
+
+ROWS_PER_READ = 100
+"""The service takes at most this many rows in one BatchGetRow."""
+
+PAGES_AT_MOST = 1_000
+"""A page holds up to 5000 rows; more pages than this mean a service that never ends."""
+
+
+class WorkerRows:
+    """The worker rows of one stream. Thread-safe; no call is repeated."""
+
+    def __init__(self, client: OTSClient, table_name: str, stream_id: str) -> None:
+        self._client = client
+        self._table_name = table_name
+        self._stream_id = stream_id
+        self._lock = Lock()
+        self._reported: set[str] = set()
+
+    def read_all(self, *, with_info: bool) -> Sequence[WorkerRow]:
+        """All rows, by worker. Not a snapshot. Raises what the SDK raises."""
+        rows: list[Any] = []
+        columns = [*SIGNALS, INFO] if with_info else list(SIGNALS)
+        start: Any = self._key(INF_MIN)
+        for _ in range(PAGES_AT_MOST):
+            _, start, page, _ = self._client.get_range(
+                self._table_name, Direction.FORWARD, start, self._key(INF_MAX), columns_to_get=columns, max_version=1
+            )
+            rows += page
+            if not start:
+                return [row for row in map(self._parsed, rows) if row is not None]
+        raise StreamClientException(
+            f"the workers in status table {self._table_name!r} did not end after {PAGES_AT_MOST} pages"
+        )
+
+    def read(self, names: Sequence[str]) -> Sequence[WorkerRow]:
+        """The rows of some workers, without ``info``, in any order; who has none is left out.
+
+        Raises what the SDK raises, and ``DependencyException`` if any of the rows could not be read.
+        """
+        rows: Sequence[WorkerRow] = []
+        for start in range(0, len(names), ROWS_PER_READ):
+            rows = [*rows, *self._read(names[start : start + ROWS_PER_READ])]
+        return rows
+
+    def wake(self, names: Sequence[str]) -> None:
+        """Wake some different workers; who has no row is left out. Raises ``DependencyException`` if that failed."""
+        for start in range(0, len(names), ROWS_PER_BATCH):
+            items = [self._wake_item(name) for name in names[start : start + ROWS_PER_BATCH]]
+            for answer in send_rows(self._client, self._table_name, items):
+                if answer.outcome is WriteOutcome.UNCERTAIN and answer.error is not None:
+                    raise answer.error
+
+    def item(self, write: WorkerWrite) -> Any:
+        """The write as one row of a BatchWriteRow request."""
+        key = self._key(write.worker_id)
+        if write.result is None:
+            condition = Condition(RowExistenceExpectation.IGNORE, _as_seen(write, pass_if_missing=True))
+            return DeleteRowItem(Row(key), condition)
+        cells = {**_cells_of(write.result), INFO: write.result.info}
+        if write.seen is None:
+            return PutRowItem(Row(key, list(cells.items())), Condition(RowExistenceExpectation.EXPECT_NOT_EXIST))
+        written = [BEAT, STATE]
+        written += [NONCE] if write.kind is WorkerWriteKind.REGISTER else []
+        written += [INFO] if write.writes_info else []
+        condition = Condition(RowExistenceExpectation.EXPECT_EXIST, _as_seen(write, pass_if_missing=False))
+        return UpdateRowItem(Row(key, {"PUT": [(name, cells[name]) for name in written]}), condition)
+
+    def _wake_item(self, name: str) -> Any:
+        row = Row(self._key(name), {"INCREMENT": [(WAKE, 1)]})
+        return UpdateRowItem(row, Condition(RowExistenceExpectation.EXPECT_EXIST))
+
+    def _read(self, names: Sequence[str]) -> Iterator[WorkerRow]:
+        request = BatchGetRowRequest()
+        keys = [self._key(name) for name in names]
+        request.add(TableInBatchGetRowItem(self._table_name, keys, columns_to_get=list(SIGNALS), max_version=1))
+        results = self._client.batch_get_row(request).get_result_by_table(self._table_name) or []
+        if len(results) != len(names):
+            raise StreamClientException(f"BatchGetRow gave {len(results)} rows for {len(names)} keys")
+        for result in results:
+            if not result.is_ok:
+                raise row_error(result.error_code, result.error_message, write=False)
+            row = self._parsed(result.row)
+            if row is not None:
+                yield row
+
+    def _parsed(self, row: Any) -> WorkerRow | None:
+        if row is None or not row.primary_key:
+            return None
+        parsed = parse_worker(row)
+        if isinstance(parsed, WorkerRow):
+            return parsed
+        with self._lock:
+            is_news = parsed not in self._reported
+            self._reported.add(parsed)
+        if is_news:
+            _log.warning("%s in status table %s; delete the row", parsed, self._table_name)
+        return None
+
+    def _key(self, name: object) -> list[tuple[str, object]]:
+        return key_of(self._stream_id, name, WORKER_STATUS_TYPE)
+
+
+def parse_worker(row: Any) -> WorkerRow | str:
+    """The session in a row that the SDK read, or why there is none."""
+    key = {name: value for name, value, *_ in row.primary_key}
+    cells = {name: value for name, value, *_ in row.attribute_columns or ()}
+    name = key[STATUS_VALUE]
+    for column, expected in COLUMN_TYPES.items():
+        if type(cells.get(column)) is not expected:
+            return f"column {column} of worker row {name} holds {cells.get(column)!r}, which is no {expected.__name__}"
+    states = {state.value: state for state in SessionState}
+    if cells[STATE] not in states:
+        return f"column {STATE} of worker row {name} holds {cells[STATE]!r}, which is none of {', '.join(states)}"
+    info = cells.get(INFO)
+    return WorkerRow(
+        worker_id=name,
+        stream_id=key[STREAM_ID],
+        nonce=cells[NONCE],
+        beat=cells[BEAT],
+        state=states[cells[STATE]],
+        wake=cells[WAKE],
+        info=info if isinstance(info, str) else "",
+    )
+
+
+def _cells_of(row: WorkerRow) -> dict[str, object]:
+    return {NONCE: row.nonce, BEAT: row.beat, STATE: row.state.value, WAKE: row.wake}
+
+
+def _as_seen(write: WorkerWrite, *, pass_if_missing: bool) -> Any:
+    assert write.seen is not None
+    cells = _cells_of(write.seen)
+    condition = CompositeColumnCondition(LogicalOperator.AND)
+    for name in (NONCE, BEAT, STATE):
+        condition.add_sub_condition(
+            SingleColumnCondition(name, cells[name], ComparatorType.EQUAL, pass_if_missing, True)
+        )
+    return condition

@@ -1,0 +1,87 @@
+"""What measuring code calls: metrics with their common labels filled in, which never raise."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from streamclient.interfaces import IMetrics
+from streamclient.model import Metric
+
+_log = logging.getLogger(__name__)
+
+
+class NoMetrics(IMetrics):
+    """Measures nothing, in a tenth of a microsecond."""
+
+    def increment(self, metric: Metric, amount: float = 1, /, **labels: str) -> None:
+        """Ignored."""
+
+    def set(self, metric: Metric, value: float, /, **labels: str) -> None:
+        """Ignored."""
+
+    def observe(self, metric: Metric, seconds: float, /, **labels: str) -> None:
+        """Ignored."""
+
+
+NO_METRICS = NoMetrics()
+"""The one that is needed."""
+
+
+def labelled(metrics: IMetrics | None, **labels: str) -> IMetrics:
+    """The same metrics with labels added to every call, and without the errors: the first one is logged, no other.
+
+    The lease manager and the stream API of a user who makes them by hand want ``stream`` and ``worker``.
+    """
+    return NO_METRICS if metrics is None or metrics is NO_METRICS else _LabelledMetrics(metrics, labels)
+
+
+class _LabelledMetrics(IMetrics):
+    """Thread-safe as far as what is behind it is."""
+
+    def __init__(self, metrics: IMetrics, labels: dict[str, str]) -> None:
+        self._metrics = metrics
+        self._labels = labels
+        self._first_failure = threading.Lock()
+
+    def increment(self, metric: Metric, amount: float = 1, /, **labels: str) -> None:
+        """Pass on."""
+        try:
+            self._metrics.increment(metric, amount, **self._labels, **labels)
+        except Exception as error:
+            self._failed(metric, error)
+
+    def set(self, metric: Metric, value: float, /, **labels: str) -> None:
+        """Pass on."""
+        try:
+            self._metrics.set(metric, value, **self._labels, **labels)
+        except Exception as error:
+            self._failed(metric, error)
+
+    def observe(self, metric: Metric, seconds: float, /, **labels: str) -> None:
+        """Pass on."""
+        try:
+            self._metrics.observe(metric, seconds, **self._labels, **labels)
+        except Exception as error:
+            self._failed(metric, error)
+
+    def forget(self, metric: Metric, /, **labels: str) -> None:
+        """Pass on."""
+        try:
+            self._metrics.forget(metric, **self._labels, **labels)
+        except Exception as error:
+            self._failed(metric, error)
+
+    def _failed(self, metric: Metric, error: Exception) -> None:
+        if self._first_failure.acquire(blocking=False):
+            _log.error(
+                "%r failed at %s; figures are missing from now on, nothing else is disturbed, and further failures are "
+                "not reported: %s",
+                self._metrics,
+                metric.name,
+                error,
+                exc_info=error,
+            )
+
+    def __repr__(self) -> str:
+        return f"labelled({self._metrics!r}, {', '.join(f'{name}={text!r}' for name, text in self._labels.items())})"

@@ -1,0 +1,73 @@
+"""Metrics for OpenTelemetry, with ``pip install "streamclient[otel]"``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from streamclient._version import __version__
+from streamclient.errors import ConfigurationError
+from streamclient.metrics.memory import MemoryMetrics
+from streamclient.metrics.table import METRICS, SECONDS_BUCKETS
+from streamclient.model import Metric, MetricKind
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import CallbackOptions, Histogram, Meter, MeterProvider, Observation
+
+SCOPE = "streamclient"
+"""Name of the instrumentation scope, under which a view finds these metrics."""
+
+
+class OpenTelemetryMetrics(MemoryMetrics):
+    """Gives every series to the readers of a meter provider; names as ``Metric.dotted_name``, units in UCUM.
+
+    Counters and gauges are observable instruments that read what is kept here. An instrument of the other sort reports
+    a series for ever once it has it; these report a shard only while it is held. Histograms are ordinary instruments,
+    and name no shard. Make one for each provider, and share it between all workers of the process.
+
+    Args:
+        meter_provider: an ``opentelemetry.metrics.MeterProvider``; the global one if ``None``.
+
+    Raises:
+        ConfigurationError: the OpenTelemetry API is not installed.
+    """
+
+    def __init__(self, meter_provider: MeterProvider | None = None) -> None:
+        super().__init__()
+        api = _api()
+        provider = api.get_meter_provider() if meter_provider is None else meter_provider
+        meter: Meter = provider.get_meter(SCOPE, __version__)
+        self._histograms: dict[Metric, Histogram] = {}
+        for metric in METRICS:
+            text = {"name": metric.dotted_name, "unit": metric.unit, "description": metric.help}
+            if metric.kind is MetricKind.HISTOGRAM:
+                self._histograms[metric] = meter.create_histogram(
+                    **text, explicit_bucket_boundaries_advisory=SECONDS_BUCKETS
+                )
+            elif metric.kind is MetricKind.COUNTER:
+                meter.create_observable_counter(callbacks=[self._reader(metric, api.Observation)], **text)
+            else:
+                meter.create_observable_gauge(callbacks=[self._reader(metric, api.Observation)], **text)
+
+    def observe(self, metric: Metric, seconds: float, /, **labels: str) -> None:
+        """Add a value to a histogram."""
+        super().observe(metric, seconds, **labels)
+        self._histograms[metric].record(seconds, labels)
+
+    def _reader(
+        self, metric: Metric, observation: type[Observation]
+    ) -> Callable[[CallbackOptions], Iterator[Observation]]:
+        def read(options: CallbackOptions) -> Iterator[Observation]:
+            return (observation(series.value, dict(series.labels)) for series in self.snapshot(metric))
+
+        return read
+
+
+def _api() -> Any:
+    try:
+        return import_module("opentelemetry.metrics")
+    except ImportError as error:
+        raise ConfigurationError(
+            f'{error}; OpenTelemetryMetrics needs it: run  pip install "streamclient[otel]"'
+        ) from error

@@ -1,0 +1,135 @@
+"""Metrics for Prometheus, with ``pip install "streamclient[prometheus]"``."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from http.server import ThreadingHTTPServer
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, cast
+
+from streamclient.errors import ConfigurationError
+from streamclient.metrics.memory import MemoryMetrics, Series
+from streamclient.metrics.table import METRICS, SECONDS_BUCKETS
+from streamclient.model import Metric, MetricKind
+
+if TYPE_CHECKING:
+    from prometheus_client.registry import Collector, CollectorRegistry
+
+STOP_POLL_SECONDS = 0.1
+"""How soon the server notices that it was closed."""
+
+
+class PrometheusMetrics(MemoryMetrics):
+    """Keeps every series, and gives them to a registry of ``prometheus_client`` when that is scraped.
+
+    Make one for each registry, and share it between all workers of the process: they are told apart by the label
+    ``worker``. Series of a shard that is no longer held are removed. Several processes need a port each; the
+    multiprocess mode of ``prometheus_client`` does not see these metrics.
+
+    Args:
+        registry: a ``prometheus_client.CollectorRegistry``; the default one of the library if ``None``.
+
+    Raises:
+        ConfigurationError: ``prometheus_client`` is not installed, or the registry has these metrics already.
+    """
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        super().__init__()
+        try:
+            from prometheus_client import REGISTRY  # noqa: PLC0415  # an extra
+        except ImportError as error:
+            raise ConfigurationError(
+                f'{error}; PrometheusMetrics needs it: run  pip install "streamclient[prometheus]"'
+            ) from error
+        self._registry = REGISTRY if registry is None else registry
+        try:
+            self._registry.register(cast("Collector", _Collector(self)))
+        except ValueError as error:
+            raise ConfigurationError(
+                f"{self._registry!r} has metrics of these names; make one PrometheusMetrics for it and share it"
+            ) from error
+
+    def serve(self, port: int, address: str = "0.0.0.0") -> MetricsServer:
+        """Serve the registry over HTTP in threads of its own, at any path.
+
+        Args:
+            port: where Prometheus is told to look; 0 picks a free one, which ``MetricsServer.port`` names.
+            address: of this machine; by default all, as Prometheus usually asks from another one.
+
+        Raises:
+            OSError: the port is taken, or may not be used.
+        """
+        return MetricsServer(self._registry, address, port)
+
+
+class MetricsServer:
+    """A running HTTP server for a registry; a context manager. It keeps no process alive."""
+
+    def __init__(self, registry: CollectorRegistry, address: str, port: int) -> None:
+        from prometheus_client import MetricsHandler  # noqa: PLC0415  # an extra
+
+        self._server = ThreadingHTTPServer((address, port), MetricsHandler.factory(registry))
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(STOP_POLL_SECONDS,), name=f"metrics-{self.port}", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on."""
+        return self._server.server_port
+
+    def close(self) -> None:
+        """Stop listening. Calling it again does no harm."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def __enter__(self) -> MetricsServer:
+        """The server itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+
+class _Collector:
+    """What a registry asks: at its registration for names, at every scrape for values."""
+
+    def __init__(self, metrics: MemoryMetrics) -> None:
+        from prometheus_client import core, utils  # noqa: PLC0415  # an extra
+
+        self._metrics = metrics
+        self._families = {
+            MetricKind.COUNTER: core.CounterMetricFamily,
+            MetricKind.GAUGE: core.GaugeMetricFamily,
+            MetricKind.HISTOGRAM: core.HistogramMetricFamily,
+        }
+        self._bounds = [*map(utils.floatToGoString, SECONDS_BUCKETS), "+Inf"]
+
+    def describe(self) -> list[Any]:
+        """Every metric, without values."""
+        return [self._family(metric, ()) for metric in METRICS]
+
+    def collect(self) -> list[Any]:
+        """Every metric with all its series, of one moment."""
+        found: dict[Metric, list[Series]] = {metric: [] for metric in METRICS}
+        for series in self._metrics.snapshot():
+            found[series.metric].append(series)
+        return [self._family(metric, series) for metric, series in found.items()]
+
+    def _family(self, metric: Metric, found: Iterable[Series]) -> Any:
+        family: Any = self._families[metric.kind](metric.name, metric.help, labels=metric.labels)
+        for series in found:
+            values = list(series.labels.values())
+            if series.distribution is None:
+                family.add_metric(values, series.value)
+            else:
+                buckets = list(zip(self._bounds, series.distribution.buckets, strict=True))
+                family.add_metric(values, buckets, series.value)
+        return family

@@ -1,0 +1,188 @@
+"""Who changed what: a row in the status table for each lease that an operator's command touches.
+
+Laws:
+
+* the row is written before the lease is, and completed afterwards: whatever happens in between, it can be seen;
+* rows are only added and completed, never removed by this package.
+
+Workers of every language leave these rows alone: their ``StatusType`` is ``Audit``.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from attrs import asdict, evolve, frozen
+from tablestore import (
+    BatchWriteRowRequest,
+    Condition,
+    OTSClient,
+    PutRowItem,
+    Row,
+    RowExistenceExpectation,
+    TableInBatchWriteRowItem,
+    UpdateRowItem,
+)
+
+from streamclient.core.leases import LeaseWrite
+from streamclient.errors import StreamClientException
+from streamclient.lease.rows import STATUS_TYPE, STATUS_VALUE, STREAM_ID
+from streamclient.model import Lease
+from streamclient.wire.service_errors import classify
+
+AUDIT_STATUS_TYPE = "Audit"
+
+ROWS_PER_BATCH = 200
+"""The service takes at most this many rows in one BatchWriteRow."""
+
+INTENDED = "intended"
+"""Outcome of a record that was not completed: the command is under way, or its process died."""
+DONE = "done"
+
+_COLUMNS = {
+    "who": "Who",
+    "command": "Command",
+    "shard_id": "Shard",
+    "before": "Before",
+    "after": "After",
+    "reason": "Reason",
+    "outcome": "Outcome",
+}
+
+
+@frozen(kw_only=True)
+class AuditRecord:
+    """One lease that a command changes, or meant to."""
+
+    at_micros: int
+    """When the record was written, by the service's clock."""
+    change_id: str
+    """The same for all leases of one command."""
+    number: int
+    """Place within the command."""
+    who: str
+    """``user@host`` of the operator."""
+    command: str
+    shard_id: str
+    before: str
+    """Columns that the write changes, as JSON, as they were."""
+    after: str
+    """The same as they were to be."""
+    reason: str = ""
+    outcome: str = INTENDED
+
+    @property
+    def key(self) -> str:
+        """Sorts by time."""
+        return f"{self.at_micros:016d}-{self.change_id}-{self.number:05d}"
+
+
+def records_for(
+    writes: Iterable[LeaseWrite], *, at_micros: int, who: str, command: str, reason: str
+) -> list[AuditRecord]:
+    """The records of one command's writes."""
+    change_id = uuid.uuid4().hex[:8]
+    return [
+        AuditRecord(
+            at_micros=at_micros,
+            change_id=change_id,
+            number=number,
+            who=who,
+            command=command,
+            shard_id=write.lease_key,
+            before=changed_fields(write.seen, write),
+            after=changed_fields(write.result, write),
+            reason=reason,
+        )
+        for number, write in enumerate(writes)
+    ]
+
+
+def changed_fields(lease: Lease | None, write: LeaseWrite) -> str:
+    """The fields of a lease that a write changes, as JSON; the counter is left out where it moves anyway."""
+    if lease is None:
+        return "null"
+    names = [name for name in write.changes if name != "counter"]
+    return json.dumps({name: _plain(getattr(lease, name)) for name in names}, ensure_ascii=False, sort_keys=True)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, frozenset):
+        return sorted(value)
+    if hasattr(value, "__attrs_attrs__"):
+        return {name: _plain(each) for name, each in asdict(value, recurse=False).items()}
+    return value.hex() if isinstance(value, bytes) else value
+
+
+class AuditLog:
+    """The audit rows of one stream. Every call is made once."""
+
+    def __init__(self, client: OTSClient, table_name: str, stream_id: str) -> None:
+        self._client = client
+        self._table_name = table_name
+        self._stream_id = stream_id
+
+    def intend(self, records: Sequence[AuditRecord]) -> None:
+        """Store new records.
+
+        Raises:
+            StreamClientError: not all of them are surely stored; nothing may be changed then.
+        """
+        condition = Condition(RowExistenceExpectation.EXPECT_NOT_EXIST)
+        self._write([PutRowItem(Row(self._key(record), _cells(record)), condition) for record in records])
+
+    def complete(self, records: Sequence[AuditRecord], outcomes: Mapping[str, str]) -> list[AuditRecord]:
+        """Store how it went, by shard; the records as they are then.
+
+        Raises:
+            StreamClientError: not all of them are surely completed.
+        """
+        completed = [evolve(record, outcome=outcomes.get(record.shard_id, record.outcome)) for record in records]
+        condition = Condition(RowExistenceExpectation.EXPECT_EXIST)
+        self._write(
+            [
+                UpdateRowItem(Row(self._key(record), {"PUT": [(_COLUMNS["outcome"], record.outcome)]}), condition)
+                for record in completed
+            ]
+        )
+        return completed
+
+    def _key(self, record: AuditRecord) -> Any:
+        return [(STREAM_ID, self._stream_id), (STATUS_TYPE, AUDIT_STATUS_TYPE), (STATUS_VALUE, record.key)]
+
+    def _write(self, items: Sequence[Any]) -> None:
+        for start in range(0, len(items), ROWS_PER_BATCH):
+            request = BatchWriteRowRequest()
+            request.add(TableInBatchWriteRowItem(self._table_name, list(items[start : start + ROWS_PER_BATCH])))
+            try:
+                response = self._client.batch_write_row(request)
+            except Exception as error:
+                failure = classify(error, write=True)
+                raise failure from error
+            if not response.is_all_succeed():
+                raise StreamClientException(f"audit rows were not stored: {_first_problem(response)}")
+
+
+def _first_problem(response: Any) -> str:
+    failed = [*response.get_failed_of_put(), *response.get_failed_of_update()]
+    return f"{failed[0].error_code}: {failed[0].error_message}" if failed else "the answer names no row"
+
+
+def _cells(record: AuditRecord) -> list[tuple[str, object]]:
+    return [(column, getattr(record, name)) for name, column in _COLUMNS.items()]
+
+
+def parse_audit_row(row: Any) -> AuditRecord | None:
+    """The record in a row that the SDK read; ``None`` for a row that is none."""
+    key = {name: value for name, value, *_ in row.primary_key}[STATUS_VALUE]
+    cells = {name: value for name, value, *_ in row.attribute_columns or ()}
+    at, _, rest = key.partition("-")
+    change_id, _, number = rest.partition("-")
+    if not (at.isdigit() and number.isdigit()):
+        return None
+    values = {name: cells.get(column) for name, column in _COLUMNS.items()}
+    texts = {name: value if isinstance(value, str) else "" for name, value in values.items()}
+    return AuditRecord(at_micros=int(at), change_id=change_id, number=int(number), **texts)

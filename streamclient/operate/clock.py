@@ -1,0 +1,73 @@
+"""What time it is for the service, whose clock stamps every cell and record. Its answers carry the time in a header."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from copy import copy
+from datetime import datetime, timedelta, timezone
+from threading import Lock
+from typing import Any
+
+from tablestore import OTSClient
+
+DATE_HEADER = "x-ots-date"
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+class ServiceClock:
+    """The machine's clock, set right by every answer of the service. Thread-safe.
+
+    An answer says when it was written, so the time lags behind by what the answer took on its way, and by up to a
+    second where the header has no fractions. A stamp that was read is a lower bound, too.
+    """
+
+    def __init__(self, wall_micros: Callable[[], int] = lambda: time.time_ns() // 1_000) -> None:
+        self._wall_micros = wall_micros
+        self._lock = Lock()
+        self._offset_micros = 0
+        self._newest_micros = 0
+
+    def now_micros(self) -> int:
+        """Microseconds since 1970; by this machine's clock alone before the first answer."""
+        with self._lock:
+            return max(self._wall_micros() + self._offset_micros, self._newest_micros)
+
+    def note_date(self, text: str) -> None:
+        """Take in the date of an answer that just came; one that is no date is ignored."""
+        try:
+            date = datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=timezone.utc)
+        except ValueError:
+            return
+        with self._lock:
+            self._offset_micros = (date - _EPOCH) // timedelta(microseconds=1) - self._wall_micros()
+
+    def note_stamp(self, micros: int) -> None:
+        """Take in a stamp of the service: now is later."""
+        with self._lock:
+            self._newest_micros = max(self._newest_micros, micros)
+
+    def watching(self, client: OTSClient) -> OTSClient:
+        """A client like the given one, on the same connections, whose answers set this clock."""
+        own = copy(client)
+        own.connection = _WatchedConnection(client.connection, self)
+        return own
+
+
+class _WatchedConnection:
+    """The SDK's connection; each answer passes through."""
+
+    def __init__(self, connection: Any, clock: ServiceClock) -> None:
+        self._connection = connection
+        self._clock = clock
+
+    def send_receive(self, *request: Any) -> Any:
+        """As the SDK calls it: (url, headers, body) to (status, reason, headers, body)."""
+        answer = self._connection.send_receive(*request)
+        for name, value in answer[2].items():
+            if name.lower() == DATE_HEADER:
+                self._clock.note_date(value[1] if isinstance(value, tuple) else value)
+        return answer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)

@@ -1,0 +1,183 @@
+"""Collecting the facts about a fleet: which reads there are, in which order, and what is made of their failures."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from threading import Event
+
+from attrs import evolve
+
+from streamclient.errors import StreamClientError
+from streamclient.operate.connection import DEFAULT_LEASE_SECONDS
+from streamclient.operate.facts import FleetFacts, HeadFacts, RowFacts, StreamFacts, WorkerFacts
+from streamclient.operate.heads import HeadReader
+from streamclient.operate.site import Site, problem_code, text_of
+
+
+class Collector:
+    """Reads facts of one site, again and again if need be; remembers the heads of shards in between."""
+
+    def __init__(
+        self,
+        site: Site,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], object] | None = None,
+    ) -> None:
+        self.site = site
+        self._monotonic = monotonic
+        self._wait = wait or Event().wait
+        self._heads: HeadReader | None = None
+
+    # --- everything ------------------------------------------------------------------------------------------------
+
+    def collect(self, heads: Iterable[str] | None = (), *, observe_seconds: float = 0.0) -> FleetFacts:
+        """Read stream, rows and workers, and the heads of the named shards: ``None`` means of all unfinished ones.
+
+        With ``observe_seconds`` the rows are read twice, that far apart. A read that fails is part of the facts.
+        """
+        stream = self.stream()
+        if stream.stream_id is None:
+            return self._without_stream(stream)
+        try:
+            facts = self._fleet(stream, stream.stream_id, observe_seconds)
+        except StreamClientError as error:
+            return self._facts(stream, problem=text_of(error), problem_code=problem_code(error))
+        wanted = sorted(facts.leases) if heads is None else [key for key in heads if key in facts.leases]
+        checkpoints = {key: facts.leases[key].checkpoint for key in wanted if not facts.leases[key].is_finished}
+        return evolve(facts, heads=self.heads(stream.stream_id, checkpoints), now_micros=self.site.clock.now_micros())
+
+    def refreshed(self, facts: FleetFacts) -> FleetFacts:
+        """The same facts with rows and workers as they are now; raises what a read raises."""
+        if facts.stream.stream_id is None:
+            return facts
+        rows, workers = self.rows(facts.stream.stream_id), self.workers(facts.stream.stream_id)
+        return evolve(facts, rows=rows, workers=workers, now_micros=self.site.clock.now_micros())
+
+    def lineage_of(self, facts: FleetFacts, shard_id: str) -> list[str]:
+        """The shard and its unfinished ancestors: those whose heads matter for explaining it."""
+        parents = facts.parents
+        found: dict[str, None] = {}
+        level = [shard_id]
+        while level:
+            found.update(dict.fromkeys(level))
+            level = sorted({parent for each in level for parent in parents.get(each, ())} - found.keys())
+        return [key for key in found if key in facts.leases and not facts.leases[key].is_finished]
+
+    def with_heads(self, facts: FleetFacts, shard_ids: Iterable[str]) -> FleetFacts:
+        """The same facts with the heads of these shards."""
+        if facts.stream.stream_id is None or facts.problem:
+            return facts
+        checkpoints = {key: facts.leases[key].checkpoint for key in shard_ids if key in facts.leases}
+        return evolve(facts, heads={**facts.heads, **self.heads(facts.stream.stream_id, checkpoints)})
+
+    # --- parts -----------------------------------------------------------------------------------------------------
+
+    def stream(self) -> StreamFacts:
+        """The stream with its shards and retention: three requests, one more for each page of shards."""
+        name = self.site.data_table
+        stream_id: str | None = None
+        try:
+            streams = self.site.streams.list_stream(name)
+            if not streams:
+                return StreamFacts(table_name=name, stream_id=None)
+            stream_id = streams[0].stream_id
+            described = self.site.streams.describe_stream(stream_id)
+        except StreamClientError as error:
+            code = problem_code(error)
+            if code == "missing":
+                return StreamFacts(table_name=name, stream_id=None)
+            return StreamFacts(table_name=name, stream_id=stream_id, problem=text_of(error), problem_code=code)
+        return StreamFacts(
+            table_name=name,
+            stream_id=stream_id,
+            expiration_hours=described.expiration_time_hours,
+            listing={shard.shard_id: shard for shard in described.shards},
+        )
+
+    def rows(self, stream_id: str) -> Mapping[str, RowFacts]:
+        """All lease rows, malformed ones too."""
+        return self.site.read("scanning the status table", lambda: self.site.table.leases(stream_id))
+
+    def workers(self, stream_id: str) -> Mapping[str, WorkerFacts]:
+        """All sessions of workers; read after the leases, so that what a dead session wrote is among those."""
+        return self.site.read("reading the workers", lambda: self.site.table.workers(stream_id))
+
+    def heads(self, stream_id: str, checkpoints: Mapping[str, str]) -> dict[str, HeadFacts]:
+        """What waits at these checkpoints."""
+        return self.head_reader(stream_id).read(checkpoints)
+
+    def head_reader(self, stream_id: str) -> HeadReader:
+        """The reader, with what it remembers."""
+        if self._heads is None:
+            self._heads = HeadReader(self.site.streams, stream_id, self._monotonic)
+        return self._heads
+
+    # --- inside ----------------------------------------------------------------------------------------------------
+
+    def _fleet(self, stream: StreamFacts, stream_id: str, observe_seconds: float) -> FleetFacts:
+        rows, workers = self.rows(stream_id), self.workers(stream_id)
+        if observe_seconds > 0 and rows:
+            began = self._monotonic()
+            self._pause(observe_seconds)
+            later, later_workers = self.rows(stream_id), self.workers(stream_id)
+            observed = self._monotonic() - began
+            facts = self._facts(stream, later, later_workers)
+            facts = evolve(facts, earlier=rows, earlier_workers=workers, observed_seconds=observed)
+        else:
+            facts = self._facts(stream, rows, workers)
+        return facts if rows else self._with_former(facts, stream_id)
+
+    def _pause(self, seconds: float) -> None:
+        self._wait(seconds)
+
+    def _with_former(self, facts: FleetFacts, stream_id: str) -> FleetFacts:
+        """Without any lease, perhaps those of the table's former stream are still there."""
+        former = [each for each in self._stream_ids() if each != stream_id and _is_of(each, facts.stream.table_name)]
+        if not former:
+            return facts
+        return evolve(facts, former_stream_id=former[-1], former_rows=self.rows(former[-1]))
+
+    def _without_stream(self, stream: StreamFacts) -> FleetFacts:
+        facts = self._facts(stream)
+        if stream.problem:
+            return facts
+        try:
+            return self._with_former(facts, "")
+        except StreamClientError:
+            return facts
+
+    def _stream_ids(self) -> list[str]:
+        return self.site.read("looking for other streams", self.site.table.stream_ids)
+
+    def _facts(
+        self,
+        stream: StreamFacts,
+        rows: Mapping[str, RowFacts] | None = None,
+        workers: Mapping[str, WorkerFacts] | None = None,
+        *,
+        problem: str = "",
+        problem_code: str = "",
+    ) -> FleetFacts:
+        return FleetFacts(
+            now_micros=self.site.clock.now_micros(),
+            lease_duration_seconds=self.site.lease_seconds or _published_lease_seconds(workers or {}),
+            status_table_name=self.site.status_table,
+            stream=stream,
+            rows=rows or {},
+            workers=workers or {},
+            problem=problem,
+            problem_code=problem_code,
+        )
+
+
+def _published_lease_seconds(workers: Mapping[str, WorkerFacts]) -> float:
+    """The longest lease duration that a worker publishes: judging by a shorter one would call the living dead."""
+    published = [worker.info.lease_duration_millis for worker in workers.values() if worker.info.lease_duration_millis]
+    return max(published) / 1_000 if published else DEFAULT_LEASE_SECONDS
+
+
+def _is_of(stream_id: str, table_name: str) -> bool:
+    """Whether a stream id is one of this table's: the service makes them of table name and time."""
+    return stream_id.startswith(f"{table_name}_") and stream_id.removeprefix(f"{table_name}_").isdigit()

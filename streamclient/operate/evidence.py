@@ -1,0 +1,108 @@
+"""The facts behind a verdict, one line each, for people. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from streamclient.model import CheckpointPosition, Lease, utc_text
+from streamclient.operate.facts import FleetFacts, HeadFacts, OperatorChange, RowFacts, WorkerFacts
+from streamclient.operate.liveness import life, living_workers, seconds_to_loss
+from streamclient.operate.text import duration
+
+
+def evidence(facts: FleetFacts, shard_id: str) -> list[str]:
+    """What is known about one shard, its owner and its place in the stream."""
+    if facts.trouble:
+        return [facts.trouble]
+    row = facts.rows.get(shard_id)
+    lines = [f"stream: {facts.stream.stream_id or 'off'} of table {facts.stream.table_name}"]
+    if row is None:
+        lines.append(f"lease: none in status table {facts.status_table_name}")
+    elif row.lease is None:
+        lines.append(f"lease: malformed: {row.problem}")
+    else:
+        lines += _lease_lines(facts, row, row.lease)
+        lines += _head_lines(facts, facts.heads.get(shard_id))
+    lines += _family_lines(facts, shard_id)
+    lines += _change_lines(facts, facts.changes.get(shard_id))
+    lines.append(f"living workers: {', '.join(living_workers(facts)) or 'none'}")
+    if facts.parked.get(shard_id):
+        lines.append(f"keys with parked records: {facts.parked[shard_id]}; `streamclient parked list` names them")
+    return lines
+
+
+def checkpoint_kind(checkpoint: str) -> str:
+    """``oldest``, ``end`` or ``iterator``."""
+    kinds = {CheckpointPosition.TRIM_HORIZON: "oldest", CheckpointPosition.SHARD_END: "end"}
+    return kinds.get(checkpoint, "iterator")
+
+
+def _lease_lines(facts: FleetFacts, row: RowFacts, lease: Lease) -> Iterator[str]:
+    beat = f"counter {lease.counter} written {_ago(facts, row.beat_micros)}"
+    yield f"lease: owner {lease.owner or 'none'}, {beat}, lease duration {duration(facts.lease_duration_seconds)}"
+    if lease.stealer:
+        yield f"stealer: {lease.stealer}, written {_ago(facts, row.stealer_micros)}"
+    yield f"checkpoint: {checkpoint_kind(lease.checkpoint)}, written {_ago(facts, row.checkpoint_micros)}"
+    if lease.progress is not None:
+        yield f"progress: {lease.progress.records} records, {lease.progress.bytes} bytes up to the checkpoint"
+    if lease.pending is not None:
+        yield f"prepared: {lease.pending.records} records beyond the checkpoint, by epoch {lease.pending.epoch}"
+    if lease.pause is not None:
+        until = "no end" if lease.pause.until_micros is None else f"ends {utc_text(lease.pause.until_micros)}"
+        taken = "acknowledged by its owner" if lease.is_paused_by_owner else "not acknowledged by its owner"
+        yield f"pause: by {lease.pause.by}, {until}, {taken}: {lease.pause.reason}"
+    if lease.owner:
+        yield _worker_line(facts, lease.owner, facts.workers.get(lease.owner))
+
+
+def _worker_line(facts: FleetFacts, name: str, worker: WorkerFacts | None) -> str:
+    if worker is None:
+        return f"worker {name}: {life(facts, name).value} by the heartbeats of its leases; it has no session row"
+    info = worker.info
+    place = f", process {info.pid} on {info.host} ({worker.process.value})" if info.host else ""
+    trouble = f", unwell: {info.trouble}" if info.trouble else ""
+    beat = f"beat {_ago(facts, worker.beat_micros)}"
+    return f"worker {name}: {worker.state}, {life(facts, name).value}, {beat}{place}{trouble}"
+
+
+def _head_lines(facts: FleetFacts, head: HeadFacts | None) -> Iterator[str]:
+    if head is None:
+        return
+    if head.problem:
+        yield f"next unread record: cannot be read: {head.problem}"
+    elif head.is_trimmed:
+        yield "next unread record: past the stream's retention, lost"
+    elif head.next_record_micros is None:
+        yield "next unread record: none" + (", the shard is closed" if head.is_end else "")
+    else:
+        left = seconds_to_loss(facts, head)
+        loss = "" if left is None else f", deleted in {duration(left)}"
+        yield f"next unread record: written {_ago(facts, head.next_record_micros)}{loss}"
+
+
+def _family_lines(facts: FleetFacts, shard_id: str) -> Iterator[str]:
+    for parent in sorted(facts.parents.get(shard_id, ())):
+        yield f"parent {parent}: {_standing(facts, parent)}"
+    for child in facts.children.get(shard_id, ()):
+        yield f"child {child}: {_standing(facts, child)}"
+
+
+def _change_lines(facts: FleetFacts, change: OperatorChange | None) -> Iterator[str]:
+    if change is not None:
+        ago = _ago(facts, change.at_micros)
+        yield f"last change by an operator: {change.command}, by {change.who}, {ago}: {change.outcome}"
+
+
+def _standing(facts: FleetFacts, shard_id: str) -> str:
+    row = facts.rows.get(shard_id)
+    if row is None:
+        is_listed = shard_id in (facts.stream.listing or {})
+        return "no lease row" + ("" if is_listed else ", and the stream no longer lists it")
+    if row.lease is None:
+        return f"malformed row: {row.problem}"
+    owner = f", owner {row.lease.owner}" if row.lease.owner else ", no owner"
+    return ("finished" if row.lease.is_finished else "not finished") + owner
+
+
+def _ago(facts: FleetFacts, micros: int) -> str:
+    return f"{duration(facts.age_seconds(micros))} ago" if micros else "at an unknown time"

@@ -1,0 +1,230 @@
+"""Rules about a lease that is not finished: what it waits for, who should act, and what its owner says. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from streamclient.core.shards import parents_finished
+from streamclient.core.worker_info import ShardTrouble
+from streamclient.model import Lease, ReasonKind, utc_text
+from streamclient.operate import situations
+from streamclient.operate.facts import FleetFacts, Process, RowFacts
+from streamclient.operate.liveness import SILENT_SHARE, Life, is_pause_on, life, living_workers
+from streamclient.operate.situations import Situation
+from streamclient.operate.text import duration
+from streamclient.operate.verdict import Case, Explanation
+
+LeaseRule = Callable[[Case, RowFacts, Lease], Explanation | None]
+"""A verdict, or ``None`` where the rule has nothing to say."""
+
+
+def _waits_for_parent(case: Case, row: RowFacts, lease: Lease) -> Explanation | None:
+    gate = parents_finished(lease, case.facts.leases, case.facts.stream.listing)
+    if gate.is_open:
+        return None
+    for parent in sorted(case.facts.parents[case.shard_id]):
+        found = _blocking(case, parent)
+        if found is not None:
+            return case.because_of(found, situations.WAITS_FOR_PARENT)
+    return case.verdict(situations.WAITS_FOR_PARENT, f"waits: {gate.reason}")
+
+
+def _blocking(case: Case, ancestor: str) -> str | None:
+    """The nearest unfinished shard at or above a parent."""
+    parents = case.facts.parents
+    seen = {case.shard_id, *case.above}
+    level = [ancestor]
+    while level:
+        for shard_id in level:
+            lease = case.facts.lease(shard_id)
+            is_listed = shard_id in (case.facts.stream.listing or {})
+            unfinished = not lease.is_finished if lease is not None else is_listed or shard_id in case.facts.rows
+            if unfinished and shard_id not in seen:
+                return shard_id
+        seen.update(level)
+        level = sorted({parent for shard_id in level for parent in parents.get(shard_id, ())} - seen)
+    return None
+
+
+def _paused(case: Case, row: RowFacts, lease: Lease) -> Explanation | None:
+    pause = lease.pause
+    if pause is None or not is_pause_on(pause, case.facts.now_micros):
+        return None
+    until = "" if pause.until_micros is None else f" until {utc_text(pause.until_micros)}"
+    order = f"paused by {pause.by}{until}: {pause.reason}"
+    is_read = lease.owner and life(case.facts, lease.owner) in (Life.LIVING, Life.SILENT)
+    if lease.is_paused_by_owner or not is_read:
+        return case.verdict(situations.PAUSED, f"is {order}")
+    since = duration(case.facts.age_seconds(row.pause_micros))
+    if case.session(lease.owner) is None:
+        text = f"is to be {order}; but its owner {lease.owner} has no session row, so it does not know pauses"
+        return case.verdict(situations.PAUSE_IGNORED, text)
+    said = case.said(lease.owner)
+    because = f": {said}" if said else ""
+    text = f"is to be {order}; but its owner {lease.owner} has not stopped reading for {since}{because}"
+    return case.verdict(situations.PAUSE_PENDING, text)
+
+
+def _free(case: Case, row: RowFacts, lease: Lease) -> Explanation | None:
+    if lease.owner:
+        return None
+    living = living_workers(case.facts)
+    if not living:
+        return case.verdict(situations.NO_WORKER, "has no owner, and no worker lives")
+    left_by = [name for name in living if case.shard_id in shards_left(case.facts, name)]
+    if left_by == living:
+        return case.verdict(situations.LEFT_BY_PROCESSOR, _left_text(left_by))
+    names = ", ".join(name for name in living if name not in left_by)
+    return case.verdict(situations.FREE, f"has no owner; it is free for the next scan of a worker (living: {names})")
+
+
+def shards_left(facts: FleetFacts, worker: str) -> tuple[str, ...]:
+    """Shards that a worker never takes again."""
+    session = facts.workers.get(worker)
+    return () if session is None else session.info.left
+
+
+def _left_text(names: list[str]) -> str:
+    return (
+        f"was given up by its processor on worker {', '.join(names)} (mark_for_process_done), and no other worker lives"
+    )
+
+
+def _contested(case: Case, row: RowFacts, lease: Lease) -> Explanation | None:
+    before, now = case.facts.earlier_workers.get(lease.owner), case.session(lease.owner)
+    if before is None or now is None or before.nonce == now.nonce:
+        return None
+    places = " and ".join(
+        f"process {each.info.pid or '?'} on {each.info.host or 'an unnamed host'}" for each in (before, now)
+    )
+    text = f"is held by worker {lease.owner}, but two processes use that name: {places}"
+    return case.verdict(situations.NAME_CONTESTED, text)
+
+
+def _not_picked_up(case: Case, row: RowFacts, lease: Lease) -> Explanation | None:
+    if not lease.is_handed_over:
+        return None
+    since = duration(case.facts.age_seconds(row.owner_micros))
+    text = f"was handed over to worker {lease.owner} {since} ago, which has not picked it up"
+    how = life(case.facts, lease.owner)
+    if how is Life.DEAD:
+        return case.verdict(situations.NOT_PICKED_UP, f"{text}: it is dead")
+    if case.facts.age_seconds(row.owner_micros) <= case.facts.lease_duration_seconds * SILENT_SHARE:
+        return case.verdict(situations.NEW_OWNER, f"is changing hands: handed over to worker {lease.owner} {since} ago")
+    return case.verdict(situations.NOT_PICKED_UP, text)
+
+
+def _owner_gone(case: Case, row: RowFacts, lease: Lease) -> Explanation | None:
+    session, owner = case.session(lease.owner), lease.owner
+    how = life(case.facts, owner)
+    if session is not None and session.process is Process.STOPPED:
+        text = f"is held by worker {owner}, whose process {session.info.pid} on this machine is stopped"
+        return case.verdict(situations.OWNER_FROZEN, f"{text}, with its last heartbeat {case.silence(owner)} ago")
+    if how is Life.DEAD or how is Life.UNSEEN:
+        return _owner_dead(case, lease)
+    is_process_gone = session is not None and session.process is Process.GONE
+    if how is Life.SILENT or is_process_gone:
+        what = "whose process is gone" if is_process_gone else "which is silent"
+        text = f"is held by worker {owner}, {what} (last heartbeat {case.silence(owner)} ago)"
+        return case.verdict(situations.OWNER_SILENT, f"{text}: its lease expires in {case.expires_in(owner)}")
+    return None
+
+
+def _owner_dead(case: Case, lease: Lease) -> Explanation:
+    dead = f"has a dead owner: worker {lease.owner} gave its last heartbeat {case.silence(lease.owner)} ago"
+    if life(case.facts, lease.owner) is Life.UNSEEN:
+        dead = f"has a dead owner: worker {lease.owner} has gone"
+    others = living_workers(case.facts)
+    left_by = [name for name in others if case.shard_id in shards_left(case.facts, name)]
+    if others and left_by == others:
+        return case.verdict(situations.LEFT_BY_PROCESSOR, _left_text(left_by))
+    if not others:
+        return case.verdict(situations.OWNER_DEAD_ALONE, f"{dead}, and no other worker lives")
+    return case.verdict(situations.OWNER_DEAD, f"{dead}; another worker takes it (living: {', '.join(others)})")
+
+
+def _given_up(case: Case, row: RowFacts, lease: Lease) -> Explanation | None:
+    """The owner lives, but does not renew this lease."""
+    age = case.facts.age_seconds(row.beat_micros)
+    if case.session(lease.owner) is None or age <= case.facts.lease_duration_seconds * SILENT_SHARE:
+        return None
+    if case.shard_id in shards_left(case.facts, lease.owner):
+        others = [name for name in living_workers(case.facts) if name != lease.owner]
+        if not others:
+            return case.verdict(situations.LEFT_BY_PROCESSOR, _left_text([lease.owner]))
+    said = case.said(lease.owner)
+    because = f": {said}" if said else ""
+    text = f"is given up by worker {lease.owner}, which lives but has not renewed this lease for {duration(age)}"
+    return case.verdict(situations.GIVEN_UP, text + because)
+
+
+def _not_handed_over(case: Case, row: RowFacts, lease: Lease) -> Explanation | None:
+    if not lease.is_marked:
+        return None
+    age = case.facts.age_seconds(row.stealer_micros)
+    said = case.said(lease.owner)
+    because = f": {said}" if said else ""
+    if age <= case.facts.lease_duration_seconds * SILENT_SHARE:
+        text = f"is changing hands: worker {lease.stealer} asked worker {lease.owner} for it {duration(age)} ago"
+        return case.verdict(situations.NEW_OWNER, text)
+    text = f"is wanted by worker {lease.stealer}, but worker {lease.owner} has not handed it over for {duration(age)}"
+    return case.verdict(situations.NOT_HANDED_OVER, text + because)
+
+
+def _owner_says(case: Case, row: RowFacts, lease: Lease) -> Explanation | None:
+    session = case.session(lease.owner)
+    if session is None:
+        return None
+    trouble = case.trouble(lease.owner)
+    if trouble.reason:
+        text = f"does not move on worker {lease.owner}: {trouble.reason}"
+        return case.verdict(situation_of(trouble), text)
+    if session.info.trouble:
+        text = f"is held by worker {lease.owner}, which is unwell: {session.info.trouble}"
+        return case.verdict(situations.OWNER_UNWELL, text)
+    return None
+
+
+SAID: tuple[tuple[str, Situation], ...] = (
+    ("paused by its own program", situations.PAUSED_BY_PROGRAM),
+    ("stopped by failure_policy", situations.RECORD_FAILS),
+    ("records are parked", situations.PARKED_TOO_MANY),
+    ("accept_loss", situations.POSITION_TRIMMED),
+    ("did not checkpoint SHARD_END", situations.END_NOT_STORED),
+    ("the previous processor of this shard", situations.OLD_PROCESSOR_RUNS),
+    ("for a free thread", situations.WAITS_FOR_THREAD),
+    ("waiting for the epoch", situations.WAITS_FOR_TABLE),
+    ("its lease row is gone", situations.WAITS_FOR_TABLE),
+    ("a hand-over is in doubt", situations.WAITS_FOR_TABLE),
+)
+"""Words in what a worker says, and the situation that they mean; the first that occurs decides. They choose the advice
+only: the sentence quotes the worker."""
+
+KINDS: Mapping[str, Situation] = {
+    ReasonKind.USER_CODE.value: situations.USER_CODE_RUNS,
+    ReasonKind.PROCESSOR.value: situations.PROCESSOR_FAILS,
+    ReasonKind.PARKING.value: situations.PARKING_FAILS,
+    ReasonKind.READING.value: situations.READING_FAILS,
+    ReasonKind.CHECKPOINT.value: situations.WAITS_FOR_TABLE,
+}
+"""The same by the kind of the reason, where no words decide."""
+
+
+def situation_of(trouble: ShardTrouble) -> Situation:
+    """The situation that a worker's words mean."""
+    by_words = (situation for words, situation in SAID if words in trouble.reason)
+    return next(by_words, KINDS.get(trouble.kind, situations.OWNER_SAYS))
+
+
+LEASE_RULES: tuple[LeaseRule, ...] = (
+    _waits_for_parent,
+    _paused,
+    _free,
+    _contested,
+    _not_picked_up,
+    _owner_gone,
+    _given_up,
+    _not_handed_over,
+    _owner_says,
+)
+"""The first one that has something to say decides; the order is that of the laws in ``explanation``."""

@@ -1,0 +1,224 @@
+"""The actions of ``streamclient leases`` that only read."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from pathlib import Path
+
+from attrs import evolve
+
+from streamclient.errors import ConfigurationError, StreamClientException
+from streamclient.interfaces import IParkingStore
+from streamclient.model import utc_text
+from streamclient.operate.audit import AUDIT_STATUS_TYPE, AuditRecord, parse_audit_row
+from streamclient.operate.collection import Collector
+from streamclient.operate.documents import (
+    Document,
+    audit_document,
+    explanation_document,
+    fleet_document,
+    lease_document,
+)
+from streamclient.operate.evidence import evidence
+from streamclient.operate.explanation import explain
+from streamclient.operate.facts import FleetFacts, OperatorChange
+from streamclient.operate.lineage import ancestors_first
+from streamclient.operate.printing import print_json, print_table
+from streamclient.operate.running import EXIT_DONE, EXIT_REFUSED
+from streamclient.operate.site import Site
+from streamclient.operate.snapshots import differences, load_snapshot, snapshot_of
+from streamclient.operate.text import duration
+from streamclient.operate.verdict import Explanation
+
+COLUMNS = ("SHARD", "OWNER", "STATE", "CHECKPOINT", "PARENTS", "LAG", "TIME TO LOSS", "PAUSED BY")
+
+HISTORY_ROWS = 50
+"""Changes that ``show`` names."""
+
+CHANGES_READ = 200
+"""Newest audit rows in which ``explain`` looks for the last change of a shard."""
+
+AUDIT_ROWS_READ = 10_000
+"""Newest audit rows that are looked through for those of one shard: two requests or three."""
+
+
+def list_leases(site: Site, arguments: argparse.Namespace) -> int:
+    """All leases, and all shards that have none yet."""
+    facts = readable(Collector(site).collect(() if arguments.no_lag else None))
+    shards = [explain(facts, key) for key in all_shards(facts)]
+    leases = [lease_document(facts, each) for each in shards]
+    if arguments.json:
+        print_json({**fleet_document(facts), "leases": leases})
+    else:
+        print_table(COLUMNS, [_line(each) for each in leases], "no leases: no worker has run yet")
+    return EXIT_DONE
+
+
+def show_lease(site: Site, arguments: argparse.Namespace) -> int:
+    """One lease with everything that is known about it."""
+    collector = Collector(site)
+    facts = with_parked(site, arguments, readable(collector.collect([arguments.shard])))
+    facts = collector.with_heads(facts, collector.lineage_of(facts, arguments.shard))
+    verdict = explain(facts, arguments.shard)
+    history = read_audit(site, HISTORY_ROWS, arguments.shard)
+    if arguments.json:
+        print_json(
+            {
+                **fleet_document(facts),
+                "lease": lease_document(facts, verdict),
+                "explanation": explanation_document(facts, verdict),
+                "history": [audit_document(record) for record in history],
+            }
+        )
+    else:
+        print_explanation(facts, verdict)
+        print("history:" if history else "history: no operator has changed it")
+        for record in history:
+            print(f"  {_audit_text(record)}")
+    return EXIT_REFUSED if verdict.situation.name == "unknown-shard" else EXIT_DONE
+
+
+def list_audit(site: Site, arguments: argparse.Namespace) -> int:
+    """Operators' changes."""
+    if arguments.limit <= 0:
+        raise ConfigurationError(f"--limit must be above 0, not {arguments.limit}")
+    records = read_audit(site, arguments.limit, arguments.shard)
+    if arguments.json:
+        print_json({"records": [audit_document(record) for record in records]})
+    else:
+        rows = [
+            (utc_text(each.at_micros), each.change_id, each.who, each.command, each.shard_id, each.outcome, each.reason)
+            for each in records
+        ]
+        print_table(("TIME", "CHANGE", "WHO", "COMMAND", "SHARD", "OUTCOME", "REASON"), rows, "no changes by operators")
+    return EXIT_DONE
+
+
+def save_snapshot(site: Site, arguments: argparse.Namespace) -> int:
+    """Save the state."""
+    facts = readable(Collector(site).collect())
+    text = json.dumps(snapshot_of(facts), ensure_ascii=False, indent=2) + "\n"
+    if arguments.file == "-":
+        print(text, end="")
+        return EXIT_DONE
+    try:
+        Path(arguments.file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"cannot write {arguments.file}: {error.strerror}") from error
+    if arguments.json:
+        print_json({"file": arguments.file, "leases": len(facts.rows), "workers": len(facts.workers)})
+    else:
+        print(f"saved {len(facts.rows)} leases and {len(facts.workers)} workers to {arguments.file}")
+    return EXIT_DONE
+
+
+def compare(site: Site, arguments: argparse.Namespace) -> int:
+    """Compare two states."""
+    before = load_snapshot(Path(arguments.before))
+    after = (
+        snapshot_of(readable(Collector(site).collect()))
+        if arguments.after is None
+        else load_snapshot(Path(arguments.after))
+    )
+    found = differences(before, after)
+    if arguments.json:
+        print_json({"differences": [{"subject": d.subject, "kind": d.kind, "text": d.text} for d in found]})
+    else:
+        print("\n".join(str(each) for each in found) or "no difference")
+    return EXIT_DONE
+
+
+# --- shared with other commands ------------------------------------------------------------------------------------
+
+
+def readable(facts: FleetFacts) -> FleetFacts:
+    """The facts, if stream and status table could be read.
+
+    Raises:
+        StreamClientException: they could not; the text says why.
+    """
+    if facts.trouble:
+        raise StreamClientException(facts.trouble)
+    if facts.stream.stream_id is None and not facts.former_rows:
+        raise StreamClientException(f"data table {facts.stream.table_name!r} has no stream")
+    return facts
+
+
+def with_parked(site: Site, arguments: argparse.Namespace, facts: FleetFacts) -> FleetFacts:
+    """The facts with the number of parked keys of each shard, if a store is named."""
+    if facts.stream.stream_id is None or not (arguments.parking_table or arguments.parking_directory):
+        return facts
+    if arguments.parking_table:
+        from streamclient.parking.table import TableParkingStore  # noqa: PLC0415
+
+        store: IParkingStore = TableParkingStore(site.client, arguments.parking_table)
+    else:
+        from streamclient.parking.files import FileParkingStore  # noqa: PLC0415
+
+        store = FileParkingStore(arguments.parking_directory)
+    return evolve(facts, parked=Counter(key.shard_id for key in store.parked_keys(facts.stream.stream_id)))
+
+
+def with_changes(site: Site, facts: FleetFacts) -> FleetFacts:
+    """The facts with operators' last changes, among the newest audit rows: one request."""
+    if facts.trouble or facts.stream.stream_id is None:
+        return facts
+    changes: dict[str, OperatorChange] = {}
+    for record in read_audit(site, CHANGES_READ):
+        change = OperatorChange(
+            at_micros=record.at_micros, who=record.who, command=record.command, outcome=record.outcome
+        )
+        changes.setdefault(record.shard_id, change)
+    return evolve(facts, changes=changes)
+
+
+def all_shards(facts: FleetFacts) -> list[str]:
+    """Shards with a row, and shards that the stream lists; ancestors first."""
+    known = sorted({*facts.rows, *(facts.stream.listing or {}), *facts.former_rows})
+    return ancestors_first(facts.parents, known)
+
+
+def print_explanation(facts: FleetFacts, verdict: Explanation) -> None:
+    """The sentence, what to do, and the evidence."""
+    print(verdict.first_line)
+    print(f"  what to do: {verdict.situation.advice}")
+    for line in evidence(facts, verdict.shard_id):
+        print(f"  {line}")
+
+
+def _line(lease: Document) -> tuple[str, ...]:
+    pause = lease["pause"]
+    paused = "" if pause is None else f"{pause['by']}{'' if lease['pause_acknowledged'] else ' (pending)'}"
+    return (
+        lease["shard"],
+        lease["owner"] or "-",
+        lease["situation"],
+        lease["checkpoint_kind"] or "-",
+        ",".join(lease["parents"] or ()) or "-",
+        _seconds(lease["lag_seconds"]),
+        _seconds(lease["seconds_to_loss"]),
+        paused or "-",
+    )
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else duration(value)
+
+
+def read_audit(site: Site, limit: int, shard_id: str | None = None) -> list[AuditRecord]:
+    """Operators' changes, of one shard or of all, newest first."""
+
+    def read() -> list[AuditRecord]:
+        wanted = limit if shard_id is None else AUDIT_ROWS_READ
+        rows = site.table.scan(site.stream_id, AUDIT_STATUS_TYPE, limit=wanted, newest=True)
+        records = [record for row in rows if (record := parse_audit_row(row)) is not None]
+        return [record for record in records if shard_id in (None, record.shard_id)][:limit]
+
+    return site.read("reading the audit", read)
+
+
+def _audit_text(record: AuditRecord) -> str:
+    reason = f" ({record.reason})" if record.reason else ""
+    return f"{utc_text(record.at_micros)} {record.who}: {record.command}{reason}: {record.outcome}"

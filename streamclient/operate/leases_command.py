@@ -1,0 +1,113 @@
+"""``streamclient leases``: look at the leases of a fleet, and change them safely."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from streamclient.operate.connection import connection_options, parking_options
+from streamclient.operate.deferred import deferred
+
+Actions = Any  # argparse's own type is generic over a private class
+
+VIEWS = "lease_views"
+CHANGES = "lease_changes"
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the subcommand with its own subcommands."""
+    parser = commands.add_parser(
+        "leases",
+        help="look at the leases of a fleet, and change them safely",
+        description="Look at the leases of a fleet, and change them safely. Every change has --dry-run.",
+    )
+    actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
+    _add_views(actions)
+    _add_positions(actions)
+    _add_owners(actions)
+    _add_pauses(actions)
+
+
+def _add(actions: Actions, name: str, function: str, text: str) -> argparse.ArgumentParser:
+    """One action, and the module and function that do it."""
+    parser: argparse.ArgumentParser = actions.add_parser(
+        name, help=text, description=text, parents=[connection_options()]
+    )
+    parser.set_defaults(run=deferred(f"leases {name}", function), action=name)
+    return parser
+
+
+def _add_views(actions: Actions) -> None:
+    listing = _add(actions, "list", f"{VIEWS}:list_leases", "all leases: owner, state, lag, time to loss")
+    listing.add_argument("--no-lag", action="store_true", help="do not read the next record of each unfinished shard")
+    show = _add(actions, "show", f"{VIEWS}:show_lease", "everything about one lease, with its history")
+    show.add_argument("shard")
+    parking_options(show)
+    audit = _add(actions, "audit", f"{VIEWS}:list_audit", "what operators changed, newest first")
+    audit.add_argument("--shard", help="only changes of this shard")
+    audit.add_argument("--limit", type=int, default=50, metavar="N", help="how many rows (default: %(default)s)")
+    snapshot = _add(actions, "snapshot", f"{VIEWS}:save_snapshot", "save the whole state as JSON")
+    snapshot.add_argument("file", help="file to write; - is standard output")
+    diff = _add(actions, "diff", f"{VIEWS}:compare", "what differs between two snapshots, or between one and now")
+    diff.add_argument("before", help="a snapshot file")
+    diff.add_argument("after", nargs="?", help="another one; default: the present state")
+
+
+def _add_change(actions: Actions, name: str, text: str, *, pauses: bool = False) -> argparse.ArgumentParser:
+    parser = _add(actions, name, f"{CHANGES}:{name}", text)
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would be written, and whether it may; write nothing"
+    )
+    parser.add_argument("--reason", default="", metavar="TEXT", help="why, for the audit")
+    if pauses:
+        parser.add_argument(
+            "--pause",
+            nargs="?",
+            const="2m",
+            metavar="LIMIT",
+            help="pause running owners first, wait that long for them (default: 2m), and resume afterwards",
+        )
+    return parser
+
+
+def _add_positions(actions: Actions) -> None:
+    rewind = _add_change(actions, "rewind", "read a shard again from an earlier position", pauses=True)
+    rewind.add_argument("shard")
+    rewind.add_argument("--to", required=True, metavar="WHERE", help="oldest, a time, 2h-ago, or iterator:TEXT")
+    rewind.add_argument(
+        "--with-descendants", action="store_true", help="read its children and theirs again, too, from their beginning"
+    )
+    skip = _add_change(actions, "skip", "go on at a later position; what lies before is lost", pauses=True)
+    skip.add_argument("shard")
+    skip.add_argument("--to", required=True, metavar="WHERE", help="latest, a time, end, or iterator:TEXT")
+    skip.add_argument("--yes", action="store_true", help="accept the loss")
+    reset = _add_change(actions, "reset", "read all shards again from a position", pauses=True)
+    reset.add_argument("--to", default="oldest", metavar="WHERE", help="oldest (default), latest, or a time")
+    reset.add_argument("--yes", action="store_true", help="accept the loss where a shard would go forward")
+
+
+def _add_owners(actions: Actions) -> None:
+    release = _add_change(actions, "release", "take a lease from its owner", pauses=True)
+    release.add_argument("shard")
+    release.add_argument(
+        "--force",
+        action="store_true",
+        help="you vouch that the owner's process is gone: do not watch it for a lease duration",
+    )
+    move = _add_change(actions, "move", "have a lease handed to a worker")
+    move.add_argument("shard")
+    move.add_argument("--to", required=True, metavar="WORKER")
+
+
+def _add_pauses(actions: Actions) -> None:
+    pause = _add_change(actions, "pause", "hold shards without reading them")
+    pause.add_argument("--for", dest="lasting", metavar="DURATION", help="resume by itself after 90s, 15m, 2h or 1d")
+    pause.add_argument(
+        "--wait", default="1m", metavar="DURATION", help="how long to wait for the owners (default: %(default)s)"
+    )
+    pause.add_argument("--no-wait", action="store_true", help="do not wait for the owners")
+    resume = _add_change(actions, "resume", "end pauses")
+    for parser in (pause, resume):
+        parser.add_argument("shards", nargs="*", metavar="SHARD")
+        parser.add_argument("--worker", metavar="WORKER", help="all shards of this worker")
+        parser.add_argument("--all", action="store_true", help="all shards")

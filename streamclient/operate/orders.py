@@ -1,0 +1,262 @@
+"""Carrying an operator's command out: guard, audit, pause, write, resume.
+
+Laws:
+
+* nothing is written before the whole plan is allowed, and nothing but conditional writes afterwards;
+* the audit rows are stored before the first effect, a pause included, and completed after the last;
+* what was paused for a command is resumed when the command ends, however it ends. If its process dies, the pause ends
+  by itself ``ABANDONED_SECONDS`` after the command's own limit.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
+
+from attrs import field, frozen
+
+from streamclient.core.leases import LeaseWrite
+from streamclient.errors import StreamClientError, StreamClientException
+from streamclient.model import Lease, Pause
+from streamclient.operate.audit import DONE, AuditLog, AuditRecord, records_for
+from streamclient.operate.collection import Collector
+from streamclient.operate.facts import MICROS_PER_SECOND, FleetFacts
+from streamclient.operate.liveness import is_pause_on, living_workers
+from streamclient.operate.plans import PAUSE_RESERVE_SECONDS, Change, Hindrance, Plan, Planner, pause_lasts
+from streamclient.operate.site import Site, text_of
+from streamclient.operate.text import duration
+from streamclient.operate.watching import Watcher, still_there
+from streamclient.operate.writing import Writer
+
+ABANDONED_SECONDS = 900.0
+"""How much longer than its command a pause lasts whose command never ended: long enough for slow answers and clocks
+that differ, short enough that nobody has to come and mend it."""
+
+
+class Status(Enum):
+    """How a command ended."""
+
+    PLANNED = "planned"
+    """Nothing was written, as was asked."""
+    DONE = "done"
+    UNCHANGED = "unchanged"
+    """There was nothing to do."""
+    REFUSED = "refused"
+    """Not allowed; nothing was written."""
+    GIVEN_UP = "given-up"
+    """A pause was not acknowledged in time; no position and no owner was changed."""
+    FAILED = "failed"
+    """Some writes were not accepted; the outcomes name them."""
+
+
+@frozen(kw_only=True)
+class Order:
+    """A command."""
+
+    command: str
+    """As typed, for the audit."""
+    prepare: Callable[[FleetFacts], Planner]
+    """Looks up what planning needs; called again after a pause, as the owner moved on until then.
+
+    Raises ``ConfigurationError`` if the command makes no sense for these facts.
+    """
+    reason: str = ""
+    wakes_all: bool = False
+    """Whether every worker should look at the rows at once, not only those that are concerned."""
+
+
+@frozen(kw_only=True)
+class Report:
+    """What became of a command."""
+
+    status: Status
+    plan: Plan
+    change_id: str = ""
+    """Of its audit rows; empty if nothing was to be written."""
+    outcomes: Mapping[str, str] = field(factory=dict)
+    """By shard: ``done``, or what went wrong."""
+    notes: tuple[str, ...] = ()
+
+
+@frozen(kw_only=True)
+class _Work:
+    """A command whose plan is allowed and whose audit rows are stored."""
+
+    order: Order
+    plan: Plan
+    planner: Planner
+    records: Sequence[AuditRecord]
+    still: Mapping[str, Lease]
+    """Leases that were seen to stand still: their owners are dead."""
+
+    def report(self, status: Status, outcomes: Mapping[str, str], *notes: str) -> Report:
+        return Report(
+            status=status, plan=self.plan, change_id=self.records[0].change_id, outcomes=outcomes, notes=notes
+        )
+
+
+class Executor:
+    """Carries commands out at one site. One thread."""
+
+    def __init__(
+        self,
+        site: Site,
+        collector: Collector,
+        who: str,
+        *,
+        watcher: Watcher | None = None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._site = site
+        self._collector = collector
+        self._who = who
+        self._watcher = watcher or Watcher(collector)
+        self._writer = Writer(site, collector)
+        self._say = say
+
+    def carry_out(self, order: Order, *, dry_run: bool = False, pause_seconds: float | None = None) -> Report:
+        """Plan, and unless it is a dry run, write. ``pause_seconds``: pause running owners, and wait that long.
+
+        Raises:
+            StreamClientError: a read failed, the audit could not be written, or the command makes no sense here;
+                nothing was changed.
+        """
+        facts = self._facts()
+        planner = order.prepare(facts)
+        plan, still = self._watched_plan(facts, planner)
+        to_pause = [each.shard_id for each in plan.refusals if each.hindrance is Hindrance.OWNER_RUNS]
+        if len(plan.refusals) > (0 if pause_seconds is None else len(to_pause)):
+            return Report(status=Status.PLANNED if dry_run else Status.REFUSED, plan=plan)
+        facts = self._collector.refreshed(facts)
+        whole = planner(facts, {*still, *to_pause})
+        if dry_run:
+            return Report(status=Status.PLANNED, plan=whole, notes=_first_paused(facts, to_pause))
+        if not whole.changes:
+            return Report(status=Status.UNCHANGED, plan=whole)
+        records = self._intend(order, whole.changes)
+        work = _Work(order=order, plan=whole, planner=planner, records=records, still=still)
+        if to_pause and pause_seconds is not None:
+            return self._paused(work, facts, to_pause, pause_seconds)
+        return self._completed(work, facts, self._writer.write(facts, planner, still, whole.changes))
+
+    def await_pauses(self, shard_ids: Sequence[str], seconds: float) -> list[str]:
+        """Wait until nothing reads these paused shards any more; those that may still be read after that time."""
+        return self._watcher.await_quiet(self._facts(), shard_ids, seconds)
+
+    def _facts(self) -> FleetFacts:
+        facts = self._collector.collect()
+        if facts.trouble:
+            raise StreamClientException(facts.trouble)
+        if facts.stream.stream_id is None:
+            raise StreamClientException(f"data table {facts.stream.table_name!r} has no stream")
+        return facts
+
+    def _watched_plan(self, facts: FleetFacts, planner: Planner) -> tuple[Plan, Mapping[str, Lease]]:
+        """The plan, once owners that seem dead were watched; and the leases that stood still."""
+        plan = planner(facts, ())
+        unobserved = [each.shard_id for each in plan.refusals if each.hindrance is Hindrance.UNOBSERVED]
+        if not unobserved:
+            return plan, {}
+        self._say(f"watching {len(unobserved)} lease(s) for up to {duration(facts.lease_duration_seconds)}")
+        still = self._watcher.standing_still(facts, unobserved)
+        facts = self._collector.refreshed(facts)
+        return planner(facts, still_there(facts, still)), still
+
+    # --- pause, change, resume -------------------------------------------------------------------------------------
+
+    def _paused(self, work: _Work, facts: FleetFacts, to_pause: Sequence[str], seconds: float) -> Report:
+        pause = self._own_pause(work.order, seconds)
+        before = {key: lease.pause for key in to_pause if (lease := facts.lease(key)) is not None}
+        before = {key: old for key, old in before.items() if not pause_lasts(old, facts.now_micros)}
+        try:
+            late, outcomes = self._change_quietly(work, facts, to_pause, dict.fromkeys(before, pause), seconds)
+        except BaseException as error:
+            # Nothing else would ever complete these rows. What was written, if anything, the rows themselves show.
+            outcome = {record.shard_id: f"ended early: {type(error).__name__}: {error}" for record in work.records}
+            self._complete_audit(work.records, outcome)
+            raise
+        finally:
+            self._end_pauses(facts, pause, before)
+        return self._given_up(work, facts, late) if late else self._completed(work, facts, outcomes)
+
+    def _change_quietly(
+        self, work: _Work, facts: FleetFacts, to_pause: Sequence[str], pauses: Mapping[str, Pause], seconds: float
+    ) -> tuple[Sequence[str], Mapping[str, str]]:
+        """Pause, wait, and write once nobody reads; shards that are still read, or else the outcomes."""
+        facts = self._writer.put_pauses(facts, pauses)
+        self._wake_owners(facts, to_pause)
+        self._say(f"paused {len(pauses)} shard(s), waiting up to {duration(seconds)} for their owners")
+        late = self._watcher.await_quiet(facts, to_pause, seconds)
+        if late:
+            return late, {}
+        facts = self._collector.refreshed(facts)
+        return (), self._writer.write(facts, work.order.prepare(facts), work.still, work.plan.changes)
+
+    def _own_pause(self, order: Order, seconds: float) -> Pause:
+        lasting = seconds + ABANDONED_SECONDS + PAUSE_RESERVE_SECONDS
+        until = self._site.clock.now_micros() + round(lasting * MICROS_PER_SECOND)
+        return Pause(uuid.uuid4().hex[:12], self._who, f"while it is changed: {order.command}", until)
+
+    def _end_pauses(self, facts: FleetFacts, pause: Pause, before: Mapping[str, Pause | None]) -> None:
+        """Put back what stood there before, where it still has time to run."""
+        facts = self._collector.refreshed(facts)
+        now = self._site.clock.now_micros()
+        mine = {key: old for key, old in before.items() if (lease := facts.lease(key)) and lease.pause == pause}
+        lasting = {key: old if is_pause_on(old, now) else None for key, old in mine.items()}
+        facts = self._writer.put_pauses(facts, lasting)
+        self._wake_owners(facts, lasting)
+
+    def _given_up(self, work: _Work, facts: FleetFacts, late: Sequence[str]) -> Report:
+        owners = sorted({lease.owner for key in late if (lease := facts.lease(key)) is not None})
+        note = (
+            f"worker {', '.join(owners)} did not stop reading {', '.join(late)} in time; nothing was changed. "
+            "`streamclient explain` says what it is doing"
+        )
+        outcomes = {change.shard_id: "not changed: not every owner paused in time" for change in work.plan.changes}
+        return work.report(Status.GIVEN_UP, outcomes, note, *self._complete_audit(work.records, outcomes))
+
+    # --- audit and end ---------------------------------------------------------------------------------------------
+
+    def _intend(self, order: Order, changes: Sequence[Change]) -> Sequence[AuditRecord]:
+        records = records_for(
+            [change.write for change in changes],
+            at_micros=self._site.clock.now_micros(),
+            who=self._who,
+            command=order.command,
+            reason=order.reason,
+        )
+        self._audit.intend(records)
+        return records
+
+    def _completed(self, work: _Work, facts: FleetFacts, outcomes: Mapping[str, str]) -> Report:
+        notes = self._complete_audit(work.records, outcomes)
+        names = {name for change in work.plan.changes for name in _concerned(change.write)}
+        self._site.wake({*names, *living_workers(facts)} if work.order.wakes_all else names)
+        is_done = all(outcome == DONE for outcome in outcomes.values())
+        return work.report(Status.DONE if is_done else Status.FAILED, outcomes, *notes)
+
+    def _complete_audit(self, records: Sequence[AuditRecord], outcomes: Mapping[str, str]) -> tuple[str, ...]:
+        """Complete the audit; a failure of that does not undo what was done."""
+        try:
+            self._audit.complete(records, outcomes)
+        except StreamClientError as error:
+            return (f"the audit rows of change {records[0].change_id} stay incomplete: {text_of(error)}",)
+        return ()
+
+    @property
+    def _audit(self) -> AuditLog:
+        return AuditLog(self._site.client, self._site.status_table, self._site.stream_id)
+
+    def _wake_owners(self, facts: FleetFacts, shard_ids: Iterable[str]) -> None:
+        self._site.wake(lease.owner for key in shard_ids if (lease := facts.lease(key)) is not None)
+
+
+def _first_paused(facts: FleetFacts, shard_ids: Sequence[str]) -> tuple[str, ...]:
+    owners = sorted({lease.owner for key in shard_ids if (lease := facts.lease(key)) is not None})
+    return (f"worker {', '.join(owners)} would first pause {', '.join(shard_ids)}",) if shard_ids else ()
+
+
+def _concerned(write: LeaseWrite) -> tuple[str, ...]:
+    """Workers that should look at the row at once: its owner, and who is to get it."""
+    return (write.seen.owner, "" if write.result is None else write.result.stealer)

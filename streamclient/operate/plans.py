@@ -1,0 +1,345 @@
+"""What an operator's command would write, and whether it may. Pure: facts in, a plan out.
+
+Laws:
+
+* A plan is made of conditional writes on rows as they were read. Whatever changes in between makes the write fail.
+* A position may be changed, and a lease released, only while surely nobody reads the shard: it has no owner; its owner
+  has acknowledged a pause that lasts; or its owner is dead, by the fleet's verdict or because the lease's counter stood
+  still for a whole lease duration before the operator's eyes.
+* Order is kept: a shard whose descendants have begun is read again only together with them.
+* A plan with a refusal is not carried out, not even in part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from enum import Enum
+
+from attrs import evolve, frozen
+
+from streamclient.core import leases as rule
+from streamclient.core.leases import LeaseWrite
+from streamclient.core.shards import parents_finished
+from streamclient.model import CheckpointPosition, Lease, Pause, utc_text
+from streamclient.operate.facts import MICROS_PER_SECOND, FleetFacts
+from streamclient.operate.lineage import ancestors_first, descendants_of
+from streamclient.operate.liveness import Life, is_lease_silent, life, living_workers
+from streamclient.operate.text import duration
+
+PAUSE_RESERVE_SECONDS = 60.0
+"""A pause that ends sooner is no protection: it ends by the owner's clock, and the change still has to be written."""
+
+
+class Hindrance(Enum):
+    """Why a change is refused, as far as something can be done about it."""
+
+    FINAL = "final"
+    OWNER_RUNS = "owner-runs"
+    """A pause that the owner acknowledges would help."""
+    UNOBSERVED = "unobserved"
+    """The owner may be dead: watching its counter for a lease duration would tell."""
+
+
+@frozen(kw_only=True)
+class Change:
+    """One row to be written."""
+
+    write: LeaseWrite
+    effect: str
+    """What it does, for the operator."""
+    rank: int = 0
+    """Changes of a higher rank are written once those of a lower one are in the table."""
+
+    @property
+    def shard_id(self) -> str:
+        """Whose row it is."""
+        return self.write.lease_key
+
+
+@frozen(kw_only=True)
+class Refusal:
+    """One row that may not be written."""
+
+    shard_id: str
+    reason: str
+    hindrance: Hindrance = Hindrance.FINAL
+
+
+@frozen(kw_only=True)
+class Plan:
+    """A command's writes, in order, and what forbids them."""
+
+    changes: tuple[Change, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What the operator should know beforehand."""
+
+    def with_notes(self, *notes: str) -> Plan:
+        """The same plan with further notes."""
+        return evolve(self, notes=(*self.notes, *notes))
+
+
+Planner = Callable[[FleetFacts, Collection[str]], Plan]
+"""From facts, and the shards whose counters stood still for a lease duration, to a plan."""
+
+
+@frozen(kw_only=True)
+class Target:
+    """A position to move to, looked up."""
+
+    checkpoint: str
+    """As stored: ``TRIM_HORIZON``, ``SHARD_END`` or an iterator."""
+    text: str
+    """As the operator said it."""
+
+
+# --- positions -----------------------------------------------------------------------------------------------------
+
+
+def plan_rewind(
+    facts: FleetFacts,
+    stood_still: Collection[str],
+    *,
+    shard_id: str,
+    target: Target,
+    with_descendants: bool = False,
+) -> Plan:
+    """Read a shard again from an earlier position, and what descends from it again from its beginning."""
+    lease = _lease_of(facts, shard_id)
+    if isinstance(lease, Refusal):
+        return Plan(refusals=(lease,))
+    begun = [key for key in _descendants_with_rows(facts, shard_id) if _has_begun(facts, facts.leases[key])]
+    if begun and not with_descendants:
+        reason = (
+            f"{_several(begun, 'descendant')} {'has' if len(begun) == 1 else 'have'} been read already "
+            f"({', '.join(begun[:5])}{', ...' if len(begun) > 5 else ''}); reading the shard again would bring its old "
+            "changes behind theirs. With --with-descendants they are read again, too"
+        )
+        return Plan(refusals=(Refusal(shard_id=shard_id, reason=reason),))
+    positions = {shard_id: target}
+    if begun:
+        oldest = Target(checkpoint=CheckpointPosition.TRIM_HORIZON, text="its beginning")
+        positions.update(dict.fromkeys(_descendants_with_rows(facts, shard_id), oldest))
+    return _moves(facts, stood_still, positions)
+
+
+def plan_skip(facts: FleetFacts, stood_still: Collection[str], *, shard_id: str, target: Target) -> Plan:
+    """Go on at a later position; what lies before is never delivered."""
+    lease = _lease_of(facts, shard_id)
+    if isinstance(lease, Refusal):
+        return Plan(refusals=(lease,))
+    if lease.is_finished:
+        return Plan(refusals=(Refusal(shard_id=shard_id, reason="it is finished: there is nothing to skip"),))
+    plan = _moves(facts, stood_still, {shard_id: target})
+    children = facts.children.get(shard_id, [])
+    if target.checkpoint != CheckpointPosition.SHARD_END:
+        return plan
+    if not children:
+        reason = "it is open: at its end there would be nothing to wait for new records. Use --to latest"
+        return Plan(refusals=(Refusal(shard_id=shard_id, reason=reason),))
+    return plan.with_notes(f"at the end of a shard its children may start: {', '.join(children)}")
+
+
+def plan_reset(facts: FleetFacts, stood_still: Collection[str], *, targets: Mapping[str, Target]) -> Plan:
+    """Read everything again from a position of each shard."""
+    positions = {key: target for key, target in targets.items() if key in facts.leases}
+    malformed = [
+        Refusal(shard_id=key, reason=f"its row is malformed: {row.problem}")
+        for key, row in sorted(facts.rows.items())
+        if row.lease is None
+    ]
+    plan = _moves(facts, stood_still, positions)
+    return evolve(plan, refusals=(*malformed, *plan.refusals))
+
+
+def _moves(facts: FleetFacts, stood_still: Collection[str], positions: Mapping[str, Target]) -> Plan:
+    """Ancestors first: from the first write on, what is below waits for what is above."""
+    parents = facts.parents
+    changes, refusals = [], []
+    ranks: dict[str, int] = {}
+    for key in ancestors_first(parents, sorted(positions)):
+        lease, target = facts.leases[key], positions[key]
+        ranks[key] = 1 + max((ranks.get(parent, -1) for parent in parents.get(key, ())), default=-1)
+        refusal = owner_hindrance(facts, lease, stood_still)
+        if refusal is not None:
+            refusals.append(refusal)
+        elif lease.checkpoint != target.checkpoint or lease.pending is not None:
+            effect = f"goes on at {target.text}"
+            changes.append(Change(write=rule.rewind(lease, target.checkpoint), effect=effect, rank=ranks[key]))
+    if not changes and not refusals:
+        return Plan(notes=("nothing to change: every position is as asked",))
+    return Plan(changes=tuple(changes), refusals=tuple(refusals))
+
+
+def _descendants_with_rows(facts: FleetFacts, shard_id: str) -> list[str]:
+    return [key for key in descendants_of(facts.children, shard_id) if key in facts.leases]
+
+
+def _has_begun(facts: FleetFacts, lease: Lease) -> bool:
+    """Whether something of the shard may have been delivered, be it without a checkpoint.
+
+    Not if its parents still close the gate, or if nobody has touched its row since it was created.
+    """
+    is_at_start = lease.checkpoint == CheckpointPosition.TRIM_HORIZON and lease.progress is None
+    is_untouched = is_at_start and not lease.owner and not lease.counter
+    gate = parents_finished(lease, facts.leases, facts.stream.listing)
+    return not is_at_start or (gate.is_open and not is_untouched)
+
+
+# --- owners --------------------------------------------------------------------------------------------------------
+
+
+def plan_release(facts: FleetFacts, stood_still: Collection[str], *, shard_id: str, vouched: bool = False) -> Plan:
+    """Take a lease from its owner; whoever is due takes it next.
+
+    With ``vouched`` the operator answers for the owner's death, and one missed heartbeat is enough.
+    """
+    lease = _lease_of(facts, shard_id)
+    if isinstance(lease, Refusal):
+        return Plan(refusals=(lease,))
+    if not lease.owner:
+        return Plan(refusals=(Refusal(shard_id=shard_id, reason="it has no owner"),))
+    if lease.is_handed_over:
+        return Plan(refusals=(Refusal(shard_id=shard_id, reason=f"it was just handed over to {lease.owner}"),))
+    hindrance = owner_hindrance(facts, lease, stood_still)
+    if hindrance is not None and not (vouched and life(facts, lease.owner) in (Life.SILENT, Life.DEAD, Life.UNSEEN)):
+        if vouched:
+            hindrance = evolve(
+                hindrance,
+                hindrance=Hindrance.FINAL,
+                reason=f"{hindrance.reason}. --force needs an owner that has missed a heartbeat",
+            )
+        return Plan(refusals=(hindrance,))
+    effect = f"is taken from {lease.owner} and free for another worker"
+    return Plan(changes=(Change(write=rule.release(lease), effect=effect),))
+
+
+def plan_move(facts: FleetFacts, stood_still: Collection[str], *, shard_id: str, receiver: str) -> Plan:
+    """Have a lease handed to a worker: asked of its owner where one lives, at once otherwise."""
+    lease = _lease_of(facts, shard_id)
+    if isinstance(lease, Refusal):
+        return Plan(refusals=(lease,))
+    living = living_workers(facts)
+    reason = ""
+    if receiver not in living:
+        reason = f"worker {receiver} does not live (living: {', '.join(living) or 'none'})"
+    elif lease.is_handed_over:
+        reason = f"it is on its way to worker {lease.owner}"
+    elif lease.owner == receiver:
+        reason = f"worker {receiver} has it already"
+    elif lease.is_marked:
+        reason = f"worker {lease.stealer} has asked for it already"
+    if reason:
+        return Plan(refusals=(Refusal(shard_id=shard_id, reason=reason),))
+    if lease.owner and not is_lease_silent(facts, lease):
+        effect = f"worker {lease.owner} is asked to finish its batch and hand it to worker {receiver}"
+        return Plan(changes=(Change(write=rule.steal(lease, receiver), effect=effect),))
+    hindrance = owner_hindrance(facts, lease, stood_still)
+    if hindrance is not None:
+        return Plan(refusals=(hindrance,))
+    effect = f"is handed to worker {receiver}, which takes it at its next scan"
+    return Plan(changes=(Change(write=rule.transfer(lease, receiver), effect=effect),))
+
+
+def owner_hindrance(facts: FleetFacts, lease: Lease, stood_still: Collection[str]) -> Refusal | None:
+    """Why somebody may be reading the shard, or may begin to; ``None`` if surely nobody does."""
+    if not lease.owner or lease.is_handed_over or lease.lease_key in stood_still:
+        return None
+    session = facts.workers.get(lease.owner)
+    if session is not None and session.state == "killed":
+        return None
+    if lease.is_paused_by_owner and lease.pause is not None:
+        return _pause_hindrance(facts, lease, lease.pause)
+    if is_lease_silent(facts, lease):
+        reason = f"its owner {lease.owner} is silent; watching it for a lease duration shows whether it is dead"
+        return Refusal(shard_id=lease.lease_key, reason=reason, hindrance=Hindrance.UNOBSERVED)
+    if session is None:
+        reason = (
+            f"its owner {lease.owner} runs and has no session row, so it does not obey pauses: stop that worker, and "
+            "try again once its lease has expired"
+        )
+        return Refusal(shard_id=lease.lease_key, reason=reason)
+    reason = f"its owner {lease.owner} runs and has not acknowledged a pause; --pause does that first"
+    return Refusal(shard_id=lease.lease_key, reason=reason, hindrance=Hindrance.OWNER_RUNS)
+
+
+def pause_lasts(pause: Pause | None, now_micros: int) -> bool:
+    """Whether a pause protects a change: it is there, and does not end before the change is surely written."""
+    if pause is None:
+        return False
+    return pause.until_micros is None or _seconds_left(pause.until_micros, now_micros) > PAUSE_RESERVE_SECONDS
+
+
+def _seconds_left(until_micros: int, now_micros: int) -> float:
+    return (until_micros - now_micros) / MICROS_PER_SECOND
+
+
+def _pause_hindrance(facts: FleetFacts, lease: Lease, pause: Pause) -> Refusal | None:
+    if pause.until_micros is None or pause_lasts(pause, facts.now_micros):
+        return None
+    left = _seconds_left(pause.until_micros, facts.now_micros)
+    reason = (
+        f"its pause ends {f'in {duration(left)}' if left > 0 else 'now'}, and changes need one that lasts at least "
+        f"{duration(PAUSE_RESERVE_SECONDS)} more; --pause does that first"
+    )
+    return Refusal(shard_id=lease.lease_key, reason=reason, hindrance=Hindrance.OWNER_RUNS)
+
+
+# --- pauses --------------------------------------------------------------------------------------------------------
+
+
+def plan_pause(facts: FleetFacts, stood_still: Collection[str], *, shard_ids: Sequence[str], pause: Pause) -> Plan:
+    """Order the owners of these shards, present and later ones, to hold them without reading."""
+    changes, refusals = [], []
+    for shard_id in shard_ids:
+        lease = _lease_of(facts, shard_id)
+        if isinstance(lease, Refusal):
+            refusals.append(lease)
+        elif lease.is_finished:
+            refusals.append(Refusal(shard_id=shard_id, reason="it is finished: nobody reads it"))
+        else:
+            until = "" if pause.until_micros is None else f" until {utc_text(pause.until_micros)}"
+            instead = "" if lease.pause is None else f", instead of the pause by {lease.pause.by}"
+            effect = f"is not read{until or ' until it is resumed'}{instead}"
+            changes.append(Change(write=rule.set_pause(lease, pause), effect=effect))
+    return Plan(changes=tuple(changes), refusals=tuple(refusals), notes=_deaf_owners(facts, changes))
+
+
+def _deaf_owners(facts: FleetFacts, changes: Sequence[Change]) -> tuple[str, ...]:
+    owners = {change.write.seen.owner for change in changes if change.write.seen.owner}
+    deaf = sorted(name for name in owners if name not in facts.workers and life(facts, name) is Life.LIVING)
+    if not deaf:
+        return ()
+    return (f"worker {', '.join(deaf)} has no session row, so it does not obey pauses",)
+
+
+def plan_resume(facts: FleetFacts, stood_still: Collection[str], *, shard_ids: Sequence[str]) -> Plan:
+    """End operators' pauses of these shards."""
+    changes, refusals = [], []
+    for shard_id in shard_ids:
+        lease = _lease_of(facts, shard_id)
+        if isinstance(lease, Refusal):
+            refusals.append(lease)
+        elif lease.pause is None:
+            refusals.append(Refusal(shard_id=shard_id, reason="it is not paused by an operator"))
+        else:
+            effect = f"is read again from its checkpoint; the pause by {lease.pause.by} ends"
+            changes.append(Change(write=rule.set_pause(lease, None), effect=effect))
+    return Plan(changes=tuple(changes), refusals=tuple(refusals))
+
+
+# --- tools ---------------------------------------------------------------------------------------------------------
+
+
+def _lease_of(facts: FleetFacts, shard_id: str) -> Lease | Refusal:
+    row = facts.rows.get(shard_id)
+    if row is None:
+        reason = f"it has no lease row; known shards: {', '.join(sorted(facts.rows)[:5]) or 'none'}"
+        return Refusal(shard_id=shard_id, reason=reason)
+    if row.lease is None:
+        return Refusal(shard_id=shard_id, reason=f"its row is malformed: {row.problem}")
+    return row.lease
+
+
+def _several(items: Sequence[str], noun: str) -> str:
+    return f"one {noun}" if len(items) == 1 else f"{len(items)} {noun}s"

@@ -1,0 +1,49 @@
+"""What the records say about a shard whose owner lives and names no obstacle. Pure."""
+
+from __future__ import annotations
+
+from streamclient.model import Lease
+from streamclient.operate import situations
+from streamclient.operate.facts import HeadFacts, RowFacts
+from streamclient.operate.text import duration
+from streamclient.operate.verdict import Case, Explanation
+
+
+def judge_by_records(case: Case, row: RowFacts, lease: Lease) -> Explanation:
+    """The verdict by the next unread record and the checkpoint."""
+    head = case.head or HeadFacts()
+    since = case.facts.age_seconds(row.checkpoint_micros)
+    if head.is_trimmed:
+        text = "does not move: the records behind its checkpoint are past the stream's retention and lost"
+        return case.verdict(situations.POSITION_TRIMMED, text)
+    if head.problem:
+        return case.verdict(situations.READING_FAILS, f"cannot be read at its checkpoint: {head.problem}")
+    if head.next_record_micros is None:
+        return case.verdict(situations.CAUGHT_UP, f"moves: worker {lease.owner} has read everything there is")
+    lag = duration(case.facts.age_seconds(head.next_record_micros))
+    if _has_moved(case, lease) or since <= case.facts.lease_duration_seconds:
+        text = f"moves: worker {lease.owner} reads it{_rate(case, lease)}, {lag} behind"
+        return case.verdict(situations.READING, text)
+    held = duration(min(since, case.facts.age_seconds(row.owner_micros)))
+    waiting = f"although records wait behind it, the oldest for {lag}"
+    if case.session(lease.owner) is None:
+        text = f"does not move: worker {lease.owner} renews it, but has not moved the checkpoint for {held}, {waiting}"
+        return case.verdict(situations.OWNER_MUTE, text)
+    text = (
+        f"moves without a checkpoint: worker {lease.owner} names no obstacle, but has stored none for {held}, {waiting}"
+    )
+    return case.verdict(situations.NO_CHECKPOINT, text)
+
+
+def _has_moved(case: Case, lease: Lease) -> bool:
+    before = case.facts.earlier.get(case.shard_id)
+    return before is not None and before.lease is not None and before.lease.checkpoint != lease.checkpoint
+
+
+def _rate(case: Case, lease: Lease) -> str:
+    before = case.facts.earlier.get(case.shard_id)
+    old = before.lease.progress if before is not None and before.lease is not None else None
+    if old is None or lease.progress is None or case.facts.observed_seconds <= 0:
+        return ""
+    rate = max(0, lease.progress.records - old.records) / case.facts.observed_seconds
+    return f" at {rate:.0f} records/s"

@@ -1,0 +1,86 @@
+"""Rules about service, stream and row: what comes before anything that an owner could do. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from streamclient.operate import situations
+from streamclient.operate.liveness import living_workers
+from streamclient.operate.situations import Situation
+from streamclient.operate.verdict import Case, Explanation
+
+Rule = Callable[[Case], Explanation | None]
+"""A verdict, or ``None`` where the rule has nothing to say. Together they cover every row that is no lease."""
+
+
+def _service(case: Case) -> Explanation | None:
+    facts = case.facts
+    if facts.problem:
+        what, problem, code = f"status table {facts.status_table_name}", facts.problem, facts.problem_code
+    elif facts.stream.problem:
+        what, problem, code = (
+            f"the stream of table {facts.stream.table_name}",
+            facts.stream.problem,
+            (facts.stream.problem_code),
+        )
+    else:
+        return None
+    if code == "missing" and facts.problem:
+        return case.verdict(situations.NO_STATUS_TABLE, f"has no lease: {what} does not exist")
+    situation, says = _SERVICE_PROBLEMS.get(code, (situations.UNREACHABLE, "cannot be read"))
+    return case.verdict(situation, f"cannot be judged: {what} {says}: {problem}")
+
+
+_SERVICE_PROBLEMS: Mapping[str, tuple[Situation, str]] = {
+    "missing": (situations.STREAM_OFF, "does not exist"),
+    "refused": (situations.REFUSED, "is refused"),
+    "throttled": (situations.THROTTLED, "is throttled"),
+}
+
+
+def _stream(case: Case) -> Explanation | None:
+    facts, stream = case.facts, case.facts.stream
+    if stream.stream_id is None:
+        return case.verdict(situations.STREAM_OFF, f"cannot be read: the stream of table {stream.table_name} is off")
+    is_former = case.shard_id in facts.former_rows and not case.is_listed
+    if is_former or (facts.former_stream_id and not facts.rows):
+        return case.verdict(
+            situations.STREAM_REPLACED,
+            f"is not read: table {stream.table_name} has the new stream {stream.stream_id}, and the leases are those "
+            f"of the former stream {facts.former_stream_id}",
+        )
+    return None
+
+
+def _row(case: Case) -> Explanation | None:
+    row = case.row
+    if row is None:
+        return _absent(case)
+    if row.lease is None:
+        return case.verdict(
+            situations.MALFORMED_ROW, f"is left out by all workers: its row is malformed: {row.problem}"
+        )
+    if row.lease.is_finished:
+        children = case.facts.children.get(case.shard_id)
+        after = f"; its children are {', '.join(children)}" if children else ""
+        return case.verdict(situations.FINISHED, f"is finished: everything in it was processed{after}")
+    if case.facts.stream.listing is not None and not case.is_listed:
+        return case.verdict(situations.LEFT_STREAM, "has left the stream unread: its records are past retention")
+    return None
+
+
+def _absent(case: Case) -> Explanation:
+    facts, listing = case.facts, case.facts.stream.listing or {}
+    shard = listing.get(case.shard_id)
+    if shard is None:
+        return case.verdict(situations.UNKNOWN_SHARD, f"is unknown to stream {facts.stream.stream_id} and its leases")
+    for parent in sorted(shard.parent_shard_ids):
+        if parent in listing and parent not in facts.rows and parent not in case.above:
+            return case.because_of(parent, situations.PARENT_HAS_NO_ROW)
+    if not living_workers(facts):
+        return case.verdict(situations.NO_WORKER, "has no lease row, and no worker lives that could create it")
+    names = ", ".join(living_workers(facts))
+    return case.verdict(situations.NO_ROW, f"has no lease row yet: a worker creates it soon (living: {names})")
+
+
+ROW_RULES: tuple[Rule, ...] = (_service, _stream, _row)

@@ -1,0 +1,128 @@
+"""The named situations in which a shard may be, each with what to do. The page on stuck shards lists them all."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+
+@frozen
+class Situation:
+    """One row of that page."""
+
+    name: str
+    """Stable: programs may compare it."""
+    advice: str
+    """What to do, as one or two sentences."""
+    moves: bool = False
+    """Whether the shard makes progress, or has nothing left to do."""
+
+
+# --- nothing is wrong ---------------------------------------------------------------------------------------------
+
+CAUGHT_UP = Situation("caught-up", "Nothing.", moves=True)
+READING = Situation("reading", "Nothing; add workers or speed up the processor if it does not catch up.", moves=True)
+FINISHED = Situation("finished", "Nothing: the shard is closed and was read to its end.", moves=True)
+NEW_OWNER = Situation("changing-hands", "Nothing: it is on its way to a worker. Ask again if it stays.", moves=True)
+
+# --- service and stream -------------------------------------------------------------------------------------------
+
+NO_STATUS_TABLE = Situation("no-status-table", "Check the name; or start a worker, which creates the table.")
+REFUSED = Situation(
+    "access-refused", "Check endpoint, instance, key and policy. Workers that are refused end with this error."
+)
+THROTTLED = Situation(
+    "throttled", "Give the table more capacity, or let other users of it pause. Workers go on by themselves."
+)
+UNREACHABLE = Situation("unreachable", "Check endpoint and network. Workers go on by themselves.")
+STREAM_OFF = Situation(
+    "stream-off", "Enable the stream again; that makes a new stream with new shards. Records of the old one are gone."
+)
+STREAM_REPLACED = Situation(
+    "stream-replaced", "Restart the workers: they still ask for the former stream, whose records are gone."
+)
+UNKNOWN_SHARD = Situation("unknown-shard", "Check the id; `leases list` names all shards.")
+LEFT_STREAM = Situation(
+    "left-stream", "Nothing can be done: what was unread is lost. The leading worker deletes the row."
+)
+
+# --- rows ---------------------------------------------------------------------------------------------------------
+
+MALFORMED_ROW = Situation(
+    "malformed-row", "Repair or delete the row. While it is there, every scan of a Java worker fails."
+)
+NO_ROW = Situation("no-row-yet", "Nothing: a worker creates it within a sync interval. Ask again if it stays.")
+PARENT_HAS_NO_ROW = Situation("parent-has-no-row", "See why the parent has no row. Rows are created parents first.")
+WAITS_FOR_PARENT = Situation("waits-for-parent", "Deal with the shard that is named.")
+
+# --- owners -------------------------------------------------------------------------------------------------------
+
+NO_WORKER = Situation("no-worker", "Start a worker.")
+FREE = Situation("free", "Nothing: a worker takes it at its next scan. Ask again if it stays.")
+OWNER_SILENT = Situation("owner-silent", "Wait until the lease expires, or bring the worker back under its name.")
+OWNER_FROZEN = Situation(
+    "owner-frozen", "Continue the process (kill -CONT), or kill it. After the lease duration others take over."
+)
+OWNER_DEAD = Situation("owner-dead", "Nothing: another worker takes it. Ask again if it stays.")
+OWNER_DEAD_ALONE = Situation("owner-dead-alone", "Start a worker.")
+OWNER_UNWELL = Situation("owner-unwell", "See the error; the worker goes on by itself once its calls succeed.")
+NAME_CONTESTED = Situation("name-contested", "Stop one of the two processes, or give it another worker identifier.")
+NOT_HANDED_OVER = Situation(
+    "not-handed-over",
+    "See why the owner does not stop reading. A Java worker that was restarted may keep a marked lease for ever: "
+    "stop it for longer than the lease duration.",
+)
+NOT_PICKED_UP = Situation("not-picked-up", "Nothing within a scan interval; else see whether that worker lives.")
+GIVEN_UP = Situation(
+    "given-up", "See the log of that worker for the stack of the call; restart the worker if the call never returns."
+)
+LEFT_BY_PROCESSOR = Situation(
+    "left-by-processor", "Start another worker if the shard is to be read on; this one will not take it again."
+)
+
+# --- orders -------------------------------------------------------------------------------------------------------
+
+PAUSED = Situation("paused", "`leases resume` ends the pause.")
+PAUSE_PENDING = Situation("pause-pending", "Wait for the running call of the processor; see its duration.")
+PAUSE_IGNORED = Situation(
+    "pause-not-obeyed", "Only Python workers of this version obey pauses: move the shard to one, or stop that worker."
+)
+PAUSED_BY_PROGRAM = Situation("paused-by-program", "The worker's own program has to call `resume`.")
+
+# --- what the owner says ------------------------------------------------------------------------------------------
+
+PROCESSOR_FAILS = Situation("processor-fails", "Mend the processor or its destination; it starts again by itself.")
+USER_CODE_RUNS = Situation("user-code-runs", "See the worker's log for the stack of the call.")
+READING_FAILS = Situation("reading-fails", "See the service's error; reading goes on by itself once it succeeds.")
+POSITION_TRIMMED = Situation(
+    "position-trimmed",
+    "The records are lost. Accept it: `worker.accept_loss`, or `leases rewind SHARD --to oldest --pause`.",
+)
+RECORD_FAILS = Situation("record-fails", "Mend the processor, or park the record; see the page on failing records.")
+PARKED_TOO_MANY = Situation(
+    "too-many-parked", "Find out why so many records fail, mend it, replay what is parked, then restart the shard."
+)
+PARKING_FAILS = Situation(
+    "parking-fails", "See the error of the parking store; the shard goes on by itself once it works."
+)
+END_NOT_STORED = Situation(
+    "end-not-stored", "Call `checkpointer.checkpoint()` in `shutdown` when the reason is TERMINATE."
+)
+OLD_PROCESSOR_RUNS = Situation(
+    "old-processor-runs", "Its call must return before the shard is read again; see the log for its stack."
+)
+WAITS_FOR_THREAD = Situation(
+    "waits-for-thread",
+    "Give the worker an executor with more threads; if it is the fetch pool, other reads hang: see their stacks in the "
+    "log.",
+)
+WAITS_FOR_TABLE = Situation("waits-for-table", "Nothing; ask again if it stays, and see the worker's health.")
+OWNER_SAYS = Situation("owner-says", "What the worker says is the cause; its log has more.")
+
+# --- what can be seen from outside --------------------------------------------------------------------------------
+
+NO_CHECKPOINT = Situation(
+    "no-checkpoint", "Let the processor call `checkpointer.checkpoint()`; after a crash all of it comes again."
+)
+OWNER_MUTE = Situation(
+    "owner-mute", "Only that worker's own log can say: it is a Java worker, or an older one, and publishes nothing."
+)

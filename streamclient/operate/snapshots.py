@@ -1,0 +1,152 @@
+"""The state of a fleet in a file, and what differs between two of them, in words. Pure, but for reading the file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+from streamclient.errors import ConfigurationError
+from streamclient.operate.documents import Document, fleet_document, row_document, session_document, shard_document
+from streamclient.operate.facts import FleetFacts
+
+FORMAT = "streamclient-snapshot-1"
+
+
+@frozen
+class Difference:
+    """One thing that is not the same."""
+
+    subject: str
+    """``shard ID``, ``worker NAME`` or ``stream``."""
+    kind: str
+    """Stable: programs may compare it."""
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.subject}: {self.text}"
+
+
+def snapshot_of(facts: FleetFacts) -> Document:
+    """Everything in the status table, and the stream's shards."""
+    listing = facts.stream.listing or {}
+    return {
+        "format": FORMAT,
+        **fleet_document(facts),
+        "leases": [row_document(key, facts.rows[key]) for key in sorted(facts.rows)],
+        "workers": [
+            {"worker": name, "nonce": facts.workers[name].nonce, **session_document(facts, facts.workers[name])}
+            for name in sorted(facts.workers)
+        ],
+        "shards": [shard_document(listing[key]) for key in sorted(listing)],
+    }
+
+
+def load_snapshot(path: Path) -> Document:
+    """A snapshot from a file.
+
+    Raises:
+        ConfigurationError: there is none, or it is of another kind.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{path} is no snapshot: {error}") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise ConfigurationError(f"{path} is no snapshot: it does not say format {FORMAT!r}")
+    return document
+
+
+def differences(before: Document, after: Document) -> list[Difference]:
+    """What changed, shards first; heartbeats are no difference."""
+    found = list(_stream_differences(before, after))
+    found += _shard_differences(_by(before["leases"], "shard"), _by(after["leases"], "shard"))
+    found += _worker_differences(_by(before["workers"], "worker"), _by(after["workers"], "worker"))
+    return found
+
+
+def _by(entries: list[Document], name: str) -> dict[str, Document]:
+    return {entry[name]: entry for entry in entries}
+
+
+def _stream_differences(before: Document, after: Document) -> Iterator[Difference]:
+    if before["stream"] != after["stream"]:
+        yield Difference("stream", "replaced", f"{before['stream']} was replaced by {after['stream']}")
+    old, new = _by(before["shards"], "shard"), _by(after["shards"], "shard")
+    for shard in sorted(new.keys() - old.keys()):
+        parents = ", ".join(new[shard]["parents"])
+        yield Difference(
+            "stream", "shard-opened", f"shard {shard} was opened" + (f" below {parents}" if parents else "")
+        )
+    for shard in sorted(old.keys() - new.keys()):
+        yield Difference("stream", "shard-left", f"shard {shard} left the listing")
+
+
+def _shard_differences(old: Mapping[str, Document], new: Mapping[str, Document]) -> Iterator[Difference]:
+    for shard in sorted({*old, *new}):
+        subject = f"shard {shard}"
+        if shard not in old:
+            yield Difference(subject, "row-created", f"its lease row is new{_owned(new[shard])}")
+        elif shard not in new:
+            yield Difference(subject, "row-deleted", f"its lease row is gone{_owned(old[shard])}")
+        else:
+            for kind, text in _lease_changes(old[shard], new[shard]):
+                yield Difference(subject, kind, text)
+
+
+def _owned(lease: Document) -> str:
+    return f", owner {lease['owner']}" if lease["owner"] else ""
+
+
+def _lease_changes(old: Document, new: Document) -> Iterator[tuple[str, str]]:
+    if old["problem"] != new["problem"]:
+        yield ("row-problem", f"malformed: {new['problem']}" if new["problem"] else "its row was repaired")
+    if old["owner"] != new["owner"]:
+        yield "owner", f"owner {old['owner'] or 'none'} -> {new['owner'] or 'none'}"
+    if old["stealer"] != new["stealer"]:
+        yield "stealer", f"wanted by {new['stealer']}" if new["stealer"] else f"no longer wanted by {old['stealer']}"
+    if old["checkpoint"] != new["checkpoint"]:
+        yield "checkpoint", _checkpoint_change(old, new)
+    if old["pause"] != new["pause"]:
+        yield "pause", _pause_change(old["pause"], new["pause"])
+    elif old["pause_acknowledged"] != new["pause_acknowledged"]:
+        yield "pause", f"its pause is {'' if new['pause_acknowledged'] else 'no longer '}acknowledged by its owner"
+    if old["pending"] != new["pending"]:
+        what = "a checkpoint was prepared" if new["pending"] else "nothing is prepared any more"
+        yield "pending", what
+    if old["parents"] != new["parents"]:
+        yield "parents", f"parents {_names(old['parents'])} -> {_names(new['parents'])}"
+
+
+def _checkpoint_change(old: Document, new: Document) -> str:
+    kinds = {"end": "it was finished", "oldest": "its checkpoint was set back to the oldest record"}
+    text = kinds.get(new["checkpoint_kind"] or "", "its checkpoint moved")
+    if old["progress"] and new["progress"]:
+        text += f", {new['progress']['records'] - old['progress']['records']:+d} records"
+    return text
+
+
+def _pause_change(old: Any, new: Any) -> str:
+    if new is None:
+        return f"the pause by {old['by']} ended"
+    return f"paused by {new['by']}: {new['reason']}"
+
+
+def _names(names: list[str] | None) -> str:
+    return ", ".join(names or ()) or "none"
+
+
+def _worker_differences(old: Mapping[str, Document], new: Mapping[str, Document]) -> Iterator[Difference]:
+    for name in sorted({*old, *new}):
+        subject = f"worker {name}"
+        if name not in old:
+            yield Difference(subject, "worker-joined", "joined")
+        elif name not in new:
+            yield Difference(subject, "worker-gone", "left")
+        elif old[name]["nonce"] != new[name]["nonce"]:
+            yield Difference(subject, "worker-restarted", "was restarted")
+        elif old[name]["state"] != new[name]["state"]:
+            yield Difference(subject, "worker-state", f"{old[name]['state']} -> {new[name]['state']}")

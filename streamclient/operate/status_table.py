@@ -1,0 +1,141 @@
+"""Reading the status table with the stamps that the service put on its cells. Never writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tablestore import INF_MAX, INF_MIN, Direction, OTSClient
+
+from streamclient.core.membership import WorkerRow
+from streamclient.core.worker_info import WorkerInfo
+from streamclient.errors import StreamClientException
+from streamclient.lease.own_columns import PAUSE
+from streamclient.lease.rows import (
+    CHECKPOINT,
+    COUNTER,
+    LEASE_STATUS_TYPE,
+    OWNER,
+    STATUS_TYPE,
+    STATUS_VALUE,
+    STEALER,
+    STREAM_ID,
+    parse_row,
+)
+from streamclient.lease.workers import BEAT, WORKER_STATUS_TYPE, parse_worker
+from streamclient.model import Lease
+from streamclient.operate.clock import ServiceClock
+from streamclient.operate.facts import RowFacts, WorkerFacts
+from streamclient.operate.processes import process_of
+
+MICROS_PER_MILLI = 1_000
+MOST_PAGES = 10_000
+"""A page holds up to 5000 rows; more pages mean a service that never ends."""
+
+MOST_STREAMS = 200
+"""Other streams that are looked for in one status table. A table is meant for one application, so few of them occur."""
+
+
+class StatusTableReader:
+    """Rows of one status table. Calls are made once each. Thread-safe."""
+
+    def __init__(self, client: OTSClient, name: str, clock: ServiceClock) -> None:
+        self._client = client
+        self._name = name
+        self._clock = clock
+
+    def leases(self, stream_id: str) -> dict[str, RowFacts]:
+        """All lease rows of a stream by shard, malformed ones too. Not a snapshot."""
+        rows = self.scan(stream_id, LEASE_STATUS_TYPE)
+        found = [self._row_facts(row) for row in rows]
+        return {row.shard_id: row for row in found}
+
+    def workers(self, stream_id: str) -> dict[str, WorkerFacts]:
+        """All sessions of workers of a stream by name; rows that are none are left out."""
+        found = [self._worker_facts(row) for row in self.scan(stream_id, WORKER_STATUS_TYPE)]
+        return {worker.name: worker for worker in found if worker is not None}
+
+    def stream_ids(self) -> list[str]:
+        """Streams that have rows of any kind in the table; one request for each."""
+        found: list[str] = []
+        start: Any = [(STREAM_ID, INF_MIN), (STATUS_TYPE, INF_MIN), (STATUS_VALUE, INF_MIN)]
+        end = [(STREAM_ID, INF_MAX), (STATUS_TYPE, INF_MAX), (STATUS_VALUE, INF_MAX)]
+        while len(found) < MOST_STREAMS:
+            _, _, rows, _ = self._client.get_range(self._name, Direction.FORWARD, start, end, max_version=1, limit=1)
+            if not rows:
+                break
+            found.append({name: value for name, value, *_ in rows[0].primary_key}[STREAM_ID])
+            start = [(STREAM_ID, found[-1]), (STATUS_TYPE, INF_MAX), (STATUS_VALUE, INF_MAX)]
+        return found
+
+    def scan(
+        self,
+        stream_id: str,
+        status_type: str,
+        *,
+        since: str | None = None,
+        limit: int | None = None,
+        newest: bool = False,
+    ) -> list[Any]:
+        """Rows of one kind, as the SDK gives them, by key; ``newest`` turns the order round."""
+        rows = []
+        for row in self._pages(stream_id, status_type, since, limit, newest):
+            rows.append(row)
+            if limit is not None and len(rows) >= limit:
+                break
+        return rows
+
+    def _pages(
+        self, stream_id: str, status_type: str, since: str | None, limit: int | None, newest: bool
+    ) -> Iterator[Any]:
+        def key(value: object) -> Any:
+            return [(STREAM_ID, stream_id), (STATUS_TYPE, status_type), (STATUS_VALUE, value)]
+
+        first, last = key(INF_MIN if since is None else since), key(INF_MAX)
+        start, end = (last, first) if newest else (first, last)
+        direction = Direction.BACKWARD if newest else Direction.FORWARD
+        for _ in range(MOST_PAGES):
+            _, start, rows, _ = self._client.get_range(self._name, direction, start, end, max_version=1, limit=limit)
+            yield from rows
+            if not start:
+                return
+        raise StreamClientException(f"the scan of status table {self._name!r} did not end after {MOST_PAGES} pages")
+
+    def _worker_facts(self, row: Any) -> WorkerFacts | None:
+        stamps = stamps_of(row)
+        parsed = parse_worker(row)
+        if not isinstance(parsed, WorkerRow):
+            return None
+        self._clock.note_stamp(stamps.get(BEAT, 0))
+        info = WorkerInfo.from_json(parsed.info)
+        return WorkerFacts(
+            name=parsed.worker_id,
+            state=parsed.state.value,
+            nonce=parsed.nonce,
+            beat=parsed.beat,
+            beat_micros=stamps.get(BEAT, 0),
+            info=info,
+            process=process_of(info),
+        )
+
+    def _row_facts(self, row: Any) -> RowFacts:
+        stamps = stamps_of(row)
+        for micros in stamps.values():
+            self._clock.note_stamp(micros)
+        parsed = parse_row(row)
+        is_lease = isinstance(parsed, Lease)
+        return RowFacts(
+            shard_id=parsed.lease_key,
+            lease=parsed if isinstance(parsed, Lease) else None,
+            problem="" if is_lease else getattr(parsed, "problem", ""),
+            beat_micros=stamps.get(COUNTER, 0),
+            checkpoint_micros=stamps.get(CHECKPOINT, 0),
+            owner_micros=stamps.get(OWNER, 0),
+            stealer_micros=stamps.get(STEALER, 0),
+            pause_micros=stamps.get(PAUSE, 0),
+        )
+
+
+def stamps_of(row: Any) -> dict[str, int]:
+    """When each cell of a row was written, in microseconds, by column name."""
+    return {name: millis * MICROS_PER_MILLI for name, _, millis, *_ in row.attribute_columns or ()}

@@ -1,0 +1,28 @@
+"""``streamclient top``: a fleet, live."""
+
+from __future__ import annotations
+
+import argparse
+
+from streamclient.operate.connection import connection_options
+from streamclient.operate.deferred import deferred
+
+INTERVAL_SECONDS = 2.0
+"""Between refreshes: about as often as anybody looks. Each costs two scans and a few small reads."""
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the subcommand."""
+    text = "show workers and shards live, nearest to loss first"
+    parser = commands.add_parser(
+        "top", help=text, description=f"{text.capitalize()}. Ctrl-C ends it.", parents=[connection_options()]
+    )
+    parser.add_argument("--once", action="store_true", help="show one screen and end")
+    parser.add_argument(
+        "--interval",
+        type=float,
+        default=INTERVAL_SECONDS,
+        metavar="SECONDS",
+        help="between refreshes (default: %(default)s)",
+    )
+    parser.set_defaults(run=deferred("top", "top_action:show_top"))

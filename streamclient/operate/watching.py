@@ -1,0 +1,79 @@
+"""Waiting for owners: to be seen dead, or to have stopped reading. One thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from threading import Event
+
+from streamclient.model import Lease
+from streamclient.operate.collection import Collector
+from streamclient.operate.facts import FleetFacts
+from streamclient.operate.liveness import Life, life
+
+POLLS_PER_LEASE = 40
+"""Looks at the rows within one lease duration."""
+
+
+class Watcher:
+    """Looks at the rows again and again, for a bounded time."""
+
+    def __init__(
+        self,
+        collector: Collector,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], object] | None = None,
+    ) -> None:
+        self._collector = collector
+        self._monotonic = monotonic
+        self._wait = wait or Event().wait
+
+    def standing_still(self, facts: FleetFacts, shard_ids: Iterable[str]) -> Mapping[str, Lease]:
+        """Leases whose counter and owner stay the same for longer than the lease duration, by this machine's clock.
+
+        The time counts from after the first read had returned to before the last one was sent, so that it errs towards
+        "not dead". Ends early when all of them have moved.
+        """
+        facts = self._collector.refreshed(facts)
+        still = {key: facts.leases[key] for key in shard_ids if key in facts.leases}
+        began = self._monotonic()
+        while still:
+            self._pause(facts)
+            watched_seconds = self._monotonic() - began
+            facts = self._collector.refreshed(facts)
+            still = still_there(facts, still)
+            if watched_seconds > facts.lease_duration_seconds:
+                break
+        return still
+
+    def await_quiet(self, facts: FleetFacts, shard_ids: Collection[str], seconds: float) -> list[str]:
+        """Wait until nobody reads these paused shards any more; those that may still be read when the time is over."""
+        deadline = self._monotonic() + seconds
+        while True:
+            facts = self._collector.refreshed(facts)
+            late = sorted(key for key in shard_ids if may_be_read(facts, key))
+            if not late or self._monotonic() >= deadline:
+                return late
+            self._pause(facts)
+
+    def _pause(self, facts: FleetFacts) -> None:
+        self._wait(facts.lease_duration_seconds / POLLS_PER_LEASE)
+
+
+def still_there(facts: FleetFacts, leases: Mapping[str, Lease]) -> dict[str, Lease]:
+    """Those of the leases whose owner and counter are the same in the facts."""
+    present = {key: facts.lease(key) for key in leases}
+    return {
+        key: lease
+        for key, lease in leases.items()
+        if (row := present[key]) is not None and (row.owner, row.counter) == (lease.owner, lease.counter)
+    }
+
+
+def may_be_read(facts: FleetFacts, shard_id: str) -> bool:
+    """Whether a paused shard may still be read: it has an owner that lives and has not acknowledged the pause."""
+    lease = facts.lease(shard_id)
+    if lease is None or not lease.owner or lease.is_handed_over or lease.pause is None:
+        return False
+    return not lease.is_paused_by_owner and life(facts, lease.owner) in (Life.LIVING, Life.SILENT)

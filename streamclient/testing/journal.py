@@ -1,0 +1,276 @@
+"""What the local Tablestore was asked to write into a status table, by whom, and what became of it.
+
+The judge of fencing on the server's side. Give each worker a client with a security token of its own
+(``local.client(sts_token="worker-1, second life")``), and let a ``LeaseJournal`` observe the server. Afterwards
+``judge_leases`` names every write that was accepted from a worker which had lost the lease, and those that were tried
+and refused.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from attrs import define, field, frozen
+
+from streamclient.lease.rows import (
+    CHECKPOINT,
+    COUNTER,
+    LEASE_STATUS_TYPE,
+    OWNER,
+    STATUS_TYPE,
+    STATUS_VALUE,
+    STEALER,
+)
+from streamclient.model import CheckpointPosition
+from streamclient.records import ColumnValue
+from streamclient.server import Exchange
+from streamclient.wire import schema
+from streamclient.wire.plainbuffer import CellOperation, Row, decode_row
+from streamclient.wire.schema import OperationType
+from streamclient.wire.service_errors import CONDITION_CHECK_FAIL
+
+NOBODY = ""
+"""Holds a lease that is free, handed over and not yet picked up, or gone."""
+
+_SINGLE_WRITES = {
+    "PutRow": (OperationType.PUT, "row"),
+    "UpdateRow": (OperationType.UPDATE, "row_change"),
+    "DeleteRow": (OperationType.DELETE, "primary_key"),
+}
+"""Operations on one row: what they do, and the field that holds the row."""
+
+
+@frozen
+class LeaseWriting:
+    """One write of a lease row that reached the table."""
+
+    at_nanos: int
+    """Monotonic nanoseconds of this machine, when it was answered."""
+    caller: str
+    """Security token of the client."""
+    lease_key: str
+    operation: OperationType
+    columns: Mapping[str, ColumnValue]
+    """What it puts; columns that it deletes are left out."""
+    error_code: str = ""
+    """Why it was not applied; empty if it was."""
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether the row was changed."""
+        return not self.error_code
+
+    @property
+    def is_mark(self) -> bool:
+        """Whether it asks for the lease: it moves no counter, and anybody may."""
+        return COUNTER not in self.columns and self.operation is not OperationType.DELETE
+
+    @property
+    def is_take(self) -> bool:
+        """Whether its caller becomes the owner by it."""
+        return bool(self.columns.get(OWNER)) and not self.columns.get(STEALER)
+
+    def __str__(self) -> str:
+        columns = ", ".join(f"{name}={value!r}" for name, value in sorted(self.columns.items()))
+        verdict = self.error_code or "accepted"
+        return f"{self.operation.name} of {self.lease_key} by {self.caller or 'nobody'}, {verdict}: {columns}"
+
+
+class LeaseJournal:
+    """Observes a ``LocalTablestore`` and keeps the writes of lease rows in one status table. Thread-safe."""
+
+    def __init__(self, status_table: str) -> None:
+        self._status_table = status_table
+        self._lock = threading.Lock()
+        self._writings: list[LeaseWriting] = []
+
+    def __call__(self, exchange: Exchange) -> None:
+        """Note what an exchange wrote, if anything."""
+        if self._status_table in exchange.tables:
+            written = list(_writings(exchange, self._status_table))
+            with self._lock:
+                self._writings += written
+
+    @property
+    def writings(self) -> Sequence[LeaseWriting]:
+        """All so far, in the order in which they took effect."""
+        with self._lock:
+            return list(self._writings)
+
+
+def _writings(exchange: Exchange, table_name: str) -> Iterator[LeaseWriting]:
+    at_nanos = time.monotonic_ns()
+    for operation, data, error_code in _rows(exchange, table_name):
+        row = decode_row(data)
+        key = dict(row.primary_key)
+        if key.get(STATUS_TYPE) == LEASE_STATUS_TYPE:
+            columns = _put_columns(row)
+            yield LeaseWriting(at_nanos, exchange.caller, str(key[STATUS_VALUE]), operation, columns, error_code)
+
+
+def _put_columns(row: Row) -> dict[str, ColumnValue]:
+    return {
+        cell.name: cell.value
+        for cell in row.cells
+        if cell.operation is CellOperation.PUT and isinstance(cell.value, int | float | str | bytes)
+    }
+
+
+def _rows(exchange: Exchange, table_name: str) -> Iterator[tuple[OperationType, bytes, str]]:
+    """What each row of a writing request does, as stored, and the code of its error."""
+    refused = "" if exchange.http_status == 200 else schema.parse(schema.Error, exchange.answer).code
+    if exchange.operation == "BatchWriteRow":
+        messages = schema.OPERATIONS[exchange.operation]
+        request = schema.parse(messages.request, exchange.request)
+        answers = {} if refused else _answers(schema.parse(messages.response, exchange.answer))
+        for table in request.tables:
+            codes = answers.get(table.table_name, [refused] * len(table.rows))
+            for row, code in zip(table.rows, codes, strict=True):
+                if table.table_name == table_name:
+                    yield OperationType(row.type), row.row_change, code
+    elif exchange.operation in _SINGLE_WRITES:
+        kind, name = _SINGLE_WRITES[exchange.operation]
+        request = schema.parse(schema.OPERATIONS[exchange.operation].request, exchange.request)
+        yield kind, getattr(request, name), refused
+
+
+def _answers(response: Any) -> dict[str, list[str]]:
+    return {table.table_name: [_code(row) for row in table.rows] for table in response.tables}
+
+
+def _code(row: Any) -> str:
+    return "" if row.is_ok else str(row.error.code)
+
+
+@define
+class LeaseHistory:
+    """What a journal tells, judged."""
+
+    fenced_writes: list[str] = field(factory=list)
+    """Accepted writes of a caller that did not hold the lease. There must be none."""
+    refused_writes: list[str] = field(factory=list)
+    """Writes of a caller that had lost the lease, refused by their condition."""
+    takes: list[LeaseWriting] = field(factory=list)
+    """By which a caller became the owner."""
+    moves: int = 0
+    """Takes of a lease that another caller had before."""
+    holders: dict[str, str] = field(factory=dict)
+    """Who has each lease in the end; nobody if it is free, and the last holder if its shard has ended."""
+
+
+def judge_leases(
+    writings: Iterable[LeaseWriting], *, worker_of: Callable[[str], str] = lambda caller: caller
+) -> LeaseHistory:
+    """Replay the writes of a journal, and find those of workers that had no lease to write with.
+
+    Two laws decide that:
+
+    * between two changes of ownership only the owner's process renews, checkpoints, and so on;
+    * every write of the row moves its counter by exactly one, so each one knew the row as it was. Whoever knows it, and
+      saw it stand still for a lease duration, may take it, or hand it to somebody else.
+
+    Callers are processes; ``worker_of`` names the worker that a process is. One that was restarted under its name
+    usually takes its leases anew, but may go on with them if a last write of the dead one looks like its own take: a
+    later process counts as heir of an earlier one.
+    """
+    replay = _Replay(worker_of)
+    for writing in writings:
+        replay.add(writing)
+    replay.history.holders = {key: held.holder for key, held in replay.rows.items()}
+    return replay.history
+
+
+@define
+class _Held:
+    """Who may write one row, as its accepted writes tell."""
+
+    holder: str = NOBODY
+    """Process that took it last and still has it."""
+    counter: int | None = None
+    takers: list[str] = field(factory=list)
+    """Every process that ever took it, in order."""
+
+
+@define
+class _Replay:
+    worker_of: Callable[[str], str]
+    history: LeaseHistory = field(factory=LeaseHistory)
+    rows: dict[str, _Held] = field(factory=lambda: defaultdict(_Held))
+    places: dict[str, int] = field(factory=dict)
+    """In which order the processes first wrote."""
+
+    def add(self, writing: LeaseWriting) -> None:
+        """Judge the next write by who has the lease, and change that accordingly."""
+        self.places.setdefault(writing.caller, len(self.places))
+        held = self.rows[writing.lease_key]
+        if writing.is_mark:
+            return
+        if not writing.is_accepted:
+            self._refused(held, writing)
+        elif writing.operation is OperationType.UPDATE:
+            self._written(held, writing)
+        else:
+            held.holder = writing.caller if writing.is_take else NOBODY
+            held.counter = _counter(writing)
+
+    def _refused(self, held: _Held, writing: LeaseWriting) -> None:
+        is_late = writing.caller != held.holder and writing.caller in held.takers and not writing.is_take
+        if is_late and writing.error_code == CONDITION_CHECK_FAIL:
+            self.history.refused_writes.append(str(writing))
+
+    def _written(self, held: _Held, writing: LeaseWriting) -> None:
+        caller, counter = writing.caller, _counter(writing)
+        if held.counter is not None and counter != held.counter + 1:
+            self.history.fenced_writes.append(f"{writing}; the counter was {held.counter}")
+        held.counter = counter
+        if writing.is_take:
+            self.history.moves += held.takers[-1:] not in ([], [caller])
+            self.history.takes.append(writing)
+            held.takers.append(caller)
+            held.holder = caller
+        elif OWNER in writing.columns:
+            held.holder = NOBODY
+        elif caller == held.holder or self._is_heir(caller, held.holder):
+            held.holder = caller
+        else:
+            self.history.fenced_writes.append(f"{writing}; the lease was held by {held.holder or 'nobody'}")
+
+    def _is_heir(self, caller: str, holder: str) -> bool:
+        if holder == NOBODY:
+            return False
+        return self.worker_of(caller) == self.worker_of(holder) and self.places[caller] > self.places[holder]
+
+
+def _counter(writing: LeaseWriting) -> int | None:
+    counter = writing.columns.get(COUNTER)
+    return counter if isinstance(counter, int) else None
+
+
+def recoveries(writings: Sequence[LeaseWriting], caller: str, lost_at_nanos: int) -> dict[str, float]:
+    """How long each lease that a caller held at a time stayed without an owner, in seconds; by lease key.
+
+    ``caller`` died or froze at ``lost_at_nanos``. A lease that nobody took afterwards is left out: its shard had ended,
+    or its holder woke up in time.
+    """
+    held: set[str] = set()
+    found: dict[str, float] = {}
+    for writing in writings:
+        key = writing.lease_key
+        if not writing.is_accepted or writing.is_mark:
+            continue
+        if writing.at_nanos < lost_at_nanos:
+            if writing.is_take and writing.caller == caller:
+                held.add(key)
+            elif OWNER in writing.columns or _ends(writing) or writing.operation is OperationType.DELETE:
+                held.discard(key)
+        elif writing.is_take and key in held and key not in found:
+            found[key] = (writing.at_nanos - lost_at_nanos) / 1e9
+    return found
+
+
+def _ends(writing: LeaseWriting) -> bool:
+    return writing.columns.get(CHECKPOINT) == CheckpointPosition.SHARD_END

@@ -1,0 +1,1 @@
+"""Workers and fleets on simulated time."""

@@ -1,0 +1,191 @@
+"""From a seed to a plan.
+
+Each history gets its own mixture: some kinds of faults it has often, some now and then, most not at all. Mixtures find
+more than everything at once, because one fault can hide the effect of another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+from attrs import evolve
+
+from streamclient.testing.simulation.dice import Dice
+from streamclient.testing.simulation.plan import Action, Do, Plan, Rates
+
+HISTORY_DURATIONS = 24
+"""Lease durations of storm in a history."""
+
+
+class Size(Enum):
+    """How large a fleet is."""
+
+    SMALL = "small"
+    """1 to 5 workers, 1 to 12 shards."""
+    MEDIUM = "medium"
+    """4 to 8 workers, 12 to 32 shards."""
+    FULL = "full size"
+    """20 workers, 200 shards, for a shorter time."""
+
+
+SHARES = ((Size.SMALL, 0.95), (Size.MEDIUM, 0.995), (Size.FULL, 1.0))
+"""Upper ends of the ranges of a number between 0 and 1 that mean each size."""
+
+FULL_STORM_DURATIONS = 3
+"""Storm of a history of full size; twenty workers meet as many faults in it as two do in thirty."""
+
+FAMILIES: dict[str, tuple[Do, ...]] = {
+    "crashes": (Do.CRASH, Do.CRASH, Do.START),
+    "stops": (Do.STOP, Do.START),
+    "twins": (Do.TWIN,),
+    "freezes": (Do.FREEZE,),
+    "cuts": (Do.CUT, Do.DEAFEN),
+    "load": (Do.SLOW, Do.THROTTLE),
+    "splits": (Do.SPLIT, Do.SPLIT, Do.SPLIT, Do.MERGE, Do.MERGE),
+    "expiry": (Do.EXPIRE,),
+    "lists": (Do.STALE,),
+    "vandals": (Do.DELETE_ROW, Do.RESET_ROW),
+    "java": (Do.CRASH, Do.FREEZE),
+    "processors": (Do.FAIL, Do.DRAG, Do.HANG),
+    "marks": (Do.DONE,),
+    "operators": (Do.PAUSE, Do.REWIND, Do.RELEASE, Do.MOVE),
+    "programs": (Do.HOLD, Do.HOLD, Do.HOLD_ALL),
+}
+"""Kinds of faults that come together."""
+
+FAMILY_SHARES = {"twins": 0.15, "java": 0.15, "expiry": 0.15, "vandals": 0.2, "marks": 0.15, "operators": 0.3, "programs": 0.2}
+"""In what share of histories a family occurs; half of them, if it is not named here."""
+
+DESTRUCTIVE = ("java", "vandals")
+"""Not where shards start at the latest record: a row that nobody alive has seen would start there again, and rightly.
+Nor with checkpoints in two phases: a row that is put anew has lost what was prepared."""
+
+SECONDS_PER_ACTION = 12.0
+"""Usual time between two things that happen from outside."""
+
+
+def draw_plan(seed: int, size: Size | None = None) -> Plan:
+    """The plan of a seed; the same on every machine."""
+    dice = Dice.of(seed, "plan")
+    number = dice.random()
+    size = size or next(size for size, end in SHARES if number < end)
+    return _DRAW[size](seed, dice)
+
+
+def size_of(plan: Plan) -> Size:
+    """How large the fleet of a plan is."""
+    if plan.shards >= 100:
+        return Size.FULL
+    return Size.MEDIUM if plan.shards > 12 else Size.SMALL
+
+
+def _draw_small(seed: int, dice: Dice) -> Plan:
+    return _draw(seed, dice, dice.randint(1, 5), dice.randint(1, 12), HISTORY_DURATIONS)
+
+
+def _draw_medium(seed: int, dice: Dice) -> Plan:
+    return _draw(seed, dice, dice.randint(4, 8), dice.randint(13, 32), HISTORY_DURATIONS / 2)
+
+
+def _draw_full(seed: int, dice: Dice) -> Plan:
+    plan = _draw(seed, dice, 20, 200, FULL_STORM_DURATIONS)
+    return evolve(plan, round_seconds=10.0, write_seconds=12.0)
+
+
+_DRAW: dict[Size, Callable[[int, Dice], Plan]] = {
+    Size.SMALL: _draw_small,
+    Size.MEDIUM: _draw_medium,
+    Size.FULL: _draw_full,
+}
+
+
+def _draw(seed: int, dice: Dice, workers: int, shards: int, durations: float) -> Plan:
+    plan = Plan(
+        seed=seed,
+        shards=shards,
+        delay_seconds=dice.choice((0.02, 0.05, 0.2, 0.5)),
+        drift=dice.choice((0.0, 0.0, 0.0005, 0.002)),
+        write_seconds=dice.choice((2.0, 4.0, 8.0)),
+        round_seconds=dice.choice((1.0, 2.0, 4.0)),
+        is_two_phase=dice.chance(0.3),
+        has_sessions=dice.chance(0.75),
+        signal_interval_millis=dice.choice((400, 1_000, 2_000, 2_000, 2_000)),
+        balance_by=dice.choice(("count",) * 8 + ("records", "bytes")),
+        position=dice.choice(("oldest", "oldest", "oldest", "latest")),
+        rates=_draw_rates(dice),
+    )
+    plan = evolve(plan, storm_seconds=durations * plan.duration_seconds)
+    return evolve(plan, actions=_draw_actions(plan, dice, workers))
+
+
+def _draw_rates(dice: Dice) -> Rates:
+    if dice.chance(0.3):
+        return Rates()
+    drawn = {}
+    for name, most in (
+        ("lost_request", 0.1),
+        ("lost_answer", 0.1),
+        ("late_request", 0.08),
+        ("late_answer", 0.05),
+        ("false_refusal", 0.08),
+        ("throttled", 0.1),
+    ):
+        if dice.chance(0.5):
+            drawn[name] = round(most * dice.random(), 4)
+    return Rates(**drawn)
+
+
+def _draw_actions(plan: Plan, dice: Dice, workers: int) -> tuple[Action, ...]:
+    names = [f"w{number}" for number in range(1, workers + 1)]
+    spread = dice.choice((0.0, 0.0, 1.0, plan.duration_seconds))
+    actions = [Action(at=round(spread * dice.random(), 3), do=Do.START, who=name) for name in names]
+    families = [name for name in FAMILIES if dice.chance(FAMILY_SHARES.get(name, 0.5))]
+    if plan.position != "oldest" or plan.is_two_phase:
+        families = [name for name in families if name not in DESTRUCTIVE]
+    if "java" in families:
+        names += [f"j{number}" for number in range(1, dice.randint(1, 2) + 1)]
+        actions += [Action(at=round(30.0 * dice.random(), 3), do=Do.START, who=name, java=True) for name in names[workers:]]
+    kinds = [do for name in families for do in FAMILIES[name]]
+    now = 0.0
+    while kinds:
+        now += SECONDS_PER_ACTION * (0.2 + 1.6 * dice.random()) / max(1.0, workers / 5)
+        if now >= plan.storm_seconds:
+            break
+        actions += _draw_action(plan, dice, dice.choice(kinds), round(now, 3), names)
+    return tuple(sorted(actions, key=lambda action: action.at))
+
+
+def _draw_action(plan: Plan, dice: Dice, do: Do, now: float, names: list[str]) -> list[Action]:
+    duration = plan.duration_seconds
+    who, where = dice.choice(names), round(dice.random(), 3)
+    seconds = round(duration * 2.0 * dice.random() * dice.random(), 3)
+    if do is Do.START:
+        names.append(f"w{len(names) + 1}")
+        return [Action(at=now, do=do, who=names[-1])]
+    if do in (Do.CRASH, Do.STOP):
+        back = round(now + duration * 3.0 * dice.random() * dice.random(), 3)
+        again = [Action(at=back, do=Do.START, who=_next_name(who), java=who[0] == "j")] if dice.chance(0.7) else []
+        return [Action(at=now, do=do, who=who), *again]
+    if do is Do.TWIN:
+        return [Action(at=now, do=do, who=who)]
+    if do is Do.FREEZE:
+        return [Action(at=now, do=do, who=who, seconds=round(duration * 2.5 * dice.random(), 3))]
+    if do in (Do.CUT, Do.DEAFEN, Do.SLOW, Do.THROTTLE):
+        amounts = {Do.SLOW: 2.0 + 20.0 * dice.random(), Do.THROTTLE: 0.2 + 0.8 * dice.random()}
+        whom = "" if dice.chance(0.3) or do is Do.THROTTLE else who
+        return [Action(at=now, do=do, who=whom, seconds=seconds, amount=round(amounts.get(do, 0.0), 3))]
+    if do is Do.STALE:
+        return [Action(at=now, do=do, seconds=seconds, amount=round(60.0 * dice.random(), 3))]
+    if do in (Do.FAIL, Do.DRAG, Do.HANG):
+        amounts = {Do.DRAG: 2.0 + 10.0 * dice.random(), Do.HANG: seconds * dice.random()}
+        amount = round(amounts.get(do, 0.0), 3)
+        return [Action(at=now, do=do, where=where, seconds=round(1.5 * seconds, 3), amount=amount)]
+    if do in (Do.PAUSE, Do.REWIND, Do.RELEASE, Do.MOVE, Do.HOLD, Do.HOLD_ALL):
+        return [Action(at=now, do=do, who=who, where=where, seconds=seconds, amount=round(max(0.0, dice.random() - 0.3), 3))]
+    return [Action(at=now, do=do, where=where)]
+
+
+def _next_name(who: str) -> str:
+    """A Java worker that comes back under its old name may hold a marked lease for ever, so it gets a new one."""
+    return f"{who}x" if who.startswith("j") else who

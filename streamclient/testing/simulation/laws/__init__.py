@@ -1,0 +1,57 @@
+"""What must be true of every history, each law by its name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from streamclient.testing.simulation.laws.base import Law, LawBroken, Laws
+from streamclient.testing.simulation.laws.orders import (
+    NothingIsRepeated,
+    PausedShardsRest,
+    PreparedIsRemembered,
+    ProgramsPause,
+    StartsWhereStored,
+)
+from streamclient.testing.simulation.laws.ownership import EpochsGrow, FencedWritesFail, OneProcessor, OneReader, Patience
+from streamclient.testing.simulation.laws.progress import (
+    AnswersAreTrue,
+    CheckpointsFollowProcessing,
+    CheckpointsOnlyAdvance,
+    LossesAreReported,
+    NothingIsLost,
+    ParentsFirst,
+)
+from streamclient.testing.simulation.laws.sessions import KilledStaysKilled, SessionsFirst, VerdictsAreLate
+
+if TYPE_CHECKING:
+    from streamclient.testing.simulation.world import World
+
+__all__ = ["SAFETY", "Law", "LawBroken", "Laws", "make_laws"]
+
+SAFETY: tuple[type[Law], ...] = (
+    Patience,
+    OneReader,
+    OneProcessor,
+    EpochsGrow,
+    FencedWritesFail,
+    CheckpointsOnlyAdvance,
+    CheckpointsFollowProcessing,
+    AnswersAreTrue,
+    ParentsFirst,
+    StartsWhereStored,
+    PreparedIsRemembered,
+    NothingIsRepeated,
+    NothingIsLost,
+    LossesAreReported,
+    PausedShardsRest,
+    ProgramsPause,
+    KilledStaysKilled,
+    VerdictsAreLate,
+    SessionsFirst,
+)
+"""Checked at every event. The order matters where one mistake breaks two laws: the cause comes first."""
+
+
+def make_laws(world: World) -> list[Law]:
+    """All laws, for one history."""
+    return [law(world) for law in SAFETY]

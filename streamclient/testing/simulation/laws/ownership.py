@@ -1,0 +1,188 @@
+"""Laws about who may read a shard and write its lease."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from streamclient.core.leases import LeaseWrite, WriteKind
+from streamclient.model import Lease
+from streamclient.testing.simulation.laws.base import Law
+
+if TYPE_CHECKING:
+    from streamclient.testing.simulation.actors.consumer import Consumer
+    from streamclient.testing.simulation.actors.process import PythonProcess
+    from streamclient.testing.simulation.table import Actor
+    from streamclient.testing.simulation.world import World
+
+OWNERS_WRITES = frozenset(
+    kind.value
+    for kind in (WriteKind.RENEW, WriteKind.CHECKPOINT, WriteKind.PREPARE, WriteKind.TAKE_PAUSE, WriteKind.TRANSFER)
+)
+"""What only the present owner may write."""
+
+
+SEIZURES = frozenset({WriteKind.TAKE.value, WriteKind.TRANSFER.value})
+"""What somebody who does not own a lease may do with it once it is free: take it, or hand it to another worker."""
+
+
+class OneReader(Law):
+    """No two processes read a shard under leases that both may rely on.
+
+    Whoever takes a lease after its time, or starts to read a shard, must be the only one who believes in it. A reader
+    whose row was destroyed from outside since its last heartbeat cannot know it yet, and is excused until then; so is,
+    for a lease duration at most, a process whose name another one has taken over.
+    """
+
+    name = "one reader"
+
+    def row_changed(
+        self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
+    ) -> None:
+        if after is None or before is None or not _is_seized(actor, what, before):
+            return
+        if not actor.is_python and self.world.rest_of(before.lease_key) < self.world.patience_seconds:
+            return
+        for other in self.world.readers_of(after.lease_key):
+            if other.process is not actor and self._relies_on_it(other):
+                raise self.broken(after.lease_key, f"{actor.label} took what {other!r} still relies on")
+
+    def consumer_started(self, consumer: Consumer) -> None:
+        for other in self.world.readers_of(consumer.lease_key):
+            if other.process is not consumer.process and self._relies_on_it(other):
+                raise self.broken(consumer.lease_key, f"{consumer!r} starts beside {other!r}")
+
+    def event_handled(self, process: PythonProcess) -> None:
+        for key in sorted(self.world.contested):
+            believers = [consumer for consumer in self.world.readers_of(key) if self._relies_on_it(consumer)]
+            if len({believer.process for believer in believers}) > 1:
+                raise self.broken(key, f"all of {believers} rely on their leases")
+
+    def _relies_on_it(self, consumer: Consumer) -> bool:
+        world, key = self.world, consumer.lease_key
+        is_excused = world.is_bereft(consumer.process, key) or world.has_begun_anew(key)
+        is_excused = is_excused or world.is_being_replaced(consumer.process)
+        return consumer.process.believes(consumer) and not is_excused
+
+
+class Patience(Law):
+    """Nobody takes a lease that lives: its row must have stood still for a lease duration, or be free or handed over.
+
+    Or its owner's session must have ended since, by a verdict or by itself.
+
+    Measured in true time, with the largest drift of a clock allowed. A row whose counter began anew, because somebody
+    destroyed it from outside, may look as it did before; then a taker is excused.
+    """
+
+    name = "patience"
+
+    def row_changed(
+        self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
+    ) -> None:
+        if before is None or not actor.is_python or not _is_seized(actor, what, before):
+            return
+        rest = self.world.rest_of(before.lease_key)
+        is_free = self.world.is_dismissed(before) or self.world.has_begun_anew(before.lease_key)
+        if rest < self.world.patience_seconds and not is_free:
+            text = f"{what} of {before} by {actor.label}, although it had moved {rest:.3f} s before"
+            raise self.broken(before.lease_key, text)
+
+
+def _is_seized(actor: Actor, what: str, before: Lease) -> bool:
+    return what in SEIZURES and before.owner not in ("", actor.name)
+
+
+class FencedWritesFail(Law):
+    """No write of a worker is accepted for a lease that another one has taken since.
+
+    Heartbeats, checkpoints and hand-overs are the present owner's alone. What was handed to a worker, or is free, anybody
+    may hand on unread.
+    """
+
+    name = "fenced writes fail"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._owners: dict[str, Actor] = {}
+        """Whose take was accepted last, by lease."""
+
+    def row_changed(
+        self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
+    ) -> None:
+        if after is None:
+            return
+        if what == WriteKind.TAKE.value or (what == WriteKind.CREATE.value and after.owner):
+            self._owners[after.lease_key] = actor
+        elif what in OWNERS_WRITES and actor.is_python and before is not None:
+            self._judge(actor, what, before)
+
+    def _judge(self, actor: Actor, what: str, before: Lease) -> None:
+        owner = self._owners.get(before.lease_key)
+        if owner is actor or self._is_same_worker(actor, owner):
+            return
+        is_passed_on = before.owner != actor.name or before.is_handed_over
+        if what != WriteKind.TRANSFER.value or not is_passed_on:
+            label = owner.label if owner is not None else "nobody"
+            raise self.broken(before.lease_key, f"a {what} of {actor.label} was accepted, but {label} took it last")
+
+    def _is_same_worker(self, actor: Actor, owner: Actor | None) -> bool:
+        """Whether only another process of the same worker took it.
+
+        Either the request of a former life arrived late, and there is nobody to fence; or the newer one of two processes
+        acts for the worker; or the older one does not know yet that its name was taken over.
+        """
+        if owner is None or owner.name != actor.name:
+            return False
+        return not owner.is_alive or self.world.was_replaced(owner) or self.world.is_being_replaced(actor)
+
+
+class EpochsGrow(Law):
+    """Each acquisition of a shard has a greater epoch than all before it.
+
+    So a sink that remembers the greatest epoch refuses every late writer, and never the present owner. Whoever does not
+    know yet that its row was destroyed from outside is a late writer too.
+    """
+
+    name = "epochs grow"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._last: dict[str, Consumer] = {}
+        self._takes: dict[str, tuple[Actor, int]] = {}
+        """Who took a lease last, and how many takes by others it had before."""
+        self._known_takes: dict[str, int] = {}
+
+    def row_changed(
+        self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
+    ) -> None:
+        if what == "take" and after is not None:
+            owner, changes = self._takes.get(after.lease_key, (actor, 0))
+            self._takes[after.lease_key] = (actor, changes + (owner is not actor))
+
+    def consumer_started(self, consumer: Consumer) -> None:
+        key = consumer.lease_key
+        if self.world.is_bereft(consumer.process, key):
+            return
+        last, changes = self._last.get(key), self._takes[key][1] if key in self._takes else 0
+        if last is not None:
+            is_same = last.process is consumer.process and self._known_takes[key] == changes
+            if consumer.epoch < last.epoch or (consumer.epoch == last.epoch and not is_same):
+                raise self.broken(key, f"{consumer!r} does not have a greater epoch than {last!r} before it")
+        self._last[key], self._known_takes[key] = consumer, changes
+
+    def write_refused(self, consumer: Consumer) -> None:
+        key = consumer.lease_key
+        world, process = self.world, consumer.process
+        is_excused = world.is_bereft(process, key) or world.has_begun_anew(key) or world.is_being_replaced(process)
+        if process.believes(consumer) and not is_excused:
+            raise self.broken(key, f"the sink refused {consumer!r}, which owns the lease")
+
+
+class OneProcessor(Law):
+    """At most one processor of a shard per process, whatever became of its lease in between."""
+
+    name = "one processor"
+
+    def consumer_started(self, consumer: Consumer) -> None:
+        for other in self.world.readers_of(consumer.lease_key):
+            if other.process is consumer.process:
+                raise self.broken(consumer.lease_key, f"{consumer!r} starts before {other!r} has ended")

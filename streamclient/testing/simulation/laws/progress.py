@@ -1,0 +1,223 @@
+"""Laws about what is stored, what was processed, and what user code is told about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from streamclient.core.events import AnswerCheckpoint, CheckpointOutcome, Report
+from streamclient.core.leases import LeaseWrite, WriteKind
+from streamclient.model import CheckpointPosition, Lease
+from streamclient.testing.simulation.laws.base import Law, LawBroken
+from streamclient.testing.simulation.stream import place_of
+
+if TYPE_CHECKING:
+    from streamclient.testing.simulation.actors.consumer import Consumer, Request
+    from streamclient.testing.simulation.actors.process import PythonProcess
+    from streamclient.testing.simulation.table import Actor
+    from streamclient.testing.simulation.world import World
+
+Asked = tuple[str, str, bool]
+"""Lease key, value, and whether it is the first phase of two."""
+
+END = 1 << 60
+"""Place of SHARD_END: behind every record."""
+
+
+def place(checkpoint: str) -> int:
+    """Number of the next record; SHARD_END lies behind every record."""
+    return END if checkpoint == CheckpointPosition.SHARD_END else place_of(checkpoint)
+
+
+class CheckpointsOnlyAdvance(Law):
+    """A stored checkpoint never goes back, except by an operator or by whoever destroys rows from outside.
+
+    A worker that puts a destroyed row back stores at least what it knows that it had stored.
+    """
+
+    name = "checkpoints only advance"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._reached: dict[str, int] = {}
+        """Furthest place in the row, since somebody from outside changed it."""
+        self._own: dict[str, tuple[Actor, int]] = {}
+        """Furthest place that the present owner was told is stored."""
+
+    def row_changed(
+        self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
+    ) -> None:
+        key = (before or after).lease_key  # type: ignore[union-attr]  # one of them is there
+        stored = 0 if after is None else place(after.checkpoint)
+        if not actor.is_python:
+            self._reached[key] = stored
+            if what in ("rewind", "take"):
+                self._own.pop(key, None)
+            return
+        if after is None:
+            return
+        if stored < self._reached.get(key, 0):
+            raise self.broken(key, f"{what} of {actor.label} stored {after} where {before} was")
+        self._reached[key] = stored
+        owner, told = self._own.get(key, (actor, 0))
+        if owner is actor and write is not None and _restores(write) and stored < told:
+            raise self.broken(key, f"{what} of {actor.label} stored {after}, but it had stored {told} before")
+        if what == WriteKind.TAKE.value:
+            self._own[key] = (actor, stored)
+
+    def checkpoint_answered(self, process: PythonProcess, request: Request, answer: AnswerCheckpoint) -> None:
+        key = request.consumer.lease_key
+        if answer.outcome is CheckpointOutcome.STORED and request.pending is None:
+            owner, told = self._own.get(key, (process, 0))
+            if owner is process:
+                self._own[key] = (process, max(told, place(request.value)))
+
+
+def _restores(write: LeaseWrite) -> bool:
+    """Whether a write gives a row that somebody destroyed back to the worker that held it."""
+    is_created = write.kind is WriteKind.CREATE and write.seen.owner != ""
+    return is_created or (write.kind is WriteKind.TAKE and "checkpoint" in write.changes)
+
+
+class CheckpointsFollowProcessing(Law):
+    """Every record before a stored checkpoint was processed; SHARD_END says that all of a closed shard was."""
+
+    name = "checkpoints follow processing"
+
+    def row_changed(
+        self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
+    ) -> None:
+        if after is None or not actor.is_python or what not in (WriteKind.CHECKPOINT.value, WriteKind.CREATE.value):
+            return
+        key, shard = after.lease_key, self.world.stream.shards[after.lease_key]
+        processed = self.world.sink.processed.get(key, 0)
+        if after.is_finished:
+            is_read = not shard.is_open and processed >= shard.size
+            if not is_read and not (what == WriteKind.CREATE.value and key in self.world.ended):
+                raise self.broken(key, f"{actor.label} stored {after}, but {processed} of {shard.size} were processed")
+        elif place_of(after.checkpoint) > processed:
+            raise self.broken(key, f"{actor.label} stored {after}, but only {processed} were processed")
+
+
+class AnswersAreTrue(Law):
+    """A checkpoint that was answered as stored was stored; one that was answered as lost never is, not even later.
+
+    The same holds for the first phase of a checkpoint in two. What was asked for more than once is judged only by what
+    is said to be stored. A row that was destroyed from outside may have had what nobody can find any more.
+    """
+
+    name = "answers are true"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._stored: set[Asked] = set()
+        self._denied: set[Asked] = set()
+
+    def row_changed(
+        self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
+    ) -> None:
+        if after is None or what not in (WriteKind.CHECKPOINT.value, WriteKind.PREPARE.value):
+            return
+        is_first_phase = what == WriteKind.PREPARE.value
+        value = after.pending.value if is_first_phase and after.pending is not None else after.checkpoint
+        asked = (after.lease_key, value, is_first_phase)
+        self._stored.add(asked)
+        if asked in self._denied and self.world.asked[asked] == 1:
+            raise self.broken(after.lease_key, f"{after} was stored after it was answered that it never would be")
+
+    def checkpoint_answered(self, process: PythonProcess, request: Request, answer: AnswerCheckpoint) -> None:
+        asked, key = request.asked, request.consumer.lease_key
+        if answer.outcome is CheckpointOutcome.STORED:
+            if asked not in self._stored:
+                raise self.broken(key, f"{request.value} of {process.label} was answered as stored, but it is not")
+        elif answer.outcome in (CheckpointOutcome.LEASE_LOST, CheckpointOutcome.REJECTED):
+            if self.world.is_bereft(process, key):
+                return
+            self._denied.add(asked)
+            if asked in self._stored and self.world.asked[asked] == 1:
+                text = f"{request.value} of {process.label} was answered as {answer.outcome.value}, but it is stored"
+                raise self.broken(key, text)
+
+
+class ParentsFirst(Law):
+    """No shard is read before all shards before it, up to the first ones, were read to their ends.
+
+    Of a shard that has left the stream nothing more can be read, so it does not hold up its children.
+    """
+
+    name = "parents first"
+
+    def consumer_started(self, consumer: Consumer) -> None:
+        stream = self.world.stream
+        for ancestor in sorted(stream.ancestors(consumer.lease_key)):
+            if ancestor not in self.world.ended and stream.shards[ancestor].is_listed:
+                raise self.broken(consumer.lease_key, f"{consumer!r} starts although {ancestor} has not ended")
+
+
+class NothingIsLost(Law):
+    """The changes of every key reach the sink in order and without a gap, through all splits and merges.
+
+    Repetitions are allowed, but within one shard: once a child's change was written, none of its parents' is. Changes
+    may be missing only if they expired, and then the loss was reported before anybody went on behind it.
+    """
+
+    name = "nothing is lost"
+    order = "order per key"
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.done: dict[int, int] = {}
+        """How many changes of each key reached the sink."""
+        self._shards: dict[int, str] = {}
+        """The shard of the last one."""
+
+    def records_written(self, consumer: Consumer, start: int, end: int) -> None:
+        shard, done, key = consumer.shard, self.done, consumer.lease_key
+        for record, number in zip(shard.keys[start:end], shard.numbers[start:end], strict=True):
+            last = done.get(record, 0)
+            if number > last:
+                if number > last + 1:
+                    self._judge_gap(consumer, record, last + 1, number)
+                done[record] = number
+                self._shards[record] = key
+            elif self._shards[record] != key:
+                self._judge_repetition(consumer, record, number)
+
+    def java_wrote(self, lease_key: str, start: int, end: int) -> None:
+        """A Java worker processed records; what it does is not judged."""
+        shard = self.world.stream.shards[lease_key]
+        for record, number in zip(shard.keys[start:end], shard.numbers[start:end], strict=True):
+            if number > self.done.get(record, 0):
+                self.done[record] = number
+                self._shards[record] = ""
+
+    def _judge_gap(self, consumer: Consumer, record: int, first: int, number: int) -> None:
+        for missing in range(first, number):
+            if not self.world.may_be_missing(record, missing):
+                text = f"{consumer!r} wrote change {number} of key {record}, but change {missing} was never written"
+                raise self.broken(consumer.lease_key, text)
+
+    def _judge_repetition(self, consumer: Consumer, record: int, number: int) -> None:
+        later = self._shards[record]
+        if later and later not in self.world.touched and consumer.lease_key not in self.world.touched:
+            text = f"{consumer!r} wrote change {number} of key {record} again after {later} had gone on with it"
+            raise LawBroken(self.order, consumer.lease_key, text)
+
+
+class LossesAreReported(Law):
+    """A row is deleted only if its shard has left the stream, and if records were unread, that was reported before."""
+
+    name = "losses are reported"
+
+    def row_changed(
+        self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
+    ) -> None:
+        if after is not None or before is None or not actor.is_python:
+            return
+        if self.world.stream.shards[before.lease_key].is_listed:
+            raise self.broken(before.lease_key, f"{actor.label} deleted {before}, whose shard is in the stream")
+        if not before.is_finished and before.lease_key not in self.world.losses:
+            raise self.broken(before.lease_key, f"{actor.label} deleted {before} without reporting the loss")
+
+    def reported(self, process: PythonProcess, report: Report) -> None:
+        if "records are lost" in report.text:
+            self.world.losses.add(report.lease_key)

@@ -1,0 +1,230 @@
+"""The plan of one history: everything that the seed decided, as a value that can be cut down, stored and replayed.
+
+What a plan does not say (the delay of each message, which record is written next) is drawn while the history runs, by
+dice that are made of the seed and of what they are for. So the same plan always gives the same history, and a plan from
+which something was removed gives a similar one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+from attrs import asdict, evolve, field, fields, frozen
+
+from streamclient.config import ClientConfig
+from streamclient.model import BalanceBy
+
+
+class Do(Enum):
+    """What may happen to a fleet from outside."""
+
+    START = "start"
+    """A worker starts; under a name that was used before, it is that worker's next life."""
+    CRASH = "crash"
+    """A process is gone, with everything it was doing."""
+    STOP = "stop"
+    """A worker is asked to stop, and hands its leases over."""
+    TWIN = "twin"
+    """A second process starts under the name of a worker that lives."""
+    FREEZE = "freeze"
+    """A process stands still, user code included, as by SIGSTOP; it goes on as if nothing had happened."""
+    CUT = "cut"
+    """No request of a worker (or of all) arrives."""
+    DEAFEN = "deafen"
+    """The requests of a worker (or of all) arrive and are carried out, but no answer comes back."""
+    SLOW = "slow"
+    """Every message of a worker (or of all) takes ``amount`` times as long."""
+    THROTTLE = "throttle"
+    """The service refuses the share ``amount`` of all calls, and applies nothing of them."""
+    SPLIT = "split"
+    """An open shard closes and leaves two children."""
+    MERGE = "merge"
+    """Two open shards beside each other close and leave one child."""
+    EXPIRE = "expire"
+    """A closed shard leaves the stream with everything in it, read or not."""
+    STALE = "stale"
+    """Lists of shards are ``amount`` seconds old."""
+    DELETE_ROW = "delete row"
+    """The row of a lease is deleted without a condition, as Java's shard sync does by a stale list."""
+    RESET_ROW = "reset row"
+    """The row of a lease is put anew without a condition, as Java's shard sync does when two of them race."""
+    FAIL = "fail"
+    """The processors of a shard raise, each time."""
+    DRAG = "drag"
+    """The processors of a shard take ``amount`` times as long."""
+    HANG = "hang"
+    """The call that the processor of a shard is in does not return; after ``amount`` seconds the watchdog reports it."""
+    DONE = "done"
+    """The processor of a shard marks itself done."""
+    PAUSE = "pause"
+    """An operator pauses a shard, and resumes it afterwards; with an ``amount``, the pause ends by itself."""
+    REWIND = "rewind"
+    """An operator pauses a shard, waits until its owner obeys, sets the checkpoint back to the share ``amount``
+    of what was processed, and resumes it."""
+    RELEASE = "release"
+    """An operator takes a lease from its owner, once that obeys a pause."""
+    MOVE = "move"
+    """An operator asks for a lease in the name of a worker."""
+    HOLD = "hold"
+    """The worker's own program pauses one of its shards, and resumes it afterwards."""
+    HOLD_ALL = "hold all"
+    """The worker's own program pauses the whole worker, and resumes it afterwards."""
+
+
+@frozen(kw_only=True)
+class Action:
+    """One thing that happens at a time."""
+
+    at: float
+    """Seconds since the beginning."""
+    do: Do
+    who: str = ""
+    """Name of the worker; empty for none, or for all."""
+    where: float = 0.0
+    """Which shard, as a share of the list of those that fit at that moment: the middle one is 0.5."""
+    seconds: float = 0.0
+    """How long it lasts."""
+    amount: float = 0.0
+    java: bool = False
+    """Whether the worker that starts is one of the Java client."""
+
+    def __str__(self) -> str:
+        named = [self.do.value, self.who or None, "java" if self.java else None]
+        numbers = [("where", self.where), ("for", self.seconds), ("by", self.amount)]
+        return " ".join([part for part in named if part] + [f"{name} {value:g}" for name, value in numbers if value])
+
+
+@frozen(kw_only=True)
+class Rates:
+    """What may go wrong with a single call, as probabilities."""
+
+    lost_request: float = 0.0
+    """Not carried out; the caller learns nothing."""
+    lost_answer: float = 0.0
+    """Carried out; the caller learns nothing."""
+    late_request: float = 0.0
+    """The caller learns nothing, and it is carried out afterwards."""
+    late_answer: float = 0.0
+    """Carried out; the answer comes after up to one and a half lease durations."""
+    false_refusal: float = 0.0
+    """Carried out by a first try; its retry is refused, and the caller sees only that."""
+    throttled: float = 0.0
+    """Refused for load; surely not carried out, and the error says so."""
+
+
+@frozen(kw_only=True)
+class Plan:
+    """One history."""
+
+    seed: int
+    actions: tuple[Action, ...] = ()
+    """By time."""
+    rates: Rates = field(factory=Rates)
+    delay_seconds: float = 0.05
+    """Usual time of a message, one way."""
+    drift: float = 0.0
+    """Largest error of a worker's clock, as a share."""
+    shards: int = 1
+    write_seconds: float = 3.0
+    """Usual time between two writes to the same shard."""
+    round_seconds: float = 2.0
+    """Usual time in which a processor takes one batch."""
+    is_two_phase: bool = False
+    """Whether processors prepare each checkpoint before they commit."""
+    position: str = "oldest"
+    """Where shards without a row start: ``oldest`` or ``latest``."""
+    has_sessions: bool = True
+    """Whether the status table has rows of workers beside those of leases."""
+    balance_by: str = "count"
+    lease_duration_millis: int = 20_000
+    renewer_interval_millis: int = 6_000
+    taker_interval_millis: int = 6_000
+    sync_shard_interval_millis: int = 10_000
+    signal_interval_millis: int = 2_000
+    storm_seconds: float = 480.0
+    """When everything that goes wrong ends."""
+
+    @property
+    def duration_seconds(self) -> float:
+        """The lease duration, the measure of all other times."""
+        return self.lease_duration_millis / 1_000
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """Names of all workers that ever start, in order."""
+        return tuple(dict.fromkeys(action.who for action in self.actions if action.do is Do.START))
+
+    @property
+    def has_java(self) -> bool:
+        """Whether any of them is one of the Java client."""
+        return any(action.java for action in self.actions)
+
+    def config(self) -> ClientConfig:
+        """The settings that all its workers share."""
+        return ClientConfig(
+            lease_duration_millis=self.lease_duration_millis,
+            renewer_interval_millis=self.renewer_interval_millis,
+            taker_interval_millis=self.taker_interval_millis,
+            sync_shard_interval_millis=self.sync_shard_interval_millis,
+            signal_interval_millis=self.signal_interval_millis,
+            balance_by=BalanceBy(self.balance_by),
+        )
+
+    # --- as text -----------------------------------------------------------------------------------------------
+
+    def to_json(self) -> str:
+        """What ``from_json`` reads; one action a line, and only what differs from the defaults."""
+        entry = _differing(self)
+        actions = entry.pop("actions", [])
+        lines = [json.dumps(action) for action in actions]
+        head = json.dumps(entry, indent=1).removesuffix("\n}")
+        return head + ',\n "actions": [\n  ' + ",\n  ".join(lines) + "\n ]\n}\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        """The plan that was written down.
+
+        Raises:
+            ValueError: the text is no plan; the message names what does not fit.
+        """
+        entry = json.loads(text)
+        if not isinstance(entry, dict) or "seed" not in entry:
+            raise ValueError("a plan is a JSON object with at least a seed")
+        entry.pop("story", None)
+        try:
+            actions = tuple(_action(action) for action in entry.pop("actions", []))
+            rates = Rates(**entry.pop("rates", {}))
+            return cls(**{**entry, "actions": actions, "rates": rates})
+        except TypeError as error:
+            raise ValueError(f"this is not a plan of this version: {error}") from error
+
+    def calmed(self) -> Plan:
+        """The same plan without any faults in single calls."""
+        return evolve(self, rates=Rates())
+
+
+def _action(entry: Mapping[str, Any]) -> Action:
+    return Action(**{**entry, "do": Do(entry["do"])})
+
+
+def _differing(value: Any) -> dict[str, Any]:
+    """The fields that are not as by default, ready for JSON."""
+    found: dict[str, Any] = {}
+    bare = type(value)(**{f.name: getattr(value, f.name) for f in fields(type(value)) if f.name in ("seed", "at", "do")})
+    for each in fields(type(value)):
+        given = getattr(value, each.name)
+        if given == getattr(bare, each.name) and each.name not in ("seed", "at", "do"):
+            continue
+        found[each.name] = _plain(given)
+    return found
+
+
+def _plain(given: Any) -> Any:
+    if isinstance(given, Enum):
+        return given.value
+    if isinstance(given, tuple):
+        return [_differing(action) for action in given]
+    return {name: rate for name, rate in asdict(given).items() if rate} if isinstance(given, Rates) else given

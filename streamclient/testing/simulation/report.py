@@ -1,0 +1,100 @@
+"""What people read: violations with their plans, and the summary of many histories."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from typing import Any
+
+from attrs import define, field
+
+from streamclient.testing.simulation.drawing import Size, size_of
+from streamclient.testing.simulation.runner import Verdict
+
+
+@define(eq=False)
+class Summary:
+    """Adds verdicts up, in the order of their seeds."""
+
+    histories: Counter[str] = field(factory=Counter)
+    """By size of the fleet."""
+    injected: Counter[str] = field(factory=Counter)
+    counts: Counter[str] = field(factory=Counter)
+    simulated_seconds: float = 0.0
+    work_seconds: Counter[str] = field(factory=Counter)
+    """Processor time, by size of the fleet."""
+    events: int = 0
+    slowest_recovery_durations: float = 0.0
+    violations: dict[int, str] = field(factory=dict)
+    """Name of the broken law, by seed."""
+    _digests: list[str] = field(factory=list)
+
+    def add(self, verdict: Verdict, work_seconds: float) -> None:
+        """Add one history."""
+        plan, size = verdict.plan, size_of(verdict.plan).value
+        self.histories[size] += 1
+        self.injected.update(verdict.injected)
+        self.counts.update(verdict.counts)
+        self.simulated_seconds += verdict.seconds
+        self.work_seconds[size] += work_seconds  # type: ignore[assignment]  # Counter of floats
+        self.events += verdict.events
+        self._digests.append(verdict.digest)
+        if verdict.recovery_seconds is not None:
+            durations = verdict.recovery_seconds / plan.duration_seconds
+            self.slowest_recovery_durations = max(self.slowest_recovery_durations, durations)
+        if verdict.violation is not None:
+            self.violations[plan.seed] = verdict.violation.law
+
+    @property
+    def digest(self) -> str:
+        """Of all histories together."""
+        return sha256("".join(self._digests).encode()).hexdigest()[:16]
+
+    def per_minute(self, size: str) -> float:
+        """Histories of a size in one minute of one core."""
+        seconds = self.work_seconds[size]
+        return 60.0 * self.histories[size] / seconds if seconds else 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, for programs."""
+        return {
+            "histories": dict(self.histories),
+            "violations": {str(seed): law for seed, law in self.violations.items()},
+            "digest": self.digest,
+            "histories_per_minute_and_core": {size: round(self.per_minute(size), 1) for size in self.histories},
+            "simulated_hours": round(self.simulated_seconds / 3_600, 2),
+            "events": self.events,
+            "slowest_recovery_durations": round(self.slowest_recovery_durations, 2),
+            "injected": dict(sorted(self.injected.items())),
+            "counts": dict(sorted(self.counts.items())),
+        }
+
+    def lines(self) -> Iterable[str]:
+        """The summary as text."""
+        total = sum(self.histories.values())
+        yield f"{total} histories, {len(self.violations)} violations, digest {self.digest}"
+        sizes = ", ".join(
+            f"{self.histories[size.value]} {size.value} ({self.per_minute(size.value):.0f} per minute and core)"
+            for size in Size
+            if self.histories[size.value]
+        )
+        yield f"by size: {sizes}"
+        yield f"{self.simulated_seconds / 3_600:.1f} simulated hours, {self.events} events"
+        yield f"slowest recovery: {self.slowest_recovery_durations:.1f} lease durations after the last fault"
+        yield f"injected: {_listed(self.injected)}"
+        yield f"seen: {_listed(self.counts)}"
+
+
+def violation_lines(verdict: Verdict) -> Iterable[str]:
+    """A violation with what led to it."""
+    found = verdict.violation
+    if found is None:
+        return
+    where = f" of {found.lease_key}" if found.lease_key else ""
+    yield f"seed {verdict.plan.seed} breaks the law {found.law!r}{where} after {found.at:.3f} s: {found.text}"
+    yield from (f"  {line}" for line in found.lines)
+
+
+def _listed(numbers: Mapping[str, int]) -> str:
+    return ", ".join(f"{number} {name}" for name, number in sorted(numbers.items(), key=lambda item: -item[1]))

@@ -1,0 +1,93 @@
+"""Cutting a plan down to what a violation needs.
+
+A smaller plan counts if it breaks the same law. First whole workers, kinds of actions and kinds of faults go, then parts
+of the list of actions (halves, quarters, down to single ones), then shards and time. What is left is small enough to be
+read from its beginning to its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from attrs import evolve, fields
+
+from streamclient.testing.simulation.plan import Action, Plan, Rates
+from streamclient.testing.simulation.runner import Verdict, run_plan
+
+MOST_RUNS = 600
+"""Histories that one shrinking may take: a few minutes at most, and far more than most need."""
+
+Progress = Callable[[Verdict], None]
+
+
+def shrink(verdict: Verdict, progress: Progress | None = None, most_runs: int = MOST_RUNS) -> Verdict:
+    """The verdict of the smallest plan that was found to break the same law.
+
+    Raises:
+        ValueError: nothing is broken.
+    """
+    if verdict.violation is None:
+        raise ValueError(f"seed {verdict.plan.seed} breaks no law, so there is nothing to shrink")
+    law, best, runs = verdict.violation.law, verdict, 0
+    is_better = True
+    while is_better and runs < most_runs:
+        is_better = False
+        for smaller in _smaller(best.plan):
+            runs += 1
+            found = run_plan(smaller)
+            if found.violation is not None and found.violation.law == law:
+                best, is_better = found, True
+                if progress is not None:
+                    progress(best)
+                break
+            if runs >= most_runs:
+                break
+    return best
+
+
+def _smaller(plan: Plan) -> Iterator[Plan]:
+    """Plans with something less in them, the boldest cuts first."""
+    yield from _shorter(plan)
+    for name in plan.workers:
+        yield _with_actions(plan, [action for action in plan.actions if action.who != name])
+    for do in dict.fromkeys(action.do for action in plan.actions):
+        yield _with_actions(plan, [action for action in plan.actions if action.do is not do])
+    for each in fields(Rates):
+        if getattr(plan.rates, each.name):
+            yield evolve(plan, rates=evolve(plan.rates, **{each.name: 0.0}))
+    yield from _fewer_actions(plan)
+    yield from _simpler(plan)
+
+
+def _with_actions(plan: Plan, actions: list[Action]) -> Plan:
+    return evolve(plan, actions=tuple(actions))
+
+
+def _shorter(plan: Plan) -> Iterator[Plan]:
+    """Less time. What comes later is cut off."""
+    for share in (0.5, 0.75, 0.9):
+        end = round(plan.storm_seconds * share, 3)
+        if end >= plan.duration_seconds / 4:
+            actions = tuple(action for action in plan.actions if action.at < end)
+            yield evolve(plan, storm_seconds=end, actions=actions)
+
+
+def _fewer_actions(plan: Plan) -> Iterator[Plan]:
+    """Without a run of actions, from halves down to single ones."""
+    actions = list(plan.actions)
+    length = len(actions) // 2
+    while length >= 1:
+        for start in range(0, len(actions), length):
+            yield _with_actions(plan, actions[:start] + actions[start + length :])
+        length //= 2
+
+
+def _simpler(plan: Plan) -> Iterator[Plan]:
+    """Fewer shards, truer clocks, one phase."""
+    for shards in dict.fromkeys((1, plan.shards // 2, plan.shards - 1)):
+        if 0 < shards < plan.shards:
+            yield evolve(plan, shards=shards)
+    for calm in ({"drift": 0.0}, {"is_two_phase": False}, {"position": "oldest"}, {"delay_seconds": 0.02}):
+        simpler = evolve(plan, **calm)
+        if simpler != plan:
+            yield simpler

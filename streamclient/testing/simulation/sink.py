@@ -1,0 +1,60 @@
+"""The sink that all simulated processors write to. It refuses a writer whose epoch is older than one it has seen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from attrs import define, field
+
+if TYPE_CHECKING:
+    from streamclient.testing.simulation.actors.consumer import Consumer
+    from streamclient.testing.simulation.laws import Laws
+
+
+@define(eq=False)
+class Sink:
+    """What was processed of every shard."""
+
+    laws: Laws
+    counts: Counter[str]
+    newest: dict[str, int] = field(factory=dict)
+    """Greatest epoch that wrote, by shard."""
+    processed: dict[str, int] = field(factory=dict)
+    """Number of the first record that nobody has processed, by shard."""
+    committed: dict[str, str] = field(factory=dict)
+    """The last transaction of each shard, by the position behind it."""
+
+    def fence(self, consumer: Consumer) -> bool:
+        """Refuse everybody with an older epoch from now on; whether the epoch itself was accepted."""
+        key = consumer.lease_key
+        if consumer.epoch < self.newest.get(key, 0):
+            return False
+        self.newest[key] = consumer.epoch
+        return True
+
+    def commit(self, consumer: Consumer, start: int, end: int, value: str) -> bool:
+        """Write records as one transaction, which is known by the position behind it; repeating it changes nothing."""
+        if self.committed.get(consumer.lease_key) == value and consumer.epoch >= self.newest[consumer.lease_key]:
+            return True
+        if not self.write(consumer, start, end):
+            return False
+        self.committed[consumer.lease_key] = value
+        return True
+
+    def write(self, consumer: Consumer, start: int, end: int) -> bool:
+        """Write the records of a shard from ``start`` up to ``end``; whether the writer's epoch was accepted."""
+        key = consumer.lease_key
+        if consumer.epoch < self.newest.get(key, 0):
+            self.counts["refused by the sink"] += 1
+            self.laws.write_refused(consumer)
+            return False
+        self.newest[key] = consumer.epoch
+        self.laws.records_written(consumer, start, end)
+        self.advance(key, start, end)
+        return True
+
+    def advance(self, lease_key: str, start: int, end: int) -> None:
+        """Note that records were processed."""
+        if start <= self.processed.get(lease_key, 0) < end:
+            self.processed[lease_key] = end

@@ -1,0 +1,267 @@
+"""Carries out the actions of a plan, and calms everything down when its time is over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from attrs import evolve
+
+from streamclient.core import events
+from streamclient.model import Lease
+from streamclient.testing.simulation.actors.java.worker import JavaWorker
+from streamclient.testing.simulation.actors.operator import Operator
+from streamclient.testing.simulation.actors.process import PythonProcess
+from streamclient.testing.simulation.network import EVERYBODY
+from streamclient.testing.simulation.plan import Action, Do
+from streamclient.testing.simulation.table import Outsider
+from streamclient.testing.simulation.world import World
+
+MOST_SHARDS_FACTOR = 4
+"""A history splits no further when it has so many times the shards that it began with."""
+
+FEWEST_SHARDS_CAP = 12
+"""And never before it has so many."""
+
+VANDAL = Outsider("somebody", "outside", "outside")
+
+Choice = TypeVar("Choice")
+
+
+class Storm:
+    """What happens to one world from outside."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.operator = Operator(world)
+        for action in world.plan.actions:
+            world.agenda.at(action.at, self._act, action)
+
+    def _act(self, action: Action) -> None:
+        world = self.world
+        world.trace.note(world.now, "outside", str(action))
+        if _DO[action.do](self, action):
+            world.injected[action.do.value] += 1
+
+    def calm(self) -> None:
+        """End every fault: from now on everything works, and the fleet has to recover."""
+        world = self.world
+        world.trace.note(world.now, "outside", "calm")
+        world.network.calm()
+        world.is_writing = False
+        for lasting in (world.hangs, world.failing, world.dragging):
+            lasting.clear()
+        world.stale = (0.0, 0.0)
+        self._end_orders()
+        for worker in (*world.living(), *world.living_javas()):
+            worker.frozen_until = min(worker.frozen_until, world.now)
+        for java in world.living_javas()[1:] if world.plan.seed % 2 else world.living_javas():
+            java.crash()
+        self._begin_new_lives()
+
+    def _end_orders(self) -> None:
+        self.operator.is_off_duty = True
+        for key in list(self.world.table.keys()):
+            self.operator.resume(key)
+        for process in self.world.living():
+            for key in list(process.held_by_program):
+                process.let_go(key)
+
+    def _begin_new_lives(self) -> None:
+        """Replace workers whose processors are done with a shard: they never take it again in the same life."""
+        for process in self.world.living():
+            if process.is_selective and self.world.newest(process.name) is process:
+                process.crash()
+                self.world.start_worker(process.name)
+        if all(process.is_stopping for process in self.world.living()):
+            self.world.start_worker("last")
+
+    # --- workers -----------------------------------------------------------------------------------------------
+
+    def _start(self, action: Action) -> bool:
+        if self._living(action) is not None:
+            return False
+        self.world.start_worker(action.who, java=action.java)
+        return True
+
+    def _twin(self, action: Action) -> bool:
+        """Only sessions tell two processes with one name apart."""
+        if not self.world.plan.has_sessions or not isinstance(self._living(action), PythonProcess):
+            return False
+        self.world.start_worker(action.who)
+        return True
+
+    def _crash(self, action: Action) -> bool:
+        worker = self._living(action)
+        if worker is None:
+            return False
+        worker.crash()
+        return True
+
+    def _stop(self, action: Action) -> bool:
+        """The Java client releases nothing when it stops."""
+        worker = self._living(action)
+        if worker is None or (isinstance(worker, PythonProcess) and worker.is_stopping):
+            return False
+        worker.stop() if isinstance(worker, PythonProcess) else worker.crash()
+        return True
+
+    def _freeze(self, action: Action) -> bool:
+        worker = self._living(action)
+        if worker is None:
+            return False
+        worker.freeze(action.seconds)
+        return True
+
+    def _living(self, action: Action) -> PythonProcess | JavaWorker | None:
+        worker = self.world.workers.get(action.who)
+        return worker if worker is not None and worker.is_alive else None
+
+    # --- the network -------------------------------------------------------------------------------------------
+
+    def _disturb(self, action: Action) -> bool:
+        kinds = {Do.CUT: "cut", Do.DEAFEN: "deaf", Do.SLOW: "slow", Do.THROTTLE: "throttle"}
+        self.world.network.disturb(kinds[action.do], action.who or EVERYBODY, action.seconds, action.amount)
+        return True
+
+    # --- the stream --------------------------------------------------------------------------------------------
+
+    def _split(self, action: Action) -> bool:
+        world = self.world
+        is_full = len(world.stream.shards) >= max(FEWEST_SHARDS_CAP, MOST_SHARDS_FACTOR * world.plan.shards)
+        name = _pick(world.stream.open_ids, action.where)
+        return not is_full and name is not None and bool(world.stream.split(name, world.now))
+
+    def _merge(self, action: Action) -> bool:
+        name = _pick(self.world.stream.open_ids, action.where)
+        return name is not None and bool(self.world.stream.merge(name, self.world.now))
+
+    def _expire(self, action: Action) -> bool:
+        world = self.world
+        name = _pick([name for name in world.stream.expirable_ids() if name in world.table.rows], action.where)
+        if name is None:
+            return False
+        world.stream.expire(name, world.now)
+        return True
+
+    def _stale(self, action: Action) -> bool:
+        self.world.stale = (self.world.now + action.seconds, action.amount)
+        return True
+
+    # --- rows --------------------------------------------------------------------------------------------------
+
+    def _delete_row(self, action: Action) -> bool:
+        return self._destroy(action, lambda row: None)
+
+    def _reset_row(self, action: Action) -> bool:
+        return self._destroy(action, lambda row: _anew(row))
+
+    def _destroy(self, action: Action, change: Callable[[Lease], Lease | None]) -> bool:
+        key = _pick(self.world.table.keys(), action.where)
+        if key is None:
+            return False
+        self.world.destroyed(key)
+        self.world.table.put(VANDAL, action.do.value, key, change(self.world.table.rows[key]))
+        return True
+
+    # --- processors --------------------------------------------------------------------------------------------
+
+    def _fail(self, action: Action) -> bool:
+        return self._befall(action, lambda key, until: self.world.failing.update({key: until}))
+
+    def _drag(self, action: Action) -> bool:
+        return self._befall(action, lambda key, until: self.world.dragging.update({key: (until, action.amount)}))
+
+    def _hang(self, action: Action) -> bool:
+        key = _pick(sorted(self.world.stream.shards), action.where)
+        if key is None:
+            return False
+        self.world.hangs[key] = self.world.now + action.seconds
+        if action.amount:
+            self.world.agenda.after(action.amount, self._report_stall, key)
+        return True
+
+    def _report_stall(self, key: str) -> None:
+        """What the watchdog of each process says of a consumer that still hangs."""
+        if self.world.hangs.get(key, 0.0) > self.world.now:
+            for consumer in list(self.world.readers_of(key)):
+                event = events.ConsumerStalled(key, consumer.identifier, "process_records does not return")
+                consumer.process.deliver(event)
+
+    def _befall(self, action: Action, begin: Callable[[str, float], None]) -> bool:
+        key = _pick(sorted(self.world.stream.shards), action.where)
+        if key is None:
+            return False
+        begin(key, self.world.now + action.seconds)
+        return True
+
+    def _done(self, action: Action) -> bool:
+        key = _pick(sorted(self.world.stream.open_ids), action.where)
+        readers = self.world.readers_of(key) if key is not None else []
+        for consumer in readers:
+            consumer.is_done = consumer.process.is_selective = True
+        return bool(readers)
+
+
+    # --- orders ------------------------------------------------------------------------------------------------
+
+    def _pause(self, action: Action) -> bool:
+        key = _pick(self.world.table.keys(), action.where)
+        return key is not None and self.operator.pause(key, action.seconds, ends_itself=action.amount > 0)
+
+    def _rewind(self, action: Action) -> bool:
+        key = _pick(self.world.table.keys(), action.where)
+        return key is not None and self.operator.rewind(key, action.seconds, action.amount)
+
+    def _release(self, action: Action) -> bool:
+        key = _pick(self.world.table.keys(), action.where)
+        return key is not None and self.operator.release(key, action.seconds)
+
+    def _move(self, action: Action) -> bool:
+        key, worker = _pick(self.world.table.keys(), action.where), self._living(action)
+        return key is not None and worker is not None and self.operator.move(key, worker.name)
+
+    def _hold(self, action: Action) -> bool:
+        worker, key = self._living(action), _pick(self.world.table.keys(), action.where)
+        if not isinstance(worker, PythonProcess) or key is None:
+            return False
+        worker.hold(None if action.do is Do.HOLD_ALL else key)
+        self.world.agenda.after(action.seconds, worker.let_go, None if action.do is Do.HOLD_ALL else key)
+        return True
+
+
+def _pick(choices: Sequence[Choice], where: float) -> Choice | None:
+    return choices[min(int(where * len(choices)), len(choices) - 1)] if choices else None
+
+
+def _anew(row: Lease) -> Lease:
+    return evolve(Lease(row.lease_key, row.stream_id), parent_shard_ids=row.parent_shard_ids)
+
+
+_DO: dict[Do, Callable[[Storm, Action], bool]] = {
+    Do.START: Storm._start,
+    Do.TWIN: Storm._twin,
+    Do.CRASH: Storm._crash,
+    Do.STOP: Storm._stop,
+    Do.FREEZE: Storm._freeze,
+    Do.CUT: Storm._disturb,
+    Do.DEAFEN: Storm._disturb,
+    Do.SLOW: Storm._disturb,
+    Do.THROTTLE: Storm._disturb,
+    Do.SPLIT: Storm._split,
+    Do.MERGE: Storm._merge,
+    Do.EXPIRE: Storm._expire,
+    Do.STALE: Storm._stale,
+    Do.DELETE_ROW: Storm._delete_row,
+    Do.RESET_ROW: Storm._reset_row,
+    Do.FAIL: Storm._fail,
+    Do.DRAG: Storm._drag,
+    Do.HANG: Storm._hang,
+    Do.DONE: Storm._done,
+    Do.PAUSE: Storm._pause,
+    Do.REWIND: Storm._rewind,
+    Do.RELEASE: Storm._release,
+    Do.MOVE: Storm._move,
+    Do.HOLD: Storm._hold,
+    Do.HOLD_ALL: Storm._hold,
+}

@@ -1,0 +1,53 @@
+"""What happened in one history, as lines that can be printed, searched and digested."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+
+from attrs import define, field
+
+Entry = tuple[float, str, str, str, object]
+"""Time, who, what, which lease (or nothing), and what more there is to say."""
+
+
+@define(eq=False)
+class Trace:
+    """Every change of a row, start and end of a consumer, answer, report and fault, in order."""
+
+    entries: list[Entry] = field(factory=list)
+    listener: Callable[[Entry], None] | None = None
+    """Told of every entry as it is made."""
+
+    def note(self, now: float, actor: str, what: str, lease_key: str = "", detail: object = "") -> None:
+        """Write one thing down. ``detail`` is made into text only if somebody asks."""
+        entry = (now, actor, what, lease_key, detail)
+        self.entries.append(entry)
+        if self.listener is not None:
+            self.listener(entry)
+
+    def about(self, lease_key: str, last: int) -> list[str]:
+        """The last lines about a lease, and about no lease at all."""
+        found = [entry for entry in self.entries if entry[3] in ("", lease_key)]
+        return [line_of(entry) for entry in found[-last:]]
+
+    def digest(self) -> str:
+        """A short text that is the same only if the same things happened at the same times."""
+        return digest_of(line_of(entry) for entry in self.entries)
+
+
+def line_of(entry: Entry) -> str:
+    """One entry as a line."""
+    now, actor, what, lease_key, detail = entry
+    return " ".join(part for part in (f"{now:10.3f}", f"{actor:8}", what, lease_key, _text(detail)) if part)
+
+
+def digest_of(lines: Iterable[str]) -> str:
+    """The first digits of the SHA-256 of some lines."""
+    return sha256("\n".join(lines).encode()).hexdigest()[:16]
+
+
+def _text(detail: object) -> str:
+    if isinstance(detail, tuple):
+        return " -> ".join(str(part or "absent") for part in detail)
+    return str(detail)

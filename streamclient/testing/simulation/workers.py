@@ -1,0 +1,319 @@
+"""Workers on virtual time: nothing happens unless the caller lets it happen, and only one thing at a time.
+
+``Simulation`` owns the clock. Its pools queue calls instead of running them; each step takes the owners' turns, goes on
+with one call, and lets time leap when there is nothing to do. Calls into user code run in threads of their own, so
+that they can wait, but exactly one thread runs while the others stand still: runs repeat exactly.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from functools import partial
+from typing import Any
+
+from streamclient.worker import Runtime, Worker
+from streamclient.worker.scheduling import Job
+
+SMALLEST_STEP_SECONDS = 0.001
+"""Time goes on by at least this much when nothing can run, so that a deadline in the past does not hold it up."""
+
+MOST_STEPS = 400_000
+"""Bound of one wait. An hour of a small fleet takes some tens of thousands."""
+
+STARTED_AT_SECONDS = 1_000.0
+"""What the monotonic clock shows in the beginning: not zero, which could pass for something not set."""
+
+STARTED_AT_WALL_MICROS = 1_600_000_000_000_000
+
+
+class TrialOver(BaseException):
+    """Raised in user code that still waits when its simulation is closed, so that its thread ends."""
+
+
+class QueuedPool(Executor):
+    """Keeps calls until the simulation runs them."""
+
+    def __init__(self, simulation: Simulation, name: str) -> None:
+        self.simulation = simulation
+        self.name = name
+        self.is_frozen = False
+        """Whether its process stands still: nothing of it runs."""
+        self.calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self.may_wait = not name.endswith(("-status", "-fetch"))
+        """Whether its calls are user code, which may wait for a checkpoint; the others never do."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Keep a call."""
+        future: Future[Any] = Future()
+        self.calls.append((future, partial(fn, *args, **kwargs)))
+        return future
+
+    def run_one(self) -> None:
+        """Run the oldest call until it ends or waits."""
+        future, call = self.calls.popleft()
+        if not future.set_running_or_notify_cancel():
+            return
+        if self.may_wait:
+            Strand(self, partial(_complete, future, call)).go_on()
+        else:
+            _complete(future, call)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Drop what was kept."""
+        self.calls.clear()
+
+
+def _complete(future: Future[Any], call: Callable[[], Any]) -> None:
+    try:
+        future.set_result(call())
+    except BaseException as error:
+        future.set_exception(error)
+
+
+class Strand:
+    """One call in a thread of its own, which runs only while the simulation stands still."""
+
+    def __init__(self, pool: QueuedPool, call: Callable[[], None]) -> None:
+        self.pool = pool
+        self.event: threading.Event | None = None
+        self.limit = 0.0
+        self._call = call
+        self._mine = threading.Semaphore(0)
+        self._theirs = threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def go_on(self) -> None:
+        """Run until the call ends or waits."""
+        self.event = None
+        self.pool.simulation.strands[self._thread.ident or 0] = self
+        self._mine.release()
+        self._theirs.acquire()
+
+    def wait(self, event: threading.Event, limit: float) -> None:
+        """In the strand: stand still until the event is set or the time has come."""
+        self.event, self.limit = event, limit
+        self._theirs.release()
+        self._mine.acquire()
+        if self.pool.simulation.is_closed:
+            raise TrialOver
+
+    def can_go_on(self, now: float) -> bool:
+        """Whether what it waits for has happened, in a process that does not stand still."""
+        return not self.pool.is_frozen and self.event is not None and (self.event.is_set() or now >= self.limit)
+
+    def _run(self) -> None:
+        self._mine.acquire()
+        self._call()
+        self.pool.simulation.strands.pop(threading.get_ident(), None)
+        self._theirs.release()
+
+
+class _Ticker:
+    """Runs the scheduler's jobs on virtual time."""
+
+    def __init__(self, simulation: Simulation, jobs: Sequence[Job]) -> None:
+        self.due = {job.name: simulation.now for job in jobs}
+        self.jobs = {job.name: job for job in jobs}
+        self.is_stopped = False
+
+    def run_due(self, now: float) -> None:
+        """Run every job whose time has come."""
+        for name, due in self.due.items():
+            if due <= now and not self.is_stopped:
+                self.due[name] = due + self.jobs[name].interval_millis / 1_000
+                self.jobs[name].function()
+
+    def stop(self) -> None:
+        """Run nothing any more."""
+        self.is_stopped = True
+
+
+class Simulation:
+    """Virtual time and every worker in it."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self.is_closed = False
+        self.now = STARTED_AT_SECONDS
+        self.pools: list[QueuedPool] = []
+        self.tickers: list[_Ticker] = []
+        self.workers: list[SimulatedWorker] = []
+        self.strands: dict[int, Strand] = {}
+        self.dice = random.Random(seed)
+        self.identifiers = 0
+
+    def runtime(self) -> Runtime:
+        """What a worker of this simulation takes for the outside world."""
+        return Runtime(
+            monotonic=lambda: self.now,
+            wall_micros=lambda: STARTED_AT_WALL_MICROS + int(self.now * 1_000_000),
+            wait=self.wait,
+            new_identifier=self._identifier,
+            dice=random.Random(self.dice.random()),
+            make_pool=self._pool,
+            start_schedule=self._schedule,
+        )
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        """Let everything else go on until the event is set or the time is over."""
+        limit = self.now + seconds
+        strand = self.strands.get(threading.get_ident())
+        if strand is not None:
+            if not event.is_set():
+                strand.wait(event, limit)
+            return event.is_set()
+        for _ in range(MOST_STEPS):
+            if event.is_set() or self.now >= limit:
+                return event.is_set()
+            self._step(limit, event.is_set)
+        raise AssertionError("a wait does not end")
+
+    def advance(self, seconds: float) -> None:
+        """Let everything happen that happens within a time."""
+        self.until(lambda: False, seconds, required=False)
+
+    def until(self, condition: Callable[[], bool], seconds: float = 600.0, *, required: bool = True) -> None:
+        """Let everything go on until a condition holds."""
+        limit = self.now + seconds
+        for _ in range(MOST_STEPS):
+            if condition():
+                return
+            if self.now >= limit:
+                assert not required, f"not reached within {seconds} s: {[w.statuses() for w in self.workers]}"
+                return
+            self._step(limit, condition)
+        raise AssertionError("the simulation does not come to rest")
+
+    def close(self) -> None:
+        """End every thread of user code that still waits, in whatever process. Nothing may be run afterwards."""
+        self.is_closed = True
+        for strand in list(self.strands.values()):
+            strand.go_on()
+
+    def _step(self, limit: float, condition: Callable[[], bool]) -> None:
+        for ticker in self.tickers:
+            ticker.run_due(self.now)
+        for worker in self.workers:
+            worker.thaw()
+            worker.turn()
+        ready: list[Callable[[], None]] = [p.run_one for p in self.pools if p.calls and not p.is_frozen]
+        ready += [strand.go_on for strand in self.strands.values() if strand.can_go_on(self.now)]
+        if ready:
+            self.dice.choice(ready)()
+        elif not condition() and not any(worker.has_messages for worker in self.workers):
+            self.now = min(limit, max(self.now + SMALLEST_STEP_SECONDS, self._next_moment(limit)))
+
+    def _next_moment(self, limit: float) -> float:
+        moments = [due for ticker in self.tickers if not ticker.is_stopped for due in ticker.due.values()]
+        moments += [worker.next_moment for worker in self.workers if not worker.is_over]
+        moments += [strand.limit for strand in self.strands.values() if not strand.pool.is_frozen]
+        return min([*moments, limit])
+
+    def _identifier(self) -> str:
+        self.identifiers += 1
+        return f"tenancy-{self.identifiers}"
+
+    def _pool(self, name: str, most_threads: int) -> QueuedPool:
+        pool = QueuedPool(self, name)
+        self.pools.append(pool)
+        return pool
+
+    def _schedule(self, jobs: Sequence[Job]) -> _Ticker:
+        ticker = _Ticker(self, jobs)
+        self.tickers.append(ticker)
+        return ticker
+
+    def pool(self, name: str) -> QueuedPool:
+        """The pool of a name, as ``<worker>-status``, ``<worker>-fetch`` or ``<worker>-processor``."""
+        return next(pool for pool in self.pools if pool.name == name)
+
+
+class SimulatedWorker:
+    """One worker, run turn by turn by the simulation."""
+
+    def __init__(self, simulation: Simulation, worker: Worker) -> None:
+        self.worker = worker
+        self.simulation = simulation
+        self.is_over = False
+        self.frozen_until = float("-inf")
+        self.error: BaseException | None = None
+        """What its owner thread would have raised."""
+        made_before = len(simulation.pools)
+        (self.machinery,) = worker.prepare()
+        self._pools = simulation.pools[made_before:]
+        coordinator = self.machinery.coordinator
+        self.ticker = simulation._schedule([each.job() for each in coordinator.recurring])
+        simulation.workers.append(self)
+
+    @property
+    def name(self) -> str:
+        """The worker identifier."""
+        return self.worker.worker_identifier
+
+    def turn(self) -> None:
+        """One turn of the owner thread, unless the process stands still."""
+        if self.is_over or self.is_frozen or self.machinery.loop.is_inside:
+            return
+        try:
+            self.machinery.coordinator.step(0.0)
+        except Exception as error:
+            self.error = error
+            self.machinery.coordinator.fail()
+        if self.machinery.coordinator.is_finished:
+            self.ticker.stop()
+            self.machinery.coordinator.close()
+            self.is_over = True
+
+    def kill(self) -> None:
+        """As by ``kill -9``: nothing of it happens any more."""
+        self.is_over = True
+        self.ticker.stop()
+        self._set_frozen(True)
+
+    def freeze(self, seconds: float) -> None:
+        """As by SIGSTOP, and by SIGCONT after so many seconds: it goes on as if nothing had happened."""
+        if not self.is_over:
+            self.frozen_until = self.simulation.now + seconds
+            self._set_frozen(True)
+
+    def thaw(self) -> None:
+        """Go on, if the time has come."""
+        if not self.is_over and self.frozen_until <= self.simulation.now and self.frozen_until != float("-inf"):
+            self.frozen_until = float("-inf")
+            self._set_frozen(False)
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether the process stands still."""
+        return self.frozen_until > self.simulation.now
+
+    def _set_frozen(self, is_frozen: bool) -> None:
+        for pool in self._pools:
+            pool.is_frozen = is_frozen
+
+    def stop(self) -> None:
+        """Ask it to stop in order."""
+        self.machinery.coordinator.request_stop()
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether a turn would find something to do at once."""
+        return not self.is_over and not self.is_frozen and self.machinery.loop.has_messages
+
+    @property
+    def next_moment(self) -> float:
+        """When a turn is due even if nothing happens."""
+        return self.frozen_until if self.is_frozen else self.machinery.coordinator.next_deadline()
+
+    def statuses(self) -> dict[str, Any]:
+        """Status of each shard, by id."""
+        return dict(self.machinery.coordinator._statuses())
+
+    @property
+    def reads(self) -> set[str]:
+        """Shards whose consumer has a processor or will have one."""
+        return {key for key, status in self.statuses().items() if status.state.value in ("PROCESSING", "INITIALIZING")}

@@ -1,0 +1,335 @@
+"""One history: a stream, a status table, a network, the processes in it, and the laws that watch them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from itertools import count
+from typing import Protocol
+from streamclient.core.events import AnswerCheckpoint, Command, Event, Report, Severity
+from streamclient.core.leases import LeaseWrite, WriteKind
+from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite, WorkerWriteKind
+from streamclient.model import CheckpointPosition, Lease, Shard
+from streamclient.testing.simulation.actors.consumer import PROMPT_SECONDS, Consumer, Request
+from streamclient.testing.simulation.actors.java.worker import JavaWorker
+from streamclient.testing.simulation.actors.process import PythonProcess
+from streamclient.testing.simulation.agenda import Agenda
+from streamclient.testing.simulation.dice import Dice
+from streamclient.testing.simulation.laws import Laws, make_laws
+from streamclient.testing.simulation.laws.progress import NothingIsLost
+from streamclient.testing.simulation.network import Network
+from streamclient.testing.simulation.plan import Plan
+from streamclient.testing.simulation.sink import Sink
+from streamclient.testing.simulation.stream import SimulatedStream, place_of
+from streamclient.testing.simulation.table import Actor, SimulatedTable
+from streamclient.testing.simulation.trace import Entry, Trace
+
+WALL_START_MICROS = 1_600_000_000_000_000
+"""What wall clocks show when a history begins."""
+
+MOST_RECORDS_AT_ONCE = 4
+"""One write to a shard leaves up to so many records less one."""
+
+
+class Observer(Protocol):
+    """Whoever watches a history while it happens."""
+
+    def noted(self, entry: Entry) -> None:
+        """Something happened outside the cores."""
+
+    def handled(self, now: float, label: str, event: Event, commands: Iterable[Command]) -> None:
+        """The core of the process ``label`` handled an event and answered with commands."""
+
+
+ANEW_DURATIONS = 4.0
+"""For so many lease durations after it, a row that was destroyed may be taken for what it was before: longer than any
+process is frozen."""
+
+QUIET_WRITES = frozenset({WriteKind.RENEW.value})
+"""Writes too many and too dull for the trace of a history."""
+
+
+class World:
+    """Everything there is in one history."""
+
+    def __init__(self, plan: Plan, observer: Observer | None = None) -> None:
+        self.plan, self.observer = plan, observer
+        self.config = plan.config()
+        self.agenda = Agenda()
+        self.trace = Trace(listener=None if observer is None else observer.noted)
+        self.injected: Counter[str] = Counter()
+        """What went wrong on purpose, by kind."""
+        self.counts: Counter[str] = Counter()
+        """What happened otherwise, by kind."""
+        self.dice = Dice.of(plan.seed, "world")
+        self.network = Network(self.agenda, plan, self.injected)
+        self.stream = SimulatedStream(Dice.of(plan.seed, "stream"))
+        self.table = SimulatedTable(self._row_changed, self._worker_row_changed)
+        self.workers: dict[str, PythonProcess | JavaWorker] = {}
+        """The last life of each worker, by name."""
+        self.everybody: list[PythonProcess | JavaWorker] = []
+        self.lives: Counter[str] = Counter()
+        self.ended: set[str] = set()
+        """Shards that were read to their ends."""
+        self.touched: set[str] = set()
+        """Shards whose rows somebody from outside changed: they may be read again."""
+        self.losses: set[str] = set()
+        """Shards of which a loss was reported."""
+        self.hangs: dict[str, float] = {}
+        """Until when the processor of a shard hangs."""
+        self.failing: dict[str, float] = {}
+        """Until when the processors of a shard raise."""
+        self.dragging: dict[str, tuple[float, float]] = {}
+        """Until when, and by what factor, the processors of a shard are slow."""
+        self.stale: tuple[float, float] = (0.0, 0.0)
+        """Until when, and by how much, lists of shards are old."""
+        self.contested: set[str] = set()
+        """Shards with consumers in several processes."""
+        self.patience_seconds = plan.duration_seconds * (1.0 - 2.0 * plan.drift) - 1e-6
+        self.is_writing = True
+        self.events = 0
+        """How many events the cores handled."""
+        self.asked: Counter[tuple[str, str, bool]] = Counter()
+        """How often each value of each lease was asked for, as ``Request.asked``."""
+        self._consumers: dict[str, list[Consumer]] = {}
+        self._requests: dict[int, Request] = {}
+        self._values = count(1)
+        self._dismissed_at: dict[str, float] = {}
+        """When a session of a worker was killed or removed last, by name."""
+        self._registered_at: dict[str, float] = {}
+        self._replaced_at: dict[Actor, float] = {}
+        """When another process registered under the name of a process."""
+        self._moved_at: dict[str, float] = {}
+        self._destroyed_at: dict[str, float] = {}
+        self._accepted_at: dict[tuple[Actor, str], float] = {}
+        self._started_at: dict[str, int] = {}
+        laws = make_laws(self)
+        self.deliveries = next(law for law in laws if isinstance(law, NothingIsLost))
+        self.laws = Laws(laws)
+        self.sink = Sink(self.laws, self.counts)
+        self.stream.open_first(plan.shards)
+        self._write_records()
+
+    # --- time and clocks ---------------------------------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        """True time."""
+        return self.agenda.now
+
+    def wall_micros(self) -> int:
+        """What the wall clocks of all machines show; they differ, but nothing compares them."""
+        return WALL_START_MICROS + int(self.agenda.now * 1_000_000)
+
+    def moment_of(self, wall_micros: int) -> float:
+        """The moment at which wall clocks showed a time."""
+        return (wall_micros - WALL_START_MICROS) / 1_000_000
+
+    # --- the stream --------------------------------------------------------------------------------------------
+
+    def listing(self) -> tuple[Shard, ...]:
+        """What DescribeStream answers now."""
+        until, age = self.stale
+        return self.stream.listing(self.now - age if self.now < until else self.now)
+
+    def _write_records(self) -> None:
+        if self.is_writing:
+            for name in self.stream.open_ids:
+                self.stream.write(name, self.dice.randrange(MOST_RECORDS_AT_ONCE), self.now)
+            self.agenda.after(self.plan.write_seconds * (0.5 + self.dice.random()), self._write_records)
+
+    def may_be_missing(self, record: int, number: int) -> bool:
+        """Whether a change need not reach the sink: skipped by a start at the latest, or expired and reported."""
+        for name, shard in self.stream.shards.items():
+            if shard.low <= record < shard.high and number in shard.numbers:
+                places = [p for p, n in enumerate(shard.numbers) if n == number and shard.keys[p] == record]
+                if places:
+                    is_known = name in self.losses or name in self.touched or name not in self._started_at
+                    return places[0] < self._started_at.get(name, 0) or (not shard.is_listed and is_known)
+        return False
+
+    # --- rows --------------------------------------------------------------------------------------------------
+
+    def rest_of(self, lease_key: str) -> float:
+        """For how long counter and owner of a row have not changed."""
+        return self.now - self._moved_at.get(lease_key, float("-inf"))
+
+    def is_bereft(self, process: PythonProcess, lease_key: str) -> bool:
+        """Whether the row of a lease was destroyed from outside since the process's last accepted write to it."""
+        destroyed_at = self._destroyed_at.get(lease_key)
+        return destroyed_at is not None and destroyed_at > self._accepted_at.get((process, lease_key), -1.0)
+
+    def has_begun_anew(self, lease_key: str) -> bool:
+        """Whether the row of a lease was destroyed from outside a short time ago.
+
+        Its counter began anew then, so that a worker which was frozen meanwhile may take the present row for the one
+        that it saw before: nobody can tell.
+        """
+        destroyed_at = self._destroyed_at.get(lease_key)
+        return destroyed_at is not None and self.now - destroyed_at < ANEW_DURATIONS * self.plan.duration_seconds
+
+    def destroyed(self, lease_key: str) -> None:
+        """Note that somebody from outside deletes or puts anew the row of a lease."""
+        self._destroyed_at[lease_key] = self.now
+        self.touched.add(lease_key)
+
+    def _row_changed(
+        self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
+    ) -> None:
+        key = (before or after).lease_key  # type: ignore[union-attr]  # one of them is there
+        self.counts[what if actor.is_python else f"{actor.kind} {what}"] += 1
+        if what not in QUIET_WRITES:
+            self.trace.note(self.now, actor.label, what, key, (before, after))
+        if what == WriteKind.CREATE.value and after is not None and before is None:
+            self._row_created(actor, after)
+        self.laws.row_changed(actor, what, before, after, write)
+        is_same = before is not None and after is not None
+        if not is_same or (before.counter, before.owner) != (after.counter, after.owner):  # type: ignore[union-attr]
+            self._moved_at[key] = self.now
+        self._accepted_at[actor, key] = self.now
+        if after is not None and after.is_finished:
+            self.ended.add(key)
+
+    def _worker_row_changed(
+        self, actor: Actor, write: WorkerWrite, before: WorkerRow | None, after: WorkerRow | None
+    ) -> None:
+        self.counts[write.kind.value] += 1
+        if write.kind is not WorkerWriteKind.BEAT:
+            self.trace.note(self.now, actor.label, write.kind.value, "", (before, after))
+        if write.kind in (WorkerWriteKind.KILL, WorkerWriteKind.REMOVE):
+            self._dismissed_at[write.worker_id] = self.now
+        if write.kind is WorkerWriteKind.REGISTER:
+            self._registered_at[write.worker_id] = self.now
+            for process in self.living():
+                if process is not actor and process.name == actor.name:
+                    self._replaced_at[process] = self.now
+        self.laws.worker_row_changed(actor, write, before, after)
+
+    def is_dismissed(self, row: Lease) -> bool:
+        """Whether no session of a lease's owner can rely on it, because one ended and none has taken the lease since.
+
+        What is handed to a worker whose session has ended was never its own; a request of an ended session that lands
+        late takes nothing.
+        """
+        present = self.table.workers.get(row.owner)
+        if row.owner not in self._dismissed_at:
+            return False
+        is_over = present is None or present.state is SessionState.KILLED
+        return is_over or row.is_handed_over or self._moved_at[row.lease_key] < self._registered_at[row.owner]
+
+    def was_replaced(self, process: Actor) -> bool:
+        """Whether another process has registered under its name."""
+        return process in self._replaced_at
+
+    def is_being_replaced(self, process: Actor) -> bool:
+        """Whether another process registered under its name so lately that it may not know yet."""
+        replaced_at = self._replaced_at.get(process)
+        return replaced_at is not None and self.now - replaced_at < self.plan.duration_seconds
+
+    def _row_created(self, actor: Actor, row: Lease) -> None:
+        """Where a shard starts for the first time, nothing before that place is asked for."""
+        key = row.lease_key
+        if key in self._started_at or row.checkpoint == CheckpointPosition.SHARD_END:
+            self._started_at.setdefault(key, 0)
+            return
+        place = self._started_at[key] = place_of(row.checkpoint)
+        self.sink.advance(key, 0, place)
+
+    # --- consumers ---------------------------------------------------------------------------------------------
+
+    def readers_of(self, lease_key: str) -> list[Consumer]:
+        """Consumers of a shard whose user code may run, in every process."""
+        return self._consumers.get(lease_key, [])
+
+    def consumer_started(self, consumer: Consumer) -> None:
+        """A worker of this package starts to read a shard."""
+        key = consumer.lease_key
+        self.counts["started"] += 1
+        self.trace.note(self.now, consumer.process.label, "starts to read", key, f"{consumer.checkpoint} {consumer!r}")
+        self.laws.consumer_started(consumer)
+        self._consumers.setdefault(key, []).append(consumer)
+        self._judge_contest(key)
+
+    def consumer_ended(self, consumer: Consumer) -> None:
+        """No user code of a consumer runs any more."""
+        key = consumer.lease_key
+        self.trace.note(self.now, consumer.process.label, "ends reading", key, consumer.identifier)
+        self._consumers[key].remove(consumer)
+        self._judge_contest(key)
+
+    def _judge_contest(self, key: str) -> None:
+        processes = {consumer.process for consumer in self._consumers[key]}
+        (self.contested.add if len(processes) > 1 else self.contested.discard)(key)
+
+    def is_failing(self, lease_key: str) -> bool:
+        """Whether the processor of a shard raises now."""
+        if self.failing.get(lease_key, 0.0) <= self.now:
+            return False
+        self.injected["processor raised"] += 1
+        return True
+
+    def drag(self, lease_key: str) -> float:
+        """By what factor the processor of a shard is slow."""
+        until, factor = self.dragging.get(lease_key, (0.0, 1.0))
+        return factor if self.now < until else 1.0
+
+    # --- checkpoints -------------------------------------------------------------------------------------------
+
+    def new_value(self, place: int) -> str:
+        """A position that nobody asked for before."""
+        return f"{place}:{next(self._values)}"
+
+    def register_request(self, request: Request) -> int:
+        """The number of a checkpoint request."""
+        number = next(self._values)
+        self._requests[number] = request
+        self.asked[request.asked] += 1
+        return number
+
+    def checkpoint_answered(self, process: PythonProcess, answer: AnswerCheckpoint) -> None:
+        """The core answers a request; user code goes on in a moment."""
+        request = self._requests.pop(answer.request_id)
+        key, outcome = request.consumer.lease_key, answer.outcome
+        self.counts[f"checkpoint {outcome.value}"] += 1
+        self.trace.note(self.now, process.label, outcome.value, key, request.value)
+        self.laws.checkpoint_answered(process, request, answer)
+        self.agenda.after(PROMPT_SECONDS, request.consumer.answered, request, outcome)
+
+    def reported(self, process: PythonProcess, report: Report) -> None:
+        """A worker reports something."""
+        self.counts[f"report {report.severity.value}"] += 1
+        if report.severity is not Severity.INFO:
+            self.trace.note(self.now, process.label, report.severity.value, report.lease_key, report.text)
+        self.laws.reported(process, report)
+
+    # --- workers -----------------------------------------------------------------------------------------------
+
+    def start_worker(self, name: str, *, java: bool = False) -> None:
+        """Start a worker, or its next life."""
+        self.lives[name] += 1
+        kind = JavaWorker if java else PythonProcess
+        worker = self.workers[name] = kind(self, name, self.lives[name])
+        self.everybody.append(worker)
+        self.trace.note(self.now, worker.label, "starts")
+        worker.start()
+
+    def living(self) -> list[PythonProcess]:
+        """Processes of this package that live, by name."""
+        found = [one for one in self.everybody if one.is_alive and isinstance(one, PythonProcess)]
+        return sorted(found, key=lambda process: (process.name, process.life))
+
+    def living_javas(self) -> list[JavaWorker]:
+        """Java workers that live, by name."""
+        found = [one for one in self.everybody if one.is_alive and isinstance(one, JavaWorker)]
+        return sorted(found, key=lambda worker: worker.name)
+
+    def newest(self, name: str) -> PythonProcess | None:
+        """The process of this package that was started last under a name."""
+        worker = self.workers.get(name)
+        return worker if isinstance(worker, PythonProcess) else None
+
+    def java_processed(self, lease_key: str, start: int, end: int) -> None:
+        """A Java worker processed records of a shard."""
+        self.counts["java batches"] += 1
+        self.deliveries.java_wrote(lease_key, start, end)
+        self.sink.advance(lease_key, start, end)

@@ -1,0 +1,275 @@
+"""Turns what happens in a worker into figures. Decisions know nothing of it.
+
+The coordinator shows every event with the commands that followed, and every second what all shards do; consumers and
+fetch threads tell the little that is no event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from attrs import frozen
+
+from streamclient.core import events
+from streamclient.core.events import CheckpointOutcome, Command, Event, Severity
+from streamclient.core.leases import LeaseWrite, WriteKind, WriteOutcome, was_applied
+from streamclient.core.tenancy import HeldLease
+from streamclient.interfaces import IMetrics
+from streamclient.metrics import table
+from streamclient.metrics.labelled import NO_METRICS
+from streamclient.metrics.requests import result_of
+from streamclient.model import ReasonKind, ShardStatus
+from streamclient.stream.api import RecordPage
+from streamclient.worker.gauges import Gauges
+
+SAMPLE_SECONDS = 1.0
+"""How often gauges are set. Looking at a shard takes some ten microseconds, so a thousand of them cost a hundredth of a
+core."""
+
+END_NOT_STORED = "end_not_stored"
+"""Counts as a failure although nothing was raised: the shard is read again."""
+
+MEANT_TO_WAIT = frozenset({ReasonKind.PARENTS, ReasonKind.PAUSED})
+"""A shard that nobody may read yet has no gap in its reading, whoever holds it."""
+
+
+@frozen
+class _Waiting:
+    """A checkpoint that was asked for."""
+
+    kind: str
+    since: float
+
+
+class Instruments:
+    """The figures of one worker on one stream. Owner thread, except ``measured``.
+
+    Args:
+        metrics: where they go, with the labels of the worker filled in; it never raises.
+        worker_identifier: to recognise what is handed to this worker.
+        held: held leases by key, as they are at each moment.
+        now: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        metrics: IMetrics,
+        worker_identifier: str,
+        held: Mapping[str, HeldLease],
+        now: Callable[[], float],
+    ) -> None:
+        self.is_on = metrics is not NO_METRICS
+        self._metrics = metrics
+        self._worker_identifier = worker_identifier
+        self._held = held
+        self._now = now
+        self._gauges = Gauges(metrics)
+        self._known: set[str] = set()
+        self._ending_writes: dict[str, LeaseWrite] = {}
+        self._checkpoints: dict[int, _Waiting] = {}
+        self._scan_asked_at: float | None = None
+        self._handed_at: dict[str, float] = {}
+
+    # --- what the coordinator shows --------------------------------------------------------------------------------
+
+    def handled(self, event: Event, commands: Sequence[Command], now: float) -> None:
+        """An event came, and these commands followed from it."""
+        if not self.is_on:
+            return
+        note = _NOTES.get(type(event))
+        if note is not None:
+            note(self, event, now)
+        for command in commands:
+            note = _NOTES.get(type(command))
+            if note is not None:
+                note(self, command, now)
+        self._note_moves(event, commands)
+
+    def sample(self, statuses: Mapping[str, ShardStatus], *, is_healthy: bool, ahead_bytes: int) -> None:
+        """What every held shard does at this moment."""
+        if self.is_on:
+            for key in [key for key in self._handed_at if key in statuses]:
+                if statuses[key].reason_kind in MEANT_TO_WAIT:
+                    del self._handed_at[key]
+            self._gauges.sample(statuses, is_healthy=is_healthy, ahead_bytes=ahead_bytes, now=self._now())
+
+    def close(self) -> None:
+        """The worker ends: checkpoints that still wait are answered as unknown, and it holds nothing any more."""
+        if self.is_on:
+            for request_id in list(self._checkpoints):
+                self._checkpoint_answered(events.AnswerCheckpoint(request_id, CheckpointOutcome.UNKNOWN), self._now())
+            self._gauges.close()
+
+    # --- what consumers tell ---------------------------------------------------------------------------------------
+
+    def user_code_ended(self, shard_id: str, call: str, started_at: float, error: BaseException | None) -> None:
+        """A call into user code returned or raised."""
+        self._metrics.observe(table.USER_CODE_SECONDS, self._now() - started_at, call=call)
+        if error is not None:
+            self._metrics.increment(table.USER_CODE_FAILURES, call=call)
+        if call == "process_records":
+            self._metrics.increment(table.BATCHES, outcome="accepted" if error is None else "failed")
+            self._reads_again(shard_id, started_at)
+
+    def accepted(self, shard_id: str, records: int) -> None:
+        """User code accepted records."""
+        self._counts_of(shard_id)
+        self._metrics.increment(table.RECORDS_PROCESSED, records, shard=shard_id)
+
+    def page_done(self, shard_id: str, size_bytes: int) -> None:
+        """Every record of a page was accepted or parked."""
+        self._counts_of(shard_id)
+        self._metrics.increment(table.RECORDS_SIZE_BYTES, size_bytes, shard=shard_id)
+
+    def caught_up(self, shard_id: str) -> None:
+        """A read found nothing to deliver."""
+        self._reads_again(shard_id, self._now())
+
+    def redelivered(self) -> None:
+        """Records are handed to the same processor again."""
+        self._metrics.increment(table.REDELIVERIES)
+
+    def parked(self, records: int) -> None:
+        """Records are in the parking store."""
+        self._metrics.increment(table.RECORDS_PARKED, records)
+
+    def restarted(self) -> None:
+        """A new processor replaces another one."""
+        self._metrics.increment(table.RESTARTS)
+
+    def end_not_stored(self) -> None:
+        """The processor let a shard end without storing that."""
+        self._metrics.increment(table.USER_CODE_FAILURES, call=END_NOT_STORED)
+
+    # --- any thread ------------------------------------------------------------------------------------------------
+
+    def measured(self, read: Callable[[], RecordPage]) -> RecordPage:
+        """The page of a read, which is counted and timed; raises what it raises."""
+        started_at = self._now()
+        try:
+            page = read()
+        except Exception as error:
+            self._metrics.increment(table.READS, result=result_of(error))
+            raise
+        finally:
+            self._metrics.observe(table.READ_SECONDS, self._now() - started_at)
+        self._metrics.increment(table.READS, result="records" if page.records else "empty")
+        return page
+
+    def _counts_of(self, shard_id: str) -> None:
+        if self.is_on:
+            self._gauges.counts_of(shard_id)
+
+    # --- events and commands -----------------------------------------------------------------------------------------
+
+    def _scan_asked(self, command: events.ReadRows, now: float) -> None:
+        self._scan_asked_at = now
+
+    def _scanned(self, event: events.RowsRead, now: float) -> None:
+        if self._scan_asked_at is not None:
+            self._metrics.observe(table.SCAN_SECONDS, now - self._scan_asked_at)
+            self._scan_asked_at = None
+        ours = {
+            row.lease_key
+            for row in event.rows
+            if row.owner == self._worker_identifier and row.is_handed_over and not row.is_finished
+        }
+        kept = {key: at for key, at in self._handed_at.items() if key in ours or key in self._known}
+        self._handed_at = {key: now for key in ours if key not in self._known} | kept
+
+    def _write_sent(self, command: events.WriteLease, now: float) -> None:
+        if command.write.kind in (WriteKind.TRANSFER, WriteKind.DELETE):
+            self._ending_writes[command.write.lease_key] = command.write
+
+    def _write_answered(self, event: events.WriteAnswered, now: float) -> None:
+        kind = event.write.kind.value.replace(" ", "_")
+        self._metrics.increment(table.LEASE_WRITES, kind=kind, outcome=event.outcome.value)
+
+    def _session_write_answered(self, event: events.WorkerWriteAnswered, now: float) -> None:
+        self._metrics.increment(table.SESSION_WRITES, kind=event.write.kind.value, outcome=event.outcome.value)
+
+    def _wakes_sent(self, event: events.WakesSent, now: float) -> None:
+        self._metrics.increment(table.WAKES, len(event.names))
+
+    def _checkpoint_asked(self, event: events.CheckpointRequested, now: float) -> None:
+        self._checkpoints[event.request_id] = _Waiting("checkpoint" if event.pending is None else "prepare", now)
+
+    def _checkpoint_answered(self, command: events.AnswerCheckpoint, now: float) -> None:
+        waiting = self._checkpoints.pop(command.request_id, None)
+        if waiting is not None:
+            self._metrics.observe(table.CHECKPOINT_SECONDS, now - waiting.since)
+            self._metrics.increment(table.CHECKPOINTS, kind=waiting.kind, outcome=command.outcome.value)
+
+    def _epoch_drawn(self, event: events.EpochDrawn, now: float) -> None:
+        self._metrics.increment(table.EPOCH_DRAWS, outcome="drawn")
+
+    def _epoch_undrawn(self, event: events.EpochUndrawn, now: float) -> None:
+        self._metrics.increment(table.EPOCH_DRAWS, outcome="failed")
+
+    def _stalled(self, event: events.ConsumerStalled, now: float) -> None:
+        self._metrics.increment(table.STALLS)
+
+    # --- leases that come and go -------------------------------------------------------------------------------------
+
+    def _note_moves(self, event: Event, commands: Sequence[Command]) -> None:
+        """A lease comes and goes only by events and commands that name it."""
+        for key in {_key_of(fact) for fact in (event, *commands)} - {""}:
+            is_held = key in self._held
+            if is_held and key not in self._known:
+                self._known.add(key)
+                self._metrics.increment(table.LEASE_MOVES, move="taken")
+            elif not is_held and key in self._known:
+                self._known.discard(key)
+                self._handed_at.pop(key, None)
+                self._metrics.increment(table.LEASE_MOVES, move=self._way_out(key, event, commands))
+
+    def _way_out(self, key: str, event: Event, commands: Sequence[Command]) -> str:
+        sent = self._ending_writes.pop(key, None)
+        if sent is not None and _is_done(sent, event):
+            if sent.kind is WriteKind.DELETE:
+                return "deleted"
+            return "given" if sent.seen.is_finished else "handed_over"
+        reports = [command for command in commands if isinstance(command, events.Report) and command.lease_key == key]
+        is_expected = bool(reports) and all(report.severity is Severity.INFO for report in reports)
+        return "left" if is_expected else "lost"
+
+    def _reads_again(self, shard_id: str, at: float) -> None:
+        handed_at = self._handed_at.pop(shard_id, None)
+        if handed_at is not None:
+            self._metrics.observe(table.HAND_OVER_GAP_SECONDS, max(0.0, at - handed_at))
+
+
+_NOTES: Mapping[type, Callable[[Instruments, Any, float], None]] = {
+    events.ReadRows: Instruments._scan_asked,
+    events.RowsRead: Instruments._scanned,
+    events.WriteLease: Instruments._write_sent,
+    events.WriteAnswered: Instruments._write_answered,
+    events.WorkerWriteAnswered: Instruments._session_write_answered,
+    events.WakesSent: Instruments._wakes_sent,
+    events.CheckpointRequested: Instruments._checkpoint_asked,
+    events.AnswerCheckpoint: Instruments._checkpoint_answered,
+    events.EpochDrawn: Instruments._epoch_drawn,
+    events.EpochUndrawn: Instruments._epoch_undrawn,
+    events.ConsumerStalled: Instruments._stalled,
+}
+
+
+def _key_of(fact: Event | Command) -> str:
+    """The lease that an event or command is about; empty for those about all or none."""
+    match fact:
+        case events.WriteAnswered(write) | events.WriteLease(write):
+            return write.lease_key
+        case events.StartConsumer(shard_info):
+            return shard_info.shard_id
+    return getattr(fact, "lease_key", None) or ""
+
+
+def _is_done(sent: LeaseWrite, event: Event) -> bool:
+    """Whether the event says that the write was applied."""
+    match event:
+        case events.WriteAnswered(write, outcome):
+            return write == sent and outcome is WriteOutcome.ACCEPTED
+        case events.RowReadBack(_, row):
+            return was_applied(row, sent)
+    return False

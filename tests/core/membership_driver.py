@@ -1,0 +1,154 @@
+"""One ``Holdings`` with a session, driven over dicts of lease rows and worker rows, by steps or by its own clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import count
+from random import Random
+from typing import Any
+
+from holdings_driver import STREAM_ID, Driver
+
+from streamclient.config import ClientConfig
+from streamclient.core import events, membership
+from streamclient.core.holdings import Holdings
+from streamclient.core.leases import WriteOutcome
+from streamclient.core.membership import WorkerRow, WorkerWrite
+from streamclient.model import InitialPosition, Lease, Shard
+
+STEP_SECONDS = 0.05
+"""After each deadline a little more time passes, as it does between a question and its answer."""
+
+
+def session(name: str, beat: int = 1, **fields: Any) -> WorkerRow:
+    values: dict[str, Any] = {"nonce": f"{name}-1", **fields}
+    return WorkerRow(name, STREAM_ID, beat=beat, **values)
+
+
+class FleetDriver(Driver):
+    """As ``Driver``; other workers beat with every step of ``run``, unless they are in ``silent``."""
+
+    def __init__(self, *rows: Lease, workers: Iterable[str | WorkerRow] = (), name: str = "me", **config: Any) -> None:
+        super().__init__(*rows, name=name)
+        self.config = ClientConfig(**config)
+        numbers = count(1)
+        self.holdings = Holdings(
+            name,
+            STREAM_ID,
+            self.config,
+            InitialPosition.oldest(),
+            Random(0),
+            new_identifier=lambda: f"t{next(numbers)}",
+            wall_start_micros=777,
+            has_worker_rows=True,
+        )
+        found = [session(each) if isinstance(each, str) else each for each in workers]
+        self.workers = {each.worker_id: each for each in found}
+        self.silent: set[str] = set()
+        self.shards: tuple[Shard, ...] = ()
+        self.woken: list[str] = []
+        self.scans: list[float] = []
+        self.reads: list[tuple[str, ...]] = []
+        self.answers_worker: Callable[[WorkerWrite], WriteOutcome] = self.land_worker
+        self.owed: list[events.Command] = []
+        """Commands that were neither carried out nor answered yet."""
+
+    def send(self, event: events.Event) -> list[events.Command]:
+        commands = super().send(event)
+        self.owed += [command for command in commands if isinstance(command, events.ReadSignals | events.ReadRows)]
+        return commands
+
+    def land_worker(self, write: WorkerWrite) -> WriteOutcome:
+        stored = self.workers.get(write.worker_id)
+        if not membership.permits(stored, write):
+            return WriteOutcome.REFUSED
+        after = membership.apply_write(stored, write)
+        self.workers.pop(write.worker_id, None)
+        if after is not None:
+            self.workers[write.worker_id] = after
+        return WriteOutcome.ACCEPTED
+
+    def kill(self, name: str) -> None:
+        self.land_worker(membership.kill(self.workers[name]))
+
+    def others_beat(self) -> None:
+        for name, each in list(self.workers.items()):
+            if name != "me" and name not in self.silent and each.is_live:
+                self.land_worker(membership.beat(each))
+
+    def settle(self, commands: Iterable[events.Command], *, draws: bool = True) -> list[events.Command]:
+        pending, done = list(commands), []
+        while pending:
+            command = pending.pop(0)
+            done.append(command)
+            pending += self.carry_out(command, draws=draws)
+        return done
+
+    def carry_out(self, command: events.Command, *, draws: bool = True) -> list[events.Command]:
+        match command:
+            case events.WriteLease(write):
+                return self.answer(write)
+            case events.ReadRow(key):
+                return self.read_back(key)
+            case events.DrawEpoch(key) if draws:
+                return self.draw(key)
+            case events.ReadRows():
+                self.scans.append(self.now)
+                rows = tuple(self.table[key] for key in sorted(self.table))
+                return self.send(events.RowsRead(rows, workers=tuple(self.workers[n] for n in sorted(self.workers))))
+            case events.ListShards():
+                return self.send(events.ShardsListed(self.shards))
+        return self.carry_out_for_workers(command)
+
+    def carry_out_for_workers(self, command: events.Command) -> list[events.Command]:
+        match command:
+            case events.ReadSignals(names):
+                self.reads.append(names)
+                found = tuple(self.workers[name] for name in names if name in self.workers)
+                return self.send(events.SignalsRead(names, found))
+            case events.WriteWorker(write):
+                return self.send(events.WorkerWriteAnswered(write, self.answers_worker(write), self.now))
+            case events.WakeWorkers(names):
+                self.woken += names
+                return self.send(events.WakesSent(names))
+        return []
+
+    def start(self) -> list[events.Command]:
+        """Register and scan."""
+        return self.settle(self.send(events.TakeDue()))
+
+    def settle_until_take(self) -> list[events.Command]:
+        """As ``start``, but no lease write is carried out: they are returned."""
+        pending, left = list(self.send(events.TakeDue())), []
+        while pending:
+            command = pending.pop(0)
+            if isinstance(command, events.WriteLease):
+                left.append(command)
+            else:
+                pending += self.carry_out(command)
+        return left
+
+    def run(self, seconds: float, *, ticks: bool = True) -> list[events.Command]:
+        """Let time pass: own deadlines, and heartbeats, takes and listings at their intervals; all is carried out."""
+        end, done = self.now + seconds, []
+        due = {
+            events.RenewDue(): self.config.renewer_interval_millis / 1_000,
+            events.TakeDue(): self.config.taker_interval_millis / 1_000,
+            events.SyncDue(): self.config.sync_shard_interval_millis / 1_000,
+        }
+        times = dict.fromkeys(due, self.now) if ticks else {}
+        while True:
+            deadline = self.holdings.next_deadline(self.now)
+            moment = min([*times.values(), end if deadline is None else deadline])
+            if moment >= end:
+                break
+            self.now = max(self.now, moment)
+            self.others_beat()
+            for event, at in times.items():
+                if at <= self.now:
+                    times[event] = at + due[event]
+                    done += self.settle(self.send(event))
+            done += self.settle(self.send(events.Tick()))
+            self.now += STEP_SECONDS
+        self.now = end
+        return done

@@ -1,0 +1,243 @@
+"""From a failed page to the record at fault: what is delivered, in which order, and how often."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamclient.config import FailurePolicy
+from streamclient.core.failures import PagePlan, ParkedShare, Verdict, retry_pause_millis, verdict
+from streamclient.errors import ConfigurationError
+from streamclient.model import OnFailure
+from streamclient.parking import MemoryParkingStore
+
+STORE = MemoryParkingStore()
+
+
+def parking(retries: int = 0, **settings_: object) -> FailurePolicy:
+    return FailurePolicy(retries=retries, then=OnFailure.PARK, parking=STORE, **settings_)  # type: ignore[arg-type]
+
+
+class Run:
+    """Takes a page through the plan, as the consumer does, with a processor that fails as it is told."""
+
+    def __init__(self, size: int, policy: FailurePolicy, fails: Callable[[tuple[int, ...]], bool]) -> None:
+        self.calls: list[tuple[int, ...]] = []
+        self.dealt_with: list[int] = []
+        self.parked: dict[int, int] = {}
+        self.end: Verdict | None = None
+        plan = PagePlan.of(range(size))
+        while not plan.is_done and self.end is None:
+            span = plan.next
+            self.calls.append(span.indices)
+            if not fails(span.indices):
+                self.dealt_with += span.indices
+                plan = plan.accepted()
+                continue
+            plan = plan.failed()
+            following = verdict(plan.next, policy, plan.next.tries <= policy.retries)
+            if following is Verdict.CUT:
+                plan = plan.cut()
+            elif following is Verdict.PARK:
+                self.dealt_with += plan.next.indices
+                self.parked.update(dict.fromkeys(plan.next.indices, plan.next.attempts))
+                plan = plan.without(plan.next.indices)
+            elif following is not Verdict.RETRY:
+                self.end = following
+
+
+def bad(*indices: int) -> Callable[[tuple[int, ...]], bool]:
+    return lambda batch: any(index in batch for index in indices)
+
+
+def test_a_good_page_is_one_call() -> None:
+    run = Run(100, parking(3), bad())
+
+    assert run.calls == [tuple(range(100))]
+    assert run.parked == {}
+
+
+def test_one_bad_record_of_eight_is_found_by_halves() -> None:
+    """The page, then its halves; the half behind one that passed must hold it, so it is cut without being tried."""
+    run = Run(8, parking(), bad(6))
+
+    assert run.calls == [tuple(range(8)), (0, 1, 2, 3), (4, 5), (6,), (7,)]
+    assert run.parked == {6: 2}
+
+
+def test_the_page_and_the_single_record_are_retried_and_nothing_between() -> None:
+    run = Run(4, parking(2), bad(0))
+
+    assert run.calls == [(0, 1, 2, 3)] * 3 + [(0, 1)] + [(0,)] * 3 + [(1,), (2, 3)]
+    assert run.parked == {0: 7}
+
+
+def test_a_single_record_is_not_retried_twice_over() -> None:
+    run = Run(1, parking(3), bad(0))
+
+    assert run.calls == [(0,)] * 4
+
+
+def test_without_bisection_the_whole_page_is_decided_about() -> None:
+    assert Run(5, parking(1, bisect=False), bad(3)).parked == dict.fromkeys(range(5), 2)
+
+
+def test_a_restart_never_cuts() -> None:
+    """No part of the page would be kept."""
+    run = Run(5, FailurePolicy(retries=1), bad(3))
+
+    assert run.calls == [tuple(range(5))] * 2
+    assert run.end is Verdict.RESTART
+
+
+def test_stopping_names_the_record_and_delivers_what_comes_before() -> None:
+    run = Run(8, FailurePolicy(retries=0, then=OnFailure.STOP_SHARD), bad(5))
+
+    assert run.end is Verdict.STOP
+    assert run.dealt_with == [0, 1, 2, 3, 4]
+    assert run.calls[-1] == (5,)
+
+
+def test_an_empty_batch_can_only_be_decided_about() -> None:
+    assert Run(0, parking(), lambda batch: True).calls == [()]
+    assert Run(0, FailurePolicy(retries=1), lambda batch: True).end is Verdict.RESTART
+
+
+def test_a_failure_that_only_whole_pages_have_parks_nothing() -> None:
+    """Such as a transaction that is too large."""
+    run = Run(64, parking(), lambda batch: len(batch) > 16)
+
+    assert run.parked == {}
+    assert run.dealt_with == list(range(64))
+
+
+def test_an_outage_that_ends_in_the_middle_parks_only_what_it_hit() -> None:
+    calls = iter(range(1_000))
+    run = Run(16, parking(), lambda batch: next(calls) < 4)
+
+    assert run.parked == {}
+    assert run.dealt_with == list(range(16))
+
+
+@given(
+    st.integers(1, 200),
+    st.integers(0, 3),
+    st.booleans(),
+    st.randoms(use_true_random=False),
+    st.floats(0, 0.7),
+)
+def test_every_record_is_dealt_with_once_and_in_order(
+    size: int, retries: int, bisect: bool, dice: object, share: float
+) -> None:
+    """Whatever fails, also without any pattern: accepted or parked, once, in the order of the page."""
+    run = Run(size, parking(retries, bisect=bisect), lambda batch: dice.random() < share)  # type: ignore[attr-defined]
+
+    assert run.dealt_with == list(range(size))
+
+
+@given(st.integers(1, 5_000), st.integers(0, 4), st.data())
+def test_one_bad_record_costs_few_calls(size: int, retries: int, data: st.DataObject) -> None:
+    """At most two calls per halving, and the retries of the page and of the record."""
+    run = Run(size, parking(retries), bad(data.draw(st.integers(0, size - 1))))
+    halvings = math.ceil(math.log2(size))
+
+    assert len(run.calls) <= 1 + 2 * halvings + 2 * retries
+    assert len(run.parked) == 1
+
+
+@given(st.integers(1, 2_000), st.sets(st.integers(0, 1_999), max_size=8))
+def test_some_bad_records_cost_as_much_each(size: int, indices: set[int]) -> None:
+    wrong = {index for index in indices if index < size}
+    run = Run(size, parking(), bad(*wrong))
+    halvings = math.ceil(math.log2(size))
+
+    assert set(run.parked) == wrong
+    assert len(run.calls) <= 1 + len(wrong) * (2 * halvings + 1)
+
+
+@given(st.integers(1, 300), st.sets(st.integers(0, 299), max_size=5))
+def test_only_a_record_that_failed_alone_is_parked(size: int, indices: set[int]) -> None:
+    run = Run(size, parking(1), bad(*indices))
+
+    for index in run.parked:
+        assert run.calls.count((index,)) == 2
+
+
+@given(st.integers(1, 100), st.sets(st.integers(0, 99)), st.integers(0, 6))
+def test_taking_records_out_keeps_the_rest_in_order(size: int, taken: set[int], cuts: int) -> None:
+    """As for later records of a parked key, wherever the page has been cut so far."""
+    plan = PagePlan.of(range(size))
+    for _ in range(cuts):
+        if len(plan.next.indices) > 1:
+            plan = plan.failed().cut()
+
+    assert plan.without(taken).indices == tuple(index for index in range(size) if index not in taken)
+
+
+def test_pauses_double_up_to_the_longest() -> None:
+    policy = FailurePolicy(retries=5, first_pause_millis=100, longest_pause_millis=500)
+    plan = PagePlan.of(range(3))
+    pauses = []
+    for _ in range(4):
+        plan = plan.failed()
+        pauses.append(retry_pause_millis(plan.next, policy))
+
+    assert pauses == [100, 200, 400, 500]
+
+
+# --- share ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_share_is_taken_of_the_latest_records() -> None:
+    share = ParkedShare(parking(most_parked_share=0.1, share_window_records=20))
+    share.parked(2)
+    assert (share.allows(0), share.allows(1), share.count) == (True, False, 2)
+    share.accepted(18)
+    assert share.allows(1) is False
+    share.accepted(1)
+    assert (share.allows(1), share.allows(2)) == (True, False)
+    share.accepted(1)
+    assert (share.allows(2), share.count) == (True, 0)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 30)), max_size=60))
+def test_no_window_ever_holds_more_than_the_share(steps: list[tuple[bool, int]]) -> None:
+    policy = parking(most_parked_share=0.2, share_window_records=50)
+    share, history = ParkedShare(policy), list[bool]()
+    for is_parked, count in steps:
+        if is_parked and share.allows(count):
+            share.parked(count)
+        elif not is_parked:
+            share.accepted(count)
+        else:
+            continue
+        history += [is_parked] * count
+        assert share.count == sum(history[-50:])
+
+    assert all(sum(history[start : start + 50]) <= 10 for start in range(len(history)))
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings_", "message"),
+    [
+        ({"then": OnFailure.PARK}, "PARK needs an IParkingStore"),
+        ({"parking": STORE}, "then=RESTART does not go with parking=<MemoryParkingStore, 0 parked>"),
+        ({"then": "PARK"}, "then must be an OnFailure, not 'PARK'"),
+        ({"then": OnFailure.PARK, "parking": "directory"}, "parking must be an IParkingStore or None, not 'directory'"),
+        ({"retries": -1}, "retries must be a whole number of at least 0, not -1"),
+        ({"most_parked_share": 0}, "most_parked_share must be a number above 0 and up to 1, not 0"),
+        ({"most_parked_share": 0.01, "share_window_records": 50}, "less than one record"),
+        ({"first_pause_millis": 10, "longest_pause_millis": 5}, "longest_pause_millis=5 must not be below"),
+    ],
+)
+def test_a_policy_that_cannot_work_is_refused(settings_: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        FailurePolicy(**settings_)  # type: ignore[arg-type]

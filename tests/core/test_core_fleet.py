@@ -1,0 +1,320 @@
+"""What one worker does of the assignment: what it takes, asks for, hands on, and whom it wakes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from attrs import evolve
+from holdings_driver import only, row, writes
+from hypothesis import given
+from hypothesis import strategies as st
+from membership_driver import FleetDriver
+
+from streamclient.core import events, leases
+from streamclient.core.fleet import Fleet, FleetPlan, plan_part
+from streamclient.core.leases import WriteKind
+from streamclient.core.view import LeaseView
+from streamclient.model import BalanceBy, Lease, Progress
+
+DURATION = 20.0
+
+
+def view_of(*rows: Lease, still: Iterable[str] = (), killed: Iterable[str] = ()) -> LeaseView:
+    """Rows seen at 100; those in ``still`` have not moved for longer than the lease duration since."""
+    view = LeaseView("me", DURATION)
+    view.observe(rows, 50.0, 50.0)
+    unmoved = set(still)
+    view.observe(
+        [each if each.lease_key in unmoved else evolve(each, counter=each.counter + 1) for each in rows], 100.0, 100.0
+    )
+    view.note_killed(killed, 100.0, 100.0)
+    return view
+
+
+def plan(*rows: Lease, staying: Iterable[str] = ("a", "b", "me"), **fields: Any) -> FleetPlan:
+    still, killed = fields.pop("still", ()), fields.pop("killed", ())
+    values: dict[str, Any] = {"held": (), "pending": {}, "busy": (), "declined": (), "now": 100.0, **fields}
+    return plan_part(
+        Fleet(worker_id="me", view=view_of(*rows, still=still, killed=killed), staying=sorted(staying), **values)
+    )
+
+
+def keys(rows: Iterable[Lease]) -> list[str]:
+    return [each.lease_key for each in rows]
+
+
+def moves(plan_: FleetPlan, kind: str) -> dict[str, str]:
+    return {move.row.lease_key: move.receiver for move in getattr(plan_, kind)}
+
+
+def test_each_worker_asks_for_its_share_in_one_pass_and_knows_who_else_lacks_one() -> None:
+    made = plan(*(row(f"s{number}", "a", 5) for number in range(9)))
+
+    assert len(made.marks) == 3
+    assert set(moves(made, "marks").values()) == {"me"}
+    assert made.others == ("b",)
+    assert (made.takes, made.passes, made.gifts) == ((), (), ())
+
+
+def test_finished_leases_are_asked_for_like_others() -> None:
+    made = plan(*(row(f"s{number}", "a", 5, checkpoint="SHARD_END") for number in range(3)))
+
+    assert len(made.marks) == 1
+
+
+def free_leases(now: float) -> FleetPlan:
+    """Six free leases that were seen at 100."""
+    view = LeaseView("me", DURATION)
+    view.observe([row(f"s{number}") for number in range(6)], 100.0, 100.0)
+    names = ["a", "b", "me"]
+    return plan_part(
+        Fleet(worker_id="me", view=view, now=now, staying=names, held=(), pending={}, busy=(), declined=())
+    )
+
+
+def test_only_the_own_share_of_free_leases_is_taken() -> None:
+    made = free_leases(now=120.0)
+
+    assert len(made.takes) == 2
+    assert made.others == ("a", "b")
+
+
+def test_what_others_leave_for_a_lease_duration_is_taken_by_whoever_sees_that() -> None:
+    """They may be unable to scan, or to take."""
+    assert len(free_leases(now=120.1).takes) == 6
+
+
+def test_a_released_lease_is_left_to_whom_it_is_assigned_when_it_expires() -> None:
+    view = view_of(row("s1", "a", 5), row("s2", "me", 5))
+    view.observe([row("s1", "", 7), row("s2", "me", 7)], 105.0, 105.0)
+    names = ["a", "me"]
+    fleet = Fleet(worker_id="me", view=view, now=126.0, staying=names, held=["s2"], pending={}, busy=(), declined=())
+
+    assert plan_part(fleet).others == ("a",)
+
+
+def test_leases_of_a_killed_session_are_free() -> None:
+    made = plan(row("s1", "dead", 5), row("s2", "a", 5), row("s3", "b", 5), killed=["dead"])
+
+    assert keys(made.takes) == ["s1"]
+
+
+def test_leases_of_a_worker_that_is_leaving_are_left_to_it() -> None:
+    made = plan(row("s1", "leaving", 5), row("s2", "a", 5), row("s3", "b", 5))
+
+    assert made == FleetPlan()
+
+
+def test_a_row_in_transit_is_left_alone() -> None:
+    made = plan(row("s1", "a", 5, stealer="b"), row("s2", "a", 5), row("s3", "a", 5))
+
+    assert moves(made, "marks") in ({"s2": "me"}, {"s3": "me"})
+
+
+def test_a_mark_of_a_worker_that_is_gone_counts_for_the_owner_who_erases_it() -> None:
+    made = plan(row("s1", "a", 5, stealer="gone"), staying=["a", "me"])
+
+    assert made.marks == ()
+
+
+def test_what_was_handed_to_this_worker_is_taken_even_if_it_is_too_much() -> None:
+    rows = [row(f"s{number}", "me", 5, stealer="me") for number in range(2)]
+    made = plan(*rows, staying=["me"])
+
+    assert keys(made.takes) == ["s0", "s1"]
+
+
+def test_a_former_life_leaves_leases_that_are_taken_or_handed_on() -> None:
+    made = plan(*(row(f"s{number}", "me", 5) for number in range(3)))
+
+    assert len(made.takes) == 1
+    assert set(moves(made, "passes").values()) == {"a", "b"}
+
+
+def test_what_stands_still_is_assigned_by_whoever_saw_it() -> None:
+    """Others may have looked later, and would wait."""
+    rows = [row("s1", "a", 5), row("s2", "b", 5), row("s3", "me", 5), row("s4", "me", 5)]
+    made = plan(*rows, held=["s3", "s4"], still=["s1"])
+
+    assert moves(made, "passes") | dict.fromkeys(keys(made.takes), "me") == {"s1": "me"}
+
+
+def test_whoever_let_a_lease_stand_still_gets_it_back_only_if_nobody_else_is_there() -> None:
+    made = plan(row("s1", "a", 5), row("s2", "a", 5), still=["s1"], staying=["a", "me"])
+    assert keys(made.takes) == ["s1"]
+    alone = plan(row("s1", "a", 5), still=["s1"], staying=["a"])
+    assert moves(alone, "passes") == {"s1": "a"}
+
+
+def test_a_lease_that_was_handed_over_and_not_picked_up_goes_to_somebody_else() -> None:
+    made = plan(row("s1", "a", 5, stealer="a"), row("s2", "a", 5), still=["s1"], staying=["a", "me"])
+
+    assert keys(made.takes) == ["s1"]
+
+
+def test_whoever_does_not_pick_up_what_was_handed_over_is_woken() -> None:
+    made = plan(row("s1", "a", 5, stealer="a"), row("s2", "b", 5), row("s3", "me", 5), held=["s3"])
+
+    assert made.others == ("a",)
+
+
+def test_what_this_worker_declines_is_handed_to_another_one() -> None:
+    rows = [row("s1", "me", 5, stealer="me"), row("s2", "a", 5), row("s3", "b", 5), row("s4", "b", 5)]
+    made = plan(*rows, declined=["s1"])
+    assert moves(made, "passes") == {"s1": "a"}
+    alone = plan(rows[0], declined=["s1"], staying=["me"])
+    assert alone == FleetPlan()
+
+
+def test_what_is_busy_is_not_touched() -> None:
+    made = plan(row("s1", "me", 5), row("s2", "a", 5), row("s3", "a", 5), busy=["s1"], staying=["a", "me"])
+
+    assert made == FleetPlan()
+
+
+def test_a_lease_that_lost_its_owner_is_looked_at_again_when_it_expires() -> None:
+    view = view_of(row("s1", "a", 5), row("s2", "me", 5))
+    view.observe([row("s1", "", 0), row("s2", "me", 7)], 105.0, 105.0)
+    fleet = Fleet(worker_id="me", view=view, now=105.0, staying=["me"], held=["s2"], pending={}, busy=(), declined=())
+
+    assert plan_part(fleet).look_again_at == 125.0
+
+
+def test_a_worker_that_may_not_ask_takes_only_what_is_free() -> None:
+    rows = [row(f"s{number}", "a", 5) for number in range(8)] + [row("s9", "dead", 5)]
+    made = plan(*rows, may_mark=False, killed=["dead"], staying=["a", "me"])
+
+    assert (keys(made.takes), made.marks, made.others) == (["s9"], (), ())
+
+
+def test_the_worker_that_evens_out_loads_asks_for_others_too_and_gives_of_its_own() -> None:
+    rows = [row(f"a{number}", "a", 5) for number in range(4)] + [row(f"m{number}", "me", 5) for number in range(4)]
+    rates = {each.lease_key: 10.0 for each in rows}
+    made = plan(*rows, held=keys(rows[4:]), balance_by=BalanceBy.BYTES, rates=rates)
+
+    assert set(moves(made, "marks").values()) == {"b"}
+    assert set(moves(made, "gifts").values()) == {"b"}
+    assert 2 <= len(made.marks) + len(made.gifts) <= 3
+    others = plan(*rows, held=keys(rows[4:]), balance_by=BalanceBy.BYTES)
+    assert others == FleetPlan()
+
+
+WORKERS = ("a", "b", "me")
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> list[Lease]:
+    kinds = draw(
+        st.lists(st.tuples(st.sampled_from(["", "dead", *WORKERS]), st.sampled_from(["", *WORKERS]), st.booleans()))
+    )
+    return [
+        row(f"s{number:02}", owner, 5, stealer=stealer if owner else "", checkpoint="SHARD_END" if is_done else "i1")
+        for number, (owner, stealer, is_done) in enumerate(kinds)
+    ]
+
+
+@given(tables())
+def test_whatever_the_rows_say_the_parts_of_all_workers_are_disjoint_and_come_to_an_end(rows: list[Lease]) -> None:
+    """Everybody plans from the same rows and acts; after a few rounds nobody has anything to do, in even shares."""
+    table = {each.lease_key: each for each in rows}
+    for _ in range(6):
+        parts = {name: _part(name, table) for name in WORKERS}
+        taken = [key for part in parts.values() for key in (*keys(part.takes), *moves(part, "passes"))]
+        assert len(taken) == len(set(taken))
+        for name, part in parts.items():
+            _act(name, part, table)
+    assert {name: _part(name, table) for name in WORKERS} == dict.fromkeys(WORKERS, FleetPlan())
+    counts = [sum(each.owner == name for each in table.values()) for name in WORKERS]
+    assert max(counts) - min(counts) <= 1
+
+
+def _part(name: str, table: Mapping[str, Lease]) -> FleetPlan:
+    view = LeaseView(name, DURATION)
+    view.observe(list(table.values()), 100.0, 100.0)
+    view.note_killed(["dead"], 100.0, 100.0)
+    held = [key for key, each in table.items() if each.owner == name and not each.is_handed_over]
+    return plan_part(
+        Fleet(worker_id=name, view=view, now=100.0, staying=WORKERS, held=held, pending={}, busy=(), declined=())
+    )
+
+
+def _act(name: str, part: FleetPlan, table: dict[str, Lease]) -> None:
+    changes = [leases.take(each, name) for each in part.takes]
+    changes += [leases.transfer(move.row, move.receiver) for move in part.passes]
+    changes += [leases.steal(move.row, move.receiver) for move in part.marks]
+    changes += [leases.transfer(each, each.stealer) for each in table.values() if each.owner == name and each.is_marked]
+    for change in changes:
+        if leases.permits(table[change.lease_key], change):
+            table[change.lease_key] = leases.apply_write(table[change.lease_key], change) or change.seen
+
+
+# --- through Holdings ------------------------------------------------------------------------------------------------
+
+
+def test_a_hundred_leases_are_asked_for_in_one_pass() -> None:
+    driver = FleetDriver(*(row(f"s{number:03}", "a", 5) for number in range(200)), workers=["a"])
+    marks = [write for write in writes(driver.start()) if write.kind is WriteKind.STEAL]
+
+    assert len(marks) == 100
+
+
+def test_a_lease_whose_processor_is_done_goes_round_only_once_in_a_lease_duration() -> None:
+    driver = FleetDriver(row("s1"), workers=["x"])
+    driver.start()
+    driver.settle(driver.stopped("s1", events.ConsumerEnd.DONE))
+    assert driver.table["s1"].owner == "x"
+    handed = 0
+    for _ in range(60):
+        if driver.table["s1"].owner == "x":
+            driver.table["s1"] = leases.transfer(driver.table["s1"], "me").result or driver.table["s1"]
+            handed += 1
+        driver.run(1.0)
+
+    assert 2 <= handed <= 4
+    assert len(only(driver.log, events.StartConsumer)) == 1
+
+
+def test_loads_are_evened_out_by_the_leader_alone() -> None:
+    for name, expects_marks in (("aa", True), ("me", False)):
+        rows = [row(f"{owner}{number}", owner, 5) for owner in ("x", "y") for number in range(4)]
+        driver = FleetDriver(
+            *rows, workers=["x", "y", *([] if expects_marks else ["a"])], name=name, balance_by="bytes"
+        )
+        driver.start()
+        for step in range(80):
+            for each in driver.table.values():
+                speed = 100_000 if each.owner == "x" else 1_000
+                progress = Progress(1, step, step * speed)
+                driver.table[each.lease_key] = evolve(each, counter=each.counter + 1, progress=progress)
+            driver.run(1.0, ticks=step % 6 == 0)
+        marks = [w for w in writes(driver.log) if w.kind is WriteKind.STEAL and w.result and w.seen.owner == "x"]
+
+        assert bool([mark for mark in marks if mark.result and mark.result.stealer != name]) == expects_marks
+
+
+def test_beside_workers_without_sessions_loads_are_ignored_and_that_is_said_once() -> None:
+    driver = FleetDriver(row("s1", "java", 5), row("s2"), balance_by="records")
+    driver.start()
+    driver.run(20.0)
+    reports = [report.text for report in only(driver.log, events.Report) if "balance_by='records'" in report.text]
+
+    assert len(reports) == 1
+
+
+def test_what_the_leader_promises_it_hands_over_and_reads_no_more() -> None:
+    rows = [row(f"s{number}") for number in range(4)]
+    driver = FleetDriver(*rows, balance_by="bytes")
+    driver.start()
+    driver.workers["x"] = evolve(driver.workers["me"], worker_id="x", nonce="x-1")
+    for step in range(80):
+        for each in driver.table.values():
+            progress = Progress(1, step, step * 1_000)
+            driver.table[each.lease_key] = evolve(each, progress=progress)
+        driver.run(1.0, ticks=step % 6 == 0)
+        stops = {c.lease_key: c for c in only(driver.log, events.StopConsumer)}
+        for key in stops:
+            if key in driver.holdings.held and driver.holdings.held[key].consumer.value == "stopping":
+                driver.settle(driver.stopped(key))
+
+    assert sorted(each.owner for each in driver.table.values()) == ["me", "me", "x", "x"]

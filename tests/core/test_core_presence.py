@@ -1,0 +1,566 @@
+"""Sessions and signals in ``Holdings``: what may be held, who is dead, who is woken, and who scans when."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+from attrs import evolve
+from holdings_driver import answers, only, row, writes
+from membership_driver import FleetDriver, session
+
+from streamclient.core import events, leases, membership
+from streamclient.core.leases import WriteKind, WriteOutcome
+from streamclient.core.membership import SessionState, WorkerWriteKind
+from streamclient.model import Shard
+
+REFUSED, UNCERTAIN = WriteOutcome.REFUSED, WriteOutcome.UNCERTAIN
+
+
+def kinds(commands: list[events.Command]) -> list[str]:
+    return [type(command).__name__ for command in commands]
+
+
+def verdicts(commands: list[events.Command]) -> list[str]:
+    found = only(commands, events.WriteWorker)
+    return [command.write.worker_id for command in found if command.write.kind is WorkerWriteKind.KILL]
+
+
+def texts(driver: FleetDriver) -> list[str]:
+    return [report.text for report in only(driver.log, events.Report)]
+
+
+# --- nothing is held without a session -----------------------------------------------------------------------------
+
+
+def test_a_worker_registers_before_it_scans_and_takes() -> None:
+    driver = FleetDriver(row("s1"))
+    first = driver.send(events.TakeDue())
+    assert first == [events.ReadSignals(("me",))]
+    after_read = driver.carry_out(first[0])
+    assert kinds(after_read) == ["WriteWorker"]
+    after_registration = driver.carry_out(after_read[0])
+    assert "ReadRows" in kinds(after_registration)
+    driver.settle(after_registration)
+
+    assert set(driver.holdings.held) == {"s1"}
+    assert driver.workers["me"].state is SessionState.RUNNING
+
+
+def test_a_tenancy_ends_with_the_session_although_its_lease_was_renewed() -> None:
+    driver = FleetDriver(row("s1"))
+    driver.start()
+    driver.answers_worker = lambda write: UNCERTAIN
+    driver.run(18.9)
+    assert set(driver.holdings.held) == {"s1"}
+    assert driver.holdings.held["s1"].valid_until > 119.0
+    assert driver.holdings.session_valid_until == 119.0
+    commands = driver.run(0.2)
+
+    assert dict(driver.holdings.held) == {}
+    assert [command.reason.value for command in only(commands, events.StopConsumer)] == ["ZOMBIE"]
+
+
+def test_checkpoints_that_were_sent_are_in_doubt_when_the_session_ends() -> None:
+    driver = FleetDriver(row("s1"))
+    driver.start()
+    driver.checkpoint("s1", "i1")
+    driver.now = 119.0
+
+    assert (1, "unknown") in answers(driver.send(events.Tick()))
+
+
+def test_a_take_that_is_answered_after_the_session_is_over_is_not_held() -> None:
+    driver = FleetDriver(row("s1"))
+    (write,) = writes(driver.settle_until_take())
+    driver.now = 119.5
+    driver.answer(write, sent_at=110.0)
+
+    assert dict(driver.holdings.held) == {}
+
+
+def test_a_take_that_was_sent_before_the_present_session_began_is_not_held() -> None:
+    """Whoever saw the former session killed may take the lease with the counter that this take wrote."""
+    driver = FleetDriver(row("s1"))
+    (write,) = writes(driver.settle_until_take())
+    sent_at = driver.now
+    driver.kill("me")
+    driver.run(1.0, ticks=False)
+    assert driver.workers["me"].nonce == "t2"
+    driver.answer(write, sent_at=sent_at)
+
+    assert dict(driver.holdings.held) == {}
+    assert any("took" not in text and "too late" in text for text in texts(driver))
+    driver.run(7.0)
+    assert set(driver.holdings.held) == {"s1"}
+    assert driver.table["s1"].counter >= 2
+
+
+def test_whoever_was_killed_stops_reading_and_begins_anew() -> None:
+    driver = FleetDriver(row("s1"))
+    driver.start()
+    driver.kill("me")
+    commands = driver.run(0.6, ticks=False)
+
+    assert only(commands, events.StopConsumer)
+    assert driver.workers["me"].nonce != "t1"
+    assert driver.workers["me"].is_live
+
+
+def test_beats_go_out_with_the_heartbeats_of_leases() -> None:
+    driver = FleetDriver(row("s1"))
+    driver.start()
+    driver.now += 6
+    commands = driver.renew()
+
+    assert {"WriteLease", "WriteWorker"} <= set(kinds(commands))
+
+
+def test_a_process_whose_name_another_one_took_stays_without_leases_for_good() -> None:
+    driver = FleetDriver(row("s1"), row("s2"))
+    driver.start()
+    mine = driver.workers["me"]
+    driver.land_worker(membership.register(mine, session("me", nonce="another")))
+    driver.run(0.6, ticks=False)
+    assert dict(driver.holdings.held) == {}
+    assert driver.holdings.is_ousted
+    reports = only(driver.log, events.Report)
+    assert [
+        report.severity.value for report in reports if "another process was started under its name" in report.text
+    ] == ["error"]
+    before = dict(driver.workers)
+    driver.table["s1"] = row("s1", counter=9)
+    commands = driver.run(120.0)
+
+    assert driver.workers == before
+    assert not writes(commands)
+    driver.settle(driver.send(events.StopRequested()))
+    assert driver.holdings.next_deadline(driver.now) is None
+    for key, identifier in [(c.lease_key, c.lease_identifier) for c in only(driver.log, events.StopConsumer)]:
+        driver.settle(driver.stopped(key, identifier=identifier))
+    assert driver.holdings.is_drained
+
+
+def test_a_store_without_worker_rows_knows_no_sessions() -> None:
+    from holdings_driver import Driver
+
+    driver = Driver(row("s1"))
+    driver.hold()
+
+    assert driver.holdings.session_valid_until == float("inf")
+    assert not only(driver.log, events.ReadSignals)
+    assert not only(driver.log, events.WriteWorker)
+
+
+# --- the dead --------------------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_stands_still_for_a_lease_duration_is_killed_and_everybody_is_woken() -> None:
+    driver = FleetDriver(row("s1", "a", 5), workers=["a", "b"])
+    driver.start()
+    driver.silent = {"a"}
+    driver.woken.clear()
+    commands = driver.run(20.6)
+
+    assert verdicts(commands) == ["a"]
+    assert driver.workers["a"].state is SessionState.KILLED
+    assert "b" in driver.woken
+    assert "a" not in driver.woken
+
+
+def test_leases_of_a_killed_session_are_taken_without_waiting() -> None:
+    driver = FleetDriver(row("s1", "a", 5), workers=["a"])
+    driver.start()
+    driver.kill("a")
+    driver.land_worker(membership.beat(driver.workers["me"]))
+    driver.workers["me"] = membership.woken(driver.workers["me"])
+    driver.run(0.6, ticks=False)
+
+    assert set(driver.holdings.held) == {"s1"}
+
+
+def test_a_lease_that_was_read_after_the_verdict_is_not_taken() -> None:
+    """It may belong to the killed worker's next session; the next scan tells."""
+    driver = FleetDriver(row("s1", "a", 5), row("s2"), workers=["a"])
+    driver.start()
+    driver.send(events.TakeDue())
+    scan = driver.send(events.SyncDue())
+    assert scan is not None
+    driver.now += 7
+    asked = driver.send(events.TakeDue())
+    assert events.ReadRows() in asked or events.ReadRows() in driver.owed
+    killed = evolve(driver.workers["a"], state=SessionState.KILLED)
+    view = driver.holdings._situation.view
+    driver.now += 0.1
+    view.note(row("s1", "a", 6), driver.now)
+    driver.now += 0.1
+    rows = (row("s1", "a", 5), driver.table["s2"])
+    commands = driver.send(events.RowsRead(rows, workers=(killed, driver.workers["me"])))
+
+    assert not [write for write in writes(commands) if write.lease_key == "s1"]
+
+
+def test_a_worker_whose_row_is_gone_leaves_its_leases_to_expire() -> None:
+    """Somebody may have deleted the row of a worker that lives."""
+    driver = FleetDriver(row("s1", "a", 5), workers=["a"])
+    driver.start()
+    del driver.workers["a"]
+    driver.run(15.0)
+    assert dict(driver.holdings.held) == {}
+    driver.run(20.0)
+    assert set(driver.holdings.held) == {"s1"}
+
+
+def test_a_lease_of_a_live_session_that_stands_still_is_taken() -> None:
+    """Its owner stopped renewing it on purpose, for example because its consumer hangs."""
+    driver = FleetDriver(row("s1", "a", 5), row("s2", "a", 5), workers=["a"])
+    driver.start()
+    for _ in range(40):
+        driver.run(1.0)
+        driver.table["s2"] = leases.apply_write(driver.table["s2"], leases.renew(driver.table["s2"])) or row("s2")
+
+    assert driver.table["s1"].owner == "me"
+
+
+def test_a_verdict_that_is_refused_is_not_repeated_before_the_row_was_read_again() -> None:
+    driver = FleetDriver(workers=["a"])
+    driver.start()
+    driver.silent = {"a"}
+    driver.answers_worker = lambda write: REFUSED if write.worker_id == "a" else driver.land_worker(write)
+    commands = driver.run(22.1)
+
+    assert 2 <= len(verdicts(commands)) <= 6
+
+
+def test_nobody_is_judged_by_a_worker_that_was_away_itself() -> None:
+    driver = FleetDriver(row("s1", "a", 5), workers=["a"])
+    driver.start()
+    driver.silent = {"a"}
+    driver.now += 300
+    driver.others_beat()
+    commands = driver.run(15.0)
+
+    assert verdicts(commands) == []
+    assert verdicts(driver.run(10.0)) == ["a"]
+
+
+def test_killed_rows_are_removed_by_the_leader_after_ten_lease_durations() -> None:
+    driver = FleetDriver(workers=["b", "c"], name="me")
+    driver.start()
+    driver.kill("b")
+    driver.run(195.0)
+    assert "b" in driver.workers
+    driver.run(20.0)
+    assert "b" in driver.workers, "c is the leader"
+    leader = FleetDriver(workers=[session("z", state=SessionState.KILLED)])
+    leader.start()
+    leader.run(195.0)
+    assert "z" in leader.workers
+    leader.run(20.0)
+    assert "z" not in leader.workers
+
+
+# --- wakes -----------------------------------------------------------------------------------------------------------
+
+
+def test_whoever_is_woken_scans_within_the_signal_interval() -> None:
+    driver = FleetDriver(workers=["a"])
+    driver.start()
+    driver.scans.clear()
+    driver.run(0.1, ticks=False)
+    driver.workers["me"] = membership.woken(driver.workers["me"])
+    woken_at = driver.now
+    driver.run(2.0, ticks=False)
+
+    assert len(driver.scans) == 1
+    assert driver.scans[0] - woken_at <= 0.45
+
+
+def test_the_owner_is_woken_after_a_mark_and_the_receiver_after_a_hand_over() -> None:
+    driver = FleetDriver(*(row(f"s{number}", "a", 5) for number in range(4)), workers=["a"])
+    driver.woken.clear()
+    commands = driver.start()
+    marks = [write for write in writes(commands) if write.kind is WriteKind.STEAL]
+    assert len(marks) == 2
+    assert Counter(driver.woken)["a"] >= 1
+    driver.woken.clear()
+    mine = FleetDriver(row("s1"), row("s2"), workers=["x"])
+    mine.start()
+    mine.now += 6
+    mine.table["s1"] = evolve(mine.table["s1"], stealer="x")
+    mine.settle(mine.renew())
+    mine.woken.clear()
+    mine.settle(mine.stopped("s1"))
+
+    assert mine.table["s1"].owner == "x"
+    assert mine.woken == ["x"]
+
+
+def test_everybody_is_woken_after_registering_and_after_saying_goodbye() -> None:
+    driver = FleetDriver(row("s1"), workers=["x", "y"])
+    driver.start()
+    assert set(driver.woken) == {"x", "y"}
+    driver.woken.clear()
+    driver.settle(driver.send(events.StopRequested()))
+
+    assert set(driver.woken) == {"x", "y"}
+
+
+def test_everybody_is_woken_after_rows_were_created() -> None:
+    driver = FleetDriver(workers=["a", "b"])
+    driver.start()
+    driver.woken.clear()
+    driver.settle(driver.list_shards(Shard("s1"), Shard("s2")))
+
+    assert set(driver.woken) == {"a", "b"}
+
+
+def test_holders_of_children_are_woken_when_their_parent_is_finished() -> None:
+    child = row("c1", "b", 5, parent_shard_ids=frozenset({"p"}))
+    driver = FleetDriver(row("p"), child, row("other", "a", 5), workers=["a", "b"])
+    driver.start()
+    driver.woken.clear()
+    driver.settle(driver.checkpoint("p", "SHARD_END"))
+
+    assert driver.woken == ["b"]
+
+
+def test_a_wake_that_failed_is_repeated_after_a_pause() -> None:
+    driver = FleetDriver(workers=["a"])
+    driver.start()
+    driver.holdings._situation.presence.wake(["a"])
+    (command,) = only(driver.send(events.Tick()), events.WakeWorkers)
+    driver.send(events.WakesSent(command.names, ConnectionError("no answer")))
+    driver.woken.clear()
+    driver.run(0.9, ticks=False)
+    assert driver.woken == []
+    driver.run(0.5, ticks=False)
+
+    assert driver.woken == ["a"]
+
+
+def test_workers_without_a_live_session_are_not_woken() -> None:
+    driver = FleetDriver(workers=["a", session("b", state=SessionState.KILLED)])
+    driver.start()
+    driver.woken.clear()
+    driver.holdings._situation.presence.wake(["a", "b", "java", "me"])
+    driver.settle(driver.send(events.Tick()))
+
+    assert driver.woken == ["a"]
+
+
+# --- signals and turns -----------------------------------------------------------------------------------------------
+
+
+def test_signals_are_the_own_row_and_those_of_the_two_successors() -> None:
+    driver = FleetDriver(workers=["a", "b", "x", "y", "z"])
+    driver.start()
+    driver.reads.clear()
+    driver.run(4.0, ticks=False)
+
+    assert set(driver.reads) == {("me", "x", "y")}
+    assert 8 <= len(driver.reads) <= 10
+
+
+def test_signals_that_cannot_be_read_are_asked_for_with_growing_pauses() -> None:
+    driver = FleetDriver(workers=["a"])
+    driver.start()
+    driver.run(0.5, ticks=False)
+    asked = []
+    for _ in range(5):
+        deadline = driver.holdings.next_deadline(driver.now)
+        assert deadline is not None
+        driver.now = deadline
+        if only(driver.send(events.Tick()), events.ReadSignals):
+            asked.append(driver.now)
+            driver.send(events.SignalsUnreadable(ConnectionError("no answer")))
+    pauses = [second - first for first, second in pairwise(asked)]
+
+    assert len([text for text in texts(driver) if "worker rows cannot be read" in text]) == 1
+    assert pauses == sorted(pauses)
+    assert pauses[0] >= 0.4
+    assert pauses[-1] > 1
+
+
+def test_signals_and_scans_are_never_read_at_the_same_time() -> None:
+    driver = FleetDriver(workers=["a"])
+    driver.start()
+    driver.now += 10
+    scan = driver.send(events.TakeDue())
+    assert kinds(scan) in (["ReadSignals"], ["ReadRows"])
+    more = driver.send(events.Tick()) + driver.send(events.TakeDue())
+
+    assert not only(more, events.ReadSignals)
+    assert not only(more, events.ReadRows)
+
+
+@pytest.mark.parametrize(("others", "least", "most"), [(0, 9, 11), (1, 4, 6), (4, 1, 3), (9, 0, 2)])
+def test_in_a_fleet_of_sessions_each_worker_scans_in_its_turn(others: int, least: int, most: int) -> None:
+    """Sixty seconds hold ten intervals, whoever of the fleet makes the scan."""
+    driver = FleetDriver(row("s1"), workers=[f"w{number}" for number in range(others)])
+    driver.start()
+    driver.run(60.0)
+    driver.scans.clear()
+    driver.run(60.0)
+
+    assert least <= len(driver.scans) <= most
+
+
+def test_beside_a_worker_without_a_session_every_worker_scans_in_every_interval() -> None:
+    driver = FleetDriver(row("s1"), row("s2", "java", 5), workers=[f"w{number}" for number in range(9)])
+    driver.start()
+    driver.scans.clear()
+    for _ in range(60):
+        driver.run(1.0, ticks=_ % 6 == 0)
+        driver.table["s2"] = evolve(driver.table["s2"], counter=driver.table["s2"].counter + 1)
+
+    assert len(driver.scans) >= 9
+
+
+def test_when_a_worker_without_a_session_shows_up_the_others_are_told() -> None:
+    driver = FleetDriver(row("s1"), row("s2", "w", 5), workers=["w"])
+    driver.start()
+    driver.woken.clear()
+    driver.table["s2"] = evolve(driver.table["s2"], stealer="java")
+    driver.run(14.0)
+
+    assert "w" in driver.woken
+    assert any("workers without sessions" in text and "java" in text for text in texts(driver))
+
+
+def test_a_scan_that_failed_is_repeated_after_a_pause() -> None:
+    driver = FleetDriver(row("s1"), workers=[f"w{number}" for number in range(9)])
+    driver.start()
+    driver.workers["me"] = membership.woken(driver.workers["me"])
+    driver.now += 0.5
+    (read,) = only(driver.send(events.Tick()), events.ReadSignals)
+    assert only(driver.carry_out(read), events.ReadRows)
+    driver.send(events.RowsUnreadable(ConnectionError("no answer")))
+    driver.scans.clear()
+    driver.run(1.5, ticks=False)
+
+    assert len(driver.scans) == 1
+
+
+def test_one_worker_lists_shards_for_all_and_the_others_in_their_turn() -> None:
+    listings = {}
+    for name, others in (("aa", ["b", "c", "d"]), ("me", ["a", "b", "c"])):
+        driver = FleetDriver(row("s1"), workers=others, name=name)
+        driver.shards = (Shard("s1"),)
+        driver.start()
+        driver.run(21.0)
+        listings[name] = len(only(driver.run(120.0), events.ListShards))
+
+    assert listings["aa"] >= 11
+    assert 2 <= listings["me"] <= 5
+
+
+def test_the_row_of_a_shard_that_left_is_deleted_although_its_owner_renews_it_all_the_time() -> None:
+    """The leader's last scan may be minutes old, so it scans before it deletes."""
+    driver = FleetDriver(row("s1", "x", 5, checkpoint="SHARD_END"), row("s2"), workers=["x", "y", "z"])
+    driver.shards = (Shard("s2"),)
+    driver.start()
+    for _ in range(60):
+        driver.run(6.0)
+        driver.others_renew()
+
+    assert "s1" not in driver.table
+
+
+def test_a_worker_that_finds_only_rows_that_others_created_wakes_nobody() -> None:
+    driver = FleetDriver(row("s1"), workers=["x"])
+    driver.start()
+    driver.woken.clear()
+    create = driver.list_shards(Shard("s1"), Shard("s2"))
+    (command,) = only(create, events.WriteLease)
+    driver.table["s2"] = row("s2")
+    driver.settle([command])
+
+    assert driver.woken == []
+
+
+# --- stopping --------------------------------------------------------------------------------------------------------
+
+
+def test_a_stopping_worker_scans_says_goodbye_hands_over_and_removes_its_row() -> None:
+    driver = FleetDriver(*(row(f"s{number}") for number in range(4)), workers=["a", "b"])
+    driver.start()
+    mine = sorted(driver.holdings.held)
+    driver.table.update({key: row(key, "a", 5) for key in driver.table if key not in mine})
+    driver.settle(driver.send(events.StopRequested()))
+    assert driver.workers["me"].state is SessionState.LEAVING
+    for key in mine:
+        driver.settle(driver.stopped(key))
+
+    assert {driver.table[key].owner for key in mine} <= {"a", "b"}
+    assert driver.holdings.is_drained
+    assert "me" not in driver.workers
+
+
+def test_what_a_stopping_worker_leaves_is_spread_evenly_by_what_is_true_now() -> None:
+    """What it saw last may be minutes old: meanwhile a has got four leases more."""
+    mine = [row(f"m{number}") for number in range(4)]
+    driver = FleetDriver(*mine, workers=[])
+    driver.start()
+    driver.workers |= {name: session(name) for name in ("a", "b")}
+    driver.run(7.0)
+    driver.table.update({f"x{number}": row(f"x{number}", "a", 9) for number in range(4)})
+    driver.settle(driver.send(events.StopRequested()))
+    for key in sorted(driver.holdings.held):
+        driver.settle(driver.stopped(key))
+    counts = Counter(lease.owner for lease in driver.table.values())
+
+    assert counts == {"a": 4, "b": 4}
+
+
+def test_if_that_scan_fails_leases_are_handed_over_all_the_same() -> None:
+    driver = FleetDriver(row("s1"), workers=["x"])
+    driver.start()
+    commands = driver.send(events.StopRequested())
+    (identifier,) = [c.lease_identifier for c in only(commands, events.StopConsumer)]
+    assert not [w for w in writes(driver.stopped("s1", identifier=identifier)) if w.kind is WriteKind.TRANSFER]
+    for command in list(driver.owed):
+        if isinstance(command, events.ReadSignals):
+            driver.settle(driver.carry_out(command))
+    commands = driver.send(events.RowsUnreadable(ConnectionError("no answer")))
+
+    assert [write.result and write.result.owner for write in writes(commands)] == ["x"]
+
+
+def test_leases_are_not_handed_to_workers_that_are_leaving() -> None:
+    driver = FleetDriver(row("s1"), workers=["x", "y"])
+    driver.start()
+    driver.workers["x"] = session("x", 2, state=SessionState.LEAVING)
+    driver.settle(driver.send(events.StopRequested()))
+    driver.settle(driver.stopped("s1"))
+
+    assert driver.table["s1"].owner == "y"
+
+
+def test_a_mark_of_a_worker_that_is_leaving_is_erased() -> None:
+    driver = FleetDriver(row("s1"), workers=["a"])
+    driver.start()
+    driver.workers["a"] = session("a", 2, state=SessionState.LEAVING)
+    driver.run(7.0)
+    driver.table["s1"] = evolve(driver.table["s1"], stealer="a")
+    driver.run(14.0)
+
+    assert (driver.table["s1"].owner, driver.table["s1"].stealer) == ("me", "")
+    assert not only(driver.log, events.StopConsumer)
+
+
+def test_the_row_stays_until_all_wakes_were_answered() -> None:
+    """The process may end as soon as the row is gone, and with it what is still on its way."""
+    driver = FleetDriver(row("s1"), workers=["x"])
+    driver.start()
+    driver.settle(driver.send(events.StopRequested()))
+    (transfer,) = only(driver.stopped("s1"), events.WriteLease)
+    commands = driver.carry_out(transfer)
+    assert only(commands, events.WakeWorkers)
+    assert not only(commands, events.WriteWorker)
+    assert not driver.holdings.is_drained
+    driver.settle(driver.send(events.WakesSent(("x",))))
+
+    assert driver.holdings.is_drained
+    assert "me" not in driver.workers

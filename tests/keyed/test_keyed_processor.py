@@ -1,0 +1,535 @@
+"""One shard processed key by key: order, checkpoints, failures, bounds, ends. Real threads, no worker."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamclient.errors import (
+    ApplicationException,
+    ConfigurationError,
+    DependencyException,
+    ErrorKind,
+    ShutdownException,
+)
+from streamclient.interfaces import (
+    IPreparedCheckpoint,
+    IRecordProcessor,
+    IRecordProcessorCheckpointer,
+    IShutdownMarker,
+)
+from streamclient.keyed import KeyedProcessorFactory
+from streamclient.keyed.pending import record_bytes
+from streamclient.model import (
+    InitializationInput,
+    ProcessRecordsInput,
+    ShardInfo,
+    ShutdownInput,
+    ShutdownReason,
+)
+from streamclient.records import StreamRecord
+from streamclient.testing.fakes import make_record
+
+PATIENCE_SECONDS = 30
+
+
+class Checkpointer(IRecordProcessorCheckpointer):
+    """Writes down what is stored; raises what a test puts into ``errors`` first."""
+
+    def __init__(self) -> None:
+        self.permitted = "TRIM_HORIZON"
+        self.stored: list[str] = []
+        self.errors: list[Exception] = []
+
+    def checkpoint(self, checkpoint_value: str | None = None) -> None:
+        if self.errors:
+            raise self.errors.pop(0)
+        self.stored.append(self.permitted if checkpoint_value is None else checkpoint_value)
+
+    def prepare_checkpoint(self, checkpoint_value: str | None, state: bytes) -> IPreparedCheckpoint:
+        raise AssertionError("not used")
+
+    @property
+    def largest_permitted_checkpoint_value(self) -> str:
+        return self.permitted
+
+
+class Marker(IShutdownMarker):
+    def __init__(self) -> None:
+        self.restarts = threading.Semaphore(0)
+
+    def mark_for_process_done(self) -> None:
+        raise AssertionError("not used")
+
+    def mark_for_process_restart(self) -> None:
+        self.restarts.release()
+
+
+class Shard:
+    """What a worker does with one processor."""
+
+    def __init__(self, factory: KeyedProcessorFactory, shard_id: str = "a") -> None:
+        self.factory = factory
+        self.checkpointer = Checkpointer()
+        self.marker = Marker()
+        self.info = ShardInfo(shard_id, "stream", frozenset(), "tenancy")
+        self.processor: IRecordProcessor = factory.create_processor()
+        self.processor.initialize(InitializationInput(self.info, "TRIM_HORIZON", self.checkpointer, self.marker))
+
+    def deliver(self, position: str, *records: StreamRecord) -> None:
+        self.checkpointer.permitted = position
+        self.processor.process_records(ProcessRecordsInput(records, self.checkpointer, self.marker))
+
+    def shut_down(self, reason: ShutdownReason) -> None:
+        self.processor.shutdown(ShutdownInput(reason, self.checkpointer))
+
+
+class Work:
+    """A ``process_record`` whose keys a test can hold up and make fail."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.attempts: Counter[str] = Counter()
+        self.failing: dict[str, int] = {}
+        self.gates: dict[str, threading.Event] = {}
+        self.begun: defaultdict[str, threading.Event] = defaultdict(threading.Event)
+
+    def __call__(self, record: StreamRecord) -> None:
+        name = f"{record.key['id']}{record.sequence_info.timestamp_micros}"
+        self.attempts[name] += 1
+        self.begun[name].set()
+        if name in self.gates:
+            assert self.gates[name].wait(PATIENCE_SECONDS)
+        if self.failing.get(name, 0) > 0:
+            self.failing[name] -= 1
+            raise ValueError(f"cannot digest {name}")
+        self.done.append(name)
+
+    def hold(self, name: str) -> threading.Event:
+        self.gates[name] = threading.Event()
+        return self.gates[name]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    for _ in range(PATIENCE_SECONDS * 500):
+        if condition():
+            return
+        pause.wait(0.002)
+    raise AssertionError("not reached")
+
+
+def rec(name: str) -> StreamRecord:
+    """``a7`` is a change of row ``a`` at time 7."""
+    return make_record(name[0], int(name[1:]))
+
+
+def recs(*names: str) -> list[StreamRecord]:
+    return [rec(name) for name in names]
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    yield
+    until(lambda: not any(thread.name.startswith("keyed") for thread in threading.enumerate()))
+
+
+# --- order and checkpoints --------------------------------------------------------------------------------------------
+
+
+def test_a_slow_key_holds_up_neither_other_keys_nor_the_next_batch_but_the_checkpoint() -> None:
+    work = Work()
+    gate = work.hold("a1")
+    shard = Shard(KeyedProcessorFactory(work))
+    shard.deliver("p1", *recs("a1", "b2"))
+    shard.deliver("p2", *recs("a3", "c4"))
+    until(lambda: sorted(work.done) == ["b2", "c4"])
+    assert shard.checkpointer.stored == []
+    gate.set()
+    until(lambda: shard.checkpointer.stored[-1:] == ["p2"])
+
+    assert work.done[-2:] == ["a1", "a3"]
+    shard.shut_down(ShutdownReason.STOLEN)
+
+
+def test_the_key_may_be_something_else_than_the_primary_key() -> None:
+    work = Work()
+    gate = work.hold("a1")
+    shard = Shard(KeyedProcessorFactory(work, key=lambda record: "everything"))
+    shard.deliver("p1", *recs("a1", "b2"))
+    assert work.begun["a1"].wait(PATIENCE_SECONDS)
+    assert not work.begun["b2"].wait(0.05)
+    gate.set()
+    until(lambda: work.done == ["a1", "b2"])
+    shard.shut_down(ShutdownReason.STOLEN)
+
+
+def test_checkpoints_keep_their_distance_while_records_are_pending() -> None:
+    now = [0.0]
+    work = Work()
+    gate = work.hold("a9")
+    shard = Shard(KeyedProcessorFactory(work, checkpoint_interval_millis=1_000, monotonic=lambda: now[0]))
+    shard.deliver("p0", rec("b0"))
+    until(lambda: shard.checkpointer.stored == ["p0"])
+    shard.deliver("p1", rec("b1"), rec("b2"))
+    until(lambda: shard.checkpointer.stored == ["p0", "p1"])
+    shard.deliver("p2", rec("b3"))
+    until(lambda: shard.checkpointer.stored[-1] == "p2")
+    count = len(shard.checkpointer.stored)
+    last = work.hold("b5")
+    shard.deliver("p3", rec("b4"), rec("b5"))
+    shard.deliver("p4", rec("a9"))
+    last.set()
+    until(lambda: "b5" in work.done)
+    assert len(shard.checkpointer.stored) == count
+    now[0] = 2.0
+    shard.deliver("p5", rec("c6"))
+    until(lambda: shard.checkpointer.stored[-1] == "p3")
+    gate.set()
+    until(lambda: shard.checkpointer.stored[-1] == "p5")
+    shard.shut_down(ShutdownReason.STOLEN)
+
+
+# --- failures ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_record_that_raises_is_tried_again_in_place_while_other_keys_go_on() -> None:
+    work = Work()
+    work.failing = {"a1": 2}
+    shard = Shard(KeyedProcessorFactory(work, retries=2, first_pause_millis=1))
+    shard.deliver("p1", *recs("a1", "b2", "a3"))
+    until(lambda: shard.checkpointer.stored == ["p1"])
+
+    assert work.attempts == {"a1": 3, "b2": 1, "a3": 1}
+    assert work.done.index("a1") < work.done.index("a3")
+    shard.shut_down(ShutdownReason.STOLEN)
+
+
+def test_a_record_given_up_asks_for_a_restart_and_nothing_behind_it_is_stored() -> None:
+    work = Work()
+    work.failing = {"b2": 99}
+    shard = Shard(KeyedProcessorFactory(work, retries=0))
+    shard.deliver("p1", *recs("a1"))
+    until(lambda: shard.checkpointer.stored == ["p1"])
+    shard.deliver("p2", *recs("b2", "c3"))
+    assert shard.marker.restarts.acquire(timeout=PATIENCE_SECONDS)
+    shard.deliver("p3", *recs("d4"))
+    shard.shut_down(ShutdownReason.PROCESS_RESTART)
+
+    assert shard.checkpointer.stored == ["p1"]
+    assert "d4" not in work.attempts
+
+
+def test_after_a_restart_the_batch_that_holds_the_record_raises_itself() -> None:
+    """So the worker's failure policy retries, bisects and parks the right records, and no innocent ones."""
+    work = Work()
+    work.failing = {"b2": 99}
+    factory = KeyedProcessorFactory(work, retries=0)
+    first = Shard(factory)
+    first.deliver("p1", *recs("a1"))
+    first.deliver("p2", *recs("b2", "c3"))
+    assert first.marker.restarts.acquire(timeout=PATIENCE_SECONDS)
+    first.shut_down(ShutdownReason.PROCESS_RESTART)
+
+    second = Shard(factory)
+    second.deliver("p1", *recs("a1"))
+    with pytest.raises(ApplicationException, match=r"record \{id='b'\} at 1/2/0: ValueError: cannot digest b2"):
+        second.deliver("p2", *recs("b2", "c3"))
+    with pytest.raises(ApplicationException, match="cannot digest b2"):
+        second.deliver("p1", *recs("b2"))
+    second.deliver("p2", *recs("c3"))
+    gate = work.hold("d4")
+    second.deliver("p3", *recs("d4"))
+    gate.set()
+    until(lambda: second.checkpointer.stored[-1] == "p3")
+
+    assert not second.marker.restarts.acquire(blocking=False)
+    second.shut_down(ShutdownReason.STOLEN)
+
+
+def test_a_repeated_batch_that_passes_counts_once_for_the_checkpoint() -> None:
+    work = Work()
+    work.failing = {"a1": 2}
+    factory = KeyedProcessorFactory(work, retries=0)
+    first = Shard(factory)
+    first.deliver("p1", *recs("a1", "b2"))
+    assert first.marker.restarts.acquire(timeout=PATIENCE_SECONDS)
+    first.shut_down(ShutdownReason.PROCESS_RESTART)
+    second = Shard(factory)
+    with pytest.raises(ApplicationException):
+        second.deliver("p1", *recs("a1", "b2"))
+    second.deliver("p1", *recs("a1", "b2"))
+
+    until(lambda: second.checkpointer.stored == ["p1"])
+    second.shut_down(ShutdownReason.STOLEN)
+
+
+def test_a_key_that_cannot_be_told_fails_the_batch_before_anything_of_it_begins() -> None:
+    work = Work()
+
+    def key(record: StreamRecord) -> Any:
+        raise KeyError("no such column")
+
+    shard = Shard(KeyedProcessorFactory(work, key=key))
+    with pytest.raises(KeyError):
+        shard.deliver("p1", *recs("a1"))
+
+    assert work.attempts == {}
+    shard.shut_down(ShutdownReason.PROCESS_RESTART)
+    assert shard.checkpointer.stored == []
+
+
+# --- bounds -----------------------------------------------------------------------------------------------------------
+
+
+def test_process_records_waits_when_too_much_is_pending_and_each_shard_may_have_one_record() -> None:
+    work = Work()
+    gate = work.hold("a1")
+    factory = KeyedProcessorFactory(work, most_pending_bytes=2 * record_bytes(rec("a1")))
+    shard, other = Shard(factory), Shard(factory, "other")
+    deliver = threading.Thread(target=shard.deliver, args=("p1", *recs("a1", "a2", "a3", "a4")))
+    deliver.start()
+    assert work.begun["a1"].wait(PATIENCE_SECONDS)
+    until(lambda: factory.pending_bytes == 2 * record_bytes(rec("a1")))
+    assert deliver.is_alive()
+    other.deliver("q1", rec("z1"))
+    until(lambda: other.checkpointer.stored == ["q1"])
+    assert deliver.is_alive()
+    gate.set()
+    deliver.join(PATIENCE_SECONDS)
+    until(lambda: shard.checkpointer.stored == ["p1"])
+
+    assert factory.pending_bytes == 0
+    for each in (shard, other):
+        each.shut_down(ShutdownReason.STOLEN)
+
+
+def test_a_failure_ends_the_wait_for_room() -> None:
+    work = Work()
+    gate = work.hold("a1")
+    work.failing = {"a1": 1}
+    factory = KeyedProcessorFactory(work, retries=0, most_pending_bytes=1)
+    shard = Shard(factory)
+    deliver = threading.Thread(target=shard.deliver, args=("p1", *recs("a1", "a2", "a3")))
+    deliver.start()
+    assert work.begun["a1"].wait(PATIENCE_SECONDS)
+    gate.set()
+    deliver.join(PATIENCE_SECONDS)
+    shard.shut_down(ShutdownReason.PROCESS_RESTART)
+
+    assert factory.pending_bytes == 0
+    assert sorted(work.attempts) == ["a1"]
+
+
+def test_a_record_that_takes_long_is_logged_with_its_stack(caplog: pytest.LogCaptureFixture) -> None:
+    """The shard moves on, so nothing else would tell why its checkpoint does not."""
+    work = Work()
+    gate = work.hold("a1")
+    shard = Shard(KeyedProcessorFactory(work, slow_record_warning_millis=20))
+    shard.deliver("p1", *recs("a1", "b2"))
+    until(lambda: "shard a: record {id='a'} at 1/1/0 has been under way for" in caplog.text)
+    assert "assert self.gates[name].wait" in caplog.text
+    assert "id='b'" not in caplog.text
+    gate.set()
+    shard.shut_down(ShutdownReason.STOLEN)
+
+
+# --- ends -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reason", [ShutdownReason.STOLEN, ShutdownReason.PAUSED, ShutdownReason.PROCESS_DONE])
+def test_a_hand_over_waits_for_what_runs_drops_what_waits_and_stores_the_watermark(reason: ShutdownReason) -> None:
+    work = Work()
+    gate = work.hold("a3")
+    shard = Shard(KeyedProcessorFactory(work, checkpoint_interval_millis=3_600_000))
+    late = work.hold("b2")
+    shard.deliver("p1", *recs("c1", "b2"))
+    shard.deliver("p2", *recs("a3", "a4"))
+    assert work.begun["a3"].wait(PATIENCE_SECONDS)
+    assert work.begun["b2"].wait(PATIENCE_SECONDS)
+    end = threading.Thread(target=shard.shut_down, args=(reason,))
+    end.start()
+    end.join(0.05)
+    assert end.is_alive()
+    late.set()
+    gate.set()
+    end.join(PATIENCE_SECONDS)
+
+    assert shard.checkpointer.stored == ["p1"]
+    assert "a4" not in work.attempts
+
+
+def test_the_end_of_a_shard_waits_for_everything_and_stores_it() -> None:
+    work = Work()
+    gate = work.hold("a1")
+    shard = Shard(KeyedProcessorFactory(work))
+    shard.deliver("p1", *recs("a1", "a2"))
+    shard.checkpointer.permitted = "SHARD_END"
+    end = threading.Thread(target=shard.shut_down, args=(ShutdownReason.TERMINATE,))
+    end.start()
+    gate.set()
+    end.join(PATIENCE_SECONDS)
+
+    assert shard.checkpointer.stored[-1] == "SHARD_END"
+    assert work.done == ["a1", "a2"]
+
+
+def test_the_end_of_a_shard_is_not_stored_over_a_failure() -> None:
+    work = Work()
+    gate = work.hold("a1")
+    work.failing = {"a1": 9}
+    shard = Shard(KeyedProcessorFactory(work, retries=0))
+    shard.deliver("SHARD_END", *recs("a1", "a2"))
+    gate.set()
+    with pytest.raises(ApplicationException, match="cannot digest a1"):
+        shard.shut_down(ShutdownReason.TERMINATE)
+
+    assert shard.checkpointer.stored == []
+
+
+def test_a_lost_lease_stores_nothing_and_begins_nothing_more() -> None:
+    work = Work()
+    gate = work.hold("a1")
+    shard = Shard(KeyedProcessorFactory(work))
+    shard.deliver("p1", *recs("a1", "a2"))
+    assert work.begun["a1"].wait(PATIENCE_SECONDS)
+    threading.Timer(0.05, gate.set).start()
+    shard.shut_down(ShutdownReason.ZOMBIE)
+
+    assert shard.checkpointer.stored == []
+    assert work.done == ["a1"]
+
+
+def test_a_refused_checkpoint_ends_the_work() -> None:
+    work = Work()
+    gate = work.hold("b2")
+    shard = Shard(KeyedProcessorFactory(work, checkpoint_interval_millis=0))
+    shard.checkpointer.errors = [ShutdownException("the lease is lost")]
+    shard.deliver("p1", rec("a1"))
+    until(lambda: not shard.checkpointer.errors)
+    shard.deliver("p2", *recs("b2", "b3"))
+    gate.set()
+    shard.shut_down(ShutdownReason.ZOMBIE)
+
+    assert shard.checkpointer.stored == []
+    assert "b3" not in work.attempts
+
+
+def test_a_checkpoint_without_an_answer_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    work = Work()
+    shard = Shard(KeyedProcessorFactory(work))
+    shard.checkpointer.errors = [DependencyException("no answer", kind=ErrorKind.AMBIGUOUS)]
+    shard.deliver("p1", rec("a1"))
+    until(lambda: not shard.checkpointer.errors)
+    shard.deliver("p2", rec("a2"))
+    until(lambda: shard.checkpointer.stored == ["p2"])
+
+    assert "checkpoint p1 is tried again later: no answer" in caplog.text
+    shard.shut_down(ShutdownReason.STOLEN)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"process_record": None}, "process_record must be callable with one StreamRecord, not None"),
+        ({"threads": 0}, "threads must be a whole number of at least 1, not 0"),
+        ({"key": "id"}, "key must be callable with one StreamRecord, not 'id'"),
+        ({"retries": True}, "retries must be a whole number of at least 0, not True"),
+        ({"most_pending_bytes": 0}, "most_pending_bytes must be a whole number of at least 1, not 0"),
+    ],
+)
+def test_wrong_settings_are_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        KeyedProcessorFactory(**{"process_record": lambda record: None, **change})
+
+    assert message in str(caught.value)
+
+
+# --- everything at once -----------------------------------------------------------------------------------------------
+
+
+class Judge:
+    """A ``process_record`` that fails and dawdles by dice, and notices what must never happen."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(seed)
+        self.lock = threading.Lock()
+        self.under_way: set[str] = set()
+        self.done: defaultdict[str, list[int]] = defaultdict(list)
+        self.wrong: list[str] = []
+
+    def __call__(self, record: StreamRecord) -> None:
+        key, number = str(record.key["id"]), record.sequence_info.timestamp_micros
+        with self.lock:
+            if key in self.under_way:
+                self.wrong.append(f"{key} twice at once")
+            self.under_way.add(key)
+            pause, fails = self.dice.random() * 0.0005, self.dice.random() < 0.03
+        threading.Event().wait(pause)
+        with self.lock:
+            self.under_way.discard(key)
+            if fails:
+                raise ValueError("by dice")
+            if self.done[key] and number > self.done[key][-1]:
+                expected = [each for each in self.of(key) if each > self.done[key][-1]][:1]
+                if expected != [number]:
+                    self.wrong.append(f"{key}: {number} after {self.done[key][-1]}")
+            self.done[key].append(number)
+
+    @staticmethod
+    def of(key: str) -> list[int]:
+        return [number for number in range(60) if key_of(number) == key]
+
+
+def key_of(number: int) -> str:
+    return f"k{number * 7 % 5}"
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 2**32), st.integers(1, 9), st.integers(1, 8))
+def test_whatever_fails_every_record_is_done_in_order_and_no_checkpoint_covers_one_that_is_not(
+    seed: int, page: int, threads: int
+) -> None:
+    judge = Judge(seed)
+    factory = KeyedProcessorFactory(judge, threads=threads, retries=0, checkpoint_interval_millis=0)
+    stored = 0
+    for _ in range(200):
+        shard = Shard(factory)
+        checked = shard.checkpointer.checkpoint
+
+        def checkpoint(value: str | None = None, store: Callable[[str | None], None] = checked) -> None:
+            place = int(value or "60")
+            missing = [n for n in range(place) if n not in judge.done[key_of(n)]]
+            if missing:
+                judge.wrong.append(f"{place} stored without {missing}")
+            store(value)
+
+        shard.checkpointer.checkpoint = checkpoint  # type: ignore[method-assign]
+        place = stored
+        try:
+            while place < 60 and not shard.marker.restarts.acquire(blocking=False):
+                end = min(60, place + page)
+                shard.deliver(str(end), *[make_record(key_of(n), n) for n in range(place, end)])
+                place = end
+            reason = ShutdownReason.TERMINATE if place == 60 else ShutdownReason.PROCESS_RESTART
+        except ApplicationException:
+            reason = ShutdownReason.PROCESS_RESTART
+        with contextlib.suppress(ApplicationException):
+            shard.shut_down(reason)
+        stored = max([stored, *map(int, shard.checkpointer.stored)])
+        if stored == 60:
+            break
+
+    assert judge.wrong == []
+    assert stored == 60
+    assert {key: sorted(set(numbers)) for key, numbers in judge.done.items()} == {
+        key: judge.of(key) for key in judge.done
+    }

@@ -1,0 +1,125 @@
+"""``PrometheusMetrics`` with the real library, scraped over real HTTP."""
+
+from __future__ import annotations
+
+import sys
+import urllib.request
+
+import pytest
+from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.parser import text_string_to_metric_families
+
+from streamclient import ConfigurationError, MetricKind
+from streamclient.metrics import METRICS, MetricsServer, PrometheusMetrics, labelled
+from streamclient.metrics import table as t
+
+WORKER = {"stream": "orders", "worker": "w1"}
+
+
+@pytest.fixture
+def metrics() -> PrometheusMetrics:
+    return PrometheusMetrics(CollectorRegistry())
+
+
+def scrape(server: MetricsServer) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=10) as response:
+        body: bytes = response.read()
+    return body.decode()
+
+
+def samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_a_scrape_has_every_series_with_name_labels_and_value(metrics: PrometheusMetrics) -> None:
+    bound = labelled(metrics, **WORKER)
+    bound.increment(t.RECORDS_PROCESSED, 3, shard="a")
+    bound.set(t.LAG_SECONDS, 1.5, shard='with "quotes" and \\ and\nlines')
+    bound.observe(t.SCAN_SECONDS, 0.02)
+    bound.observe(t.SCAN_SECONDS, 700)
+
+    with metrics.serve(0, "127.0.0.1") as server:
+        found = samples(scrape(server))
+
+    worker = frozenset(WORKER.items())
+    assert found["streamclient_records_processed_total", worker | {("shard", "a")}] == 3
+    assert found["streamclient_lag_seconds", worker | {("shard", 'with "quotes" and \\ and\nlines')}] == 1.5
+    assert found["streamclient_scan_duration_seconds_bucket", worker | {("le", "0.01")}] == 0
+    assert found["streamclient_scan_duration_seconds_bucket", worker | {("le", "0.025")}] == 1
+    assert found["streamclient_scan_duration_seconds_bucket", worker | {("le", "600.0")}] == 1
+    assert found["streamclient_scan_duration_seconds_bucket", worker | {("le", "+Inf")}] == 2
+    assert found["streamclient_scan_duration_seconds_count", worker] == 2
+    assert found["streamclient_scan_duration_seconds_sum", worker] == pytest.approx(700.02)
+
+
+def test_a_scrape_names_every_metric_of_the_table_before_it_has_a_value(metrics: PrometheusMetrics) -> None:
+    with metrics.serve(0) as server:
+        text = scrape(server)
+
+    for metric in METRICS:
+        assert f"# HELP {metric.name} {metric.help}\n" in text
+        assert f"# TYPE {metric.name} {metric.kind.value}\n" in text
+
+
+def test_series_of_a_shard_that_is_gone_are_removed(metrics: PrometheusMetrics) -> None:
+    bound = labelled(metrics, **WORKER)
+    for shard in ("a", "b"):
+        bound.set(t.LAG_SECONDS, 1, shard=shard)
+        bound.increment(t.RECORDS_PROCESSED, shard=shard)
+
+    bound.forget(t.LAG_SECONDS, shard="a")
+    bound.forget(t.RECORDS_PROCESSED, shard="a")
+    with metrics.serve(0) as server:
+        text = scrape(server)
+
+    assert 'shard="a"' not in text
+    assert 'shard="b"' in text
+
+
+def test_other_metrics_of_the_registry_are_served_too() -> None:
+    registry = CollectorRegistry()
+    metrics = PrometheusMetrics(registry)
+    Gauge("my_own", "Something of the program itself.", registry=registry).set(5)
+
+    with metrics.serve(0) as server:
+        assert "my_own 5.0" in scrape(server)
+
+
+def test_a_second_one_on_a_registry_is_refused_with_advice() -> None:
+    registry = CollectorRegistry()
+    PrometheusMetrics(registry)
+
+    with pytest.raises(ConfigurationError, match="make one PrometheusMetrics for it and share it"):
+        PrometheusMetrics(registry)
+
+
+def test_the_server_stops_listening_when_closed_and_closes_twice(metrics: PrometheusMetrics) -> None:
+    server = metrics.serve(0, "127.0.0.1")
+    scrape(server)
+    server.close()
+    server.close()
+
+    with pytest.raises(OSError, match="refused"):
+        scrape(server)
+
+
+def test_without_the_library_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+
+    with pytest.raises(ConfigurationError, match=r'pip install "streamclient\[prometheus\]"'):
+        PrometheusMetrics()
+
+
+def test_histograms_are_the_only_metrics_with_buckets(metrics: PrometheusMetrics) -> None:
+    bound = labelled(metrics, **WORKER)
+    bound.observe(t.SCAN_SECONDS, 1)
+
+    with metrics.serve(0) as server:
+        families = {family.name: family.type for family in text_string_to_metric_families(scrape(server))}
+
+    for metric in METRICS:
+        assert (families[metric.name.removesuffix("_total")] == "histogram") == (metric.kind is MetricKind.HISTOGRAM)

@@ -1,0 +1,199 @@
+"""Stuck situations that stand in the tables: rows as dead, foreign or departed workers leave them, and the service."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from operate_scene import STATUS, TABLE, Owner, Scene, run_cli
+from stuck_page import check, checked, page_rows
+
+from streamclient.model import Pause
+from streamclient.operate import situations
+from streamclient.server import Fail, FaultRule
+from streamclient.stream import StreamSpecification
+
+if TYPE_CHECKING:
+    from streamclient.server import LocalTablestore
+
+PAUSE = Pause("r1", "ann@ops", "maintenance")
+HERE = Path(__file__).parent
+
+
+def test_every_situation_is_on_the_page_and_produced_by_a_test() -> None:
+    known = {
+        value.name: value for _, value in inspect.getmembers(situations) if isinstance(value, situations.Situation)
+    }
+    source = "".join(path.read_text() for path in HERE.glob("test_operate_stuck_*.py"))
+    tested = set(re.findall(r'check(?:ed)?\(\s*[^"\n]*?"([a-z-]+)"', source))
+
+    assert {row.name for row in page_rows()} == set(known)
+    assert set(known) <= tested, set(known) - tested
+    for row in page_rows():
+        assert row.advice == known[row.name].advice
+
+
+# --- service and stream --------------------------------------------------------------------------------------------
+
+
+def test_no_status_table(scene: Scene) -> None:
+    scene.client.delete_table(STATUS)
+    check(scene, "no-status-table")
+
+
+def test_wrong_keys(scene: Scene) -> None:
+    scene.put_lease(scene.shard)
+    ran = scene.run("explain", scene.shard, "--json", "--access-key-secret", "wrong", "--observe", "0")
+    checked(ran, "access-refused")
+
+
+@pytest.mark.slow
+def test_a_throttled_status_table(scene: Scene) -> None:
+    scene.local.add_fault(FaultRule(operation="GetRange", table=STATUS, action=Fail("OTSServerBusy")))
+    check(scene, "throttled")
+
+
+@pytest.mark.slow
+def test_an_endpoint_that_does_not_answer(local: LocalTablestore) -> None:
+    options = ["--data-table", TABLE, "--status-table", STATUS, "--observe", "0", "--json"]
+    endpoint = local.endpoint
+    local.stop()
+    ran = run_cli("explain", "s1", "--endpoint", endpoint, *options)
+    checked(ran, "unreachable")
+    local.start()
+
+
+def test_a_stream_that_is_off(scene: Scene) -> None:
+    shard = scene.shard
+    scene.put_lease(shard, "w1")
+    scene.streams.update_table(TABLE, stream=StreamSpecification(enable_stream=False))
+    check(scene, "stream-off", shard)
+
+
+def test_a_stream_that_was_replaced(scene: Scene) -> None:
+    shard = scene.shard
+    scene.put_lease(shard, "w1")
+    scene.streams.update_table(TABLE, stream=StreamSpecification(enable_stream=False))
+    scene.streams.update_table(TABLE, stream=StreamSpecification(enable_stream=True, expiration_time_hours=24))
+    check(scene, "stream-replaced", shard)
+
+
+def test_a_shard_that_nobody_knows(scene: Scene) -> None:
+    scene.put_lease(scene.shard)
+    check(scene, "unknown-shard", "nowhere")
+
+
+def test_a_shard_that_left_the_stream(scene: Scene) -> None:
+    scene.put_lease(scene.shard)
+    scene.put_lease("long-gone", "w1", checkpoint=scene.iterator())
+    check(scene, "left-stream", "long-gone")
+
+
+# --- rows ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_malformed_row(scene: Scene) -> None:
+    scene.put_lease(scene.shard, "w1", without="Checkpoint")
+    check(scene, "malformed-row")
+
+
+def test_a_shard_without_row(scene: Scene) -> None:
+    scene.put_worker("w1")
+    check(scene, "no-row-yet")
+
+
+def test_a_parent_without_row(scene: Scene) -> None:
+    parent = scene.shard
+    scene.write(40)
+    child, _ = scene.split()
+    scene.put_worker("w1")
+    assert parent in check(scene, "parent-has-no-row", child)
+
+
+def test_a_finished_shard(scene: Scene) -> None:
+    parent = scene.shard
+    scene.write(40)
+    scene.split()
+    scene.put_lease(parent, "w1", checkpoint="SHARD_END")
+    check(scene, "finished", parent)
+
+
+def test_no_worker_at_all(scene: Scene) -> None:
+    check(scene, "no-worker")
+    scene.put_lease(scene.shard)
+    check(scene, "no-worker")
+
+
+def test_a_child_and_its_unfinished_grandparent(scene: Scene) -> None:
+    grandparent = scene.shard
+    scene.write(40)
+    parent, _ = scene.split()
+    child, _ = scene.split(parent)
+    scene.put_lease(grandparent, "w1", checkpoint=scene.iterator(grandparent), beat=100)
+    scene.put_lease(parent, "w1", parents=[grandparent], beat=100)
+    scene.put_lease(child, "w1", parents=[parent], beat=100)
+    line = check(scene, "waits-for-parent", child)
+    assert f"waits for its ancestor {grandparent}, which has a dead owner" in line
+
+
+# --- owners --------------------------------------------------------------------------------------------------------
+
+
+def test_a_lease_that_is_free(scene: Scene) -> None:
+    scene.put_lease(scene.shard)
+    scene.put_worker("w1")
+    check(scene, "free")
+
+
+def test_an_owner_that_died_a_moment_ago(scene: Scene) -> None:
+    scene.put_lease(scene.shard, "w1", beat=12)
+    check(scene, "owner-silent")
+
+
+def test_an_owner_that_is_dead_while_another_worker_lives(scene: Scene) -> None:
+    scene.put_lease(scene.shard, "w1", beat=34)
+    scene.put_worker("w1", state="killed", beat=34)
+    scene.put_worker("w2")
+    check(scene, "owner-dead")
+
+
+def test_a_lease_that_is_changing_hands(scene: Scene) -> None:
+    scene.put_lease(scene.shard, "w2", stealer="w2")
+    scene.put_worker("w2")
+    check(scene, "changing-hands")
+
+
+def test_a_lease_that_is_not_picked_up(scene: Scene) -> None:
+    scene.put_lease(scene.shard, "w2", stealer="w2", owned=45, beat=45)
+    scene.put_worker("w2")
+    check(scene, "not-picked-up")
+    scene.put_worker("w2", beat=60)
+    assert check(scene, "not-picked-up").endswith("it is dead.")
+
+
+def test_a_restarted_java_owner_that_keeps_a_marked_lease(scene: Scene) -> None:
+    scene.put_lease(scene.shard, "java-1", stealer="w2", marked=200)
+    scene.put_worker("w2")
+    check(scene, "not-handed-over")
+
+
+def test_a_java_owner_that_does_not_know_pauses(scene: Scene) -> None:
+    scene.put_lease(scene.shard, "java-1", pause=PAUSE)
+    check(scene, "pause-not-obeyed")
+
+
+def test_a_java_owner_that_renews_and_does_not_move(scene: Scene) -> None:
+    scene.write(3)
+    scene.put_lease(scene.shard, "java-1", moved=90, owned=300)
+    with Owner(scene, "java-1", scene.shard, has_session=False):
+        check(scene, "owner-mute")
+
+
+def test_a_position_that_was_trimmed_seen_from_outside(scene: Scene) -> None:
+    scene.write(5)
+    scene.put_lease(scene.shard, "java-1", checkpoint=scene.iterator(after=1))
+    scene.local.trim(TABLE, keep_last=1)
+    check(scene, "position-trimmed")

@@ -1,0 +1,355 @@
+"""Stuck situations produced by real workers over real HTTP; what only they know comes from what they publish."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from operate_scene import STATUS, TABLE, Scene, until
+from stuck_page import check, is_now
+from stuck_workers import (
+    LEASE_SECONDS,
+    BadRecord,
+    Blocked,
+    Done,
+    NoCheckpoint,
+    NoDatabase,
+    NoEnd,
+    Slow,
+    Steady,
+    blocked,
+    working,
+)
+
+from streamclient import FailurePolicy, IParkingStore, OnFailure
+from streamclient.core import leases as rule
+from streamclient.core.worker_info import WorkerInfo
+from streamclient.lease.rows import key_of
+from streamclient.lease.workers import INFO, WORKER_STATUS_TYPE
+from streamclient.operate.collection import Collector
+from streamclient.parking import MemoryParkingStore
+from streamclient.server import Fail, FaultRule
+from streamclient.testing.fleet import Fleet, WorkerProcess
+
+if TYPE_CHECKING:
+    from streamclient.server import LocalTablestore
+
+pytestmark = pytest.mark.slow
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def quick(local: LocalTablestore) -> Scene:
+    """A scene whose lease duration the commands learn from the workers."""
+    return Scene(local, lease_seconds=None)
+
+
+def becomes(scene: Scene, name: str, shard_id: str | None = None) -> str:
+    """Wait until a situation has come about; its first line stands on the page."""
+    key = shard_id or scene.shard
+    try:
+        until(lambda: is_now(scene, name, key))
+    except AssertionError as error:
+        raise AssertionError(f"{name} did not come about: {scene.explain(key)}") from error
+    return key
+
+
+# --- nothing is wrong ----------------------------------------------------------------------------------------------
+
+
+def test_caught_up(quick: Scene) -> None:
+    quick.write(3)
+    with working(quick, Steady):
+        becomes(quick, "caught-up")
+        check(quick, "caught-up")
+
+
+def test_reading(quick: Scene) -> None:
+    quick.write(400)
+    with working(quick, lambda: Slow(0.05), max_records=5):
+        becomes(quick, "reading")
+        until(lambda: quick.lease().progress is not None, "progress is stored")
+        check(quick, "reading", observe=0.5)
+
+
+# --- processors ----------------------------------------------------------------------------------------------------
+
+
+def test_a_processor_that_fails(quick: Scene) -> None:
+    quick.write(3)
+    with working(quick, NoDatabase):
+        becomes(quick, "processor-fails")
+        check(quick, "processor-fails")
+
+
+def test_user_code_that_runs_long(quick: Scene) -> None:
+    with blocked(quick):
+        becomes(quick, "user-code-runs")
+        check(quick, "user-code-runs")
+
+
+def test_a_processor_that_never_checkpoints(quick: Scene) -> None:
+    quick.write(3)
+    with working(quick, NoCheckpoint):
+        becomes(quick, "no-checkpoint")
+        check(quick, "no-checkpoint")
+
+
+def test_the_end_of_a_shard_is_not_checkpointed(quick: Scene) -> None:
+    quick.write(40)
+    parent = quick.shard
+    quick.split()
+    with working(quick, NoEnd):
+        becomes(quick, "end-not-stored", parent)
+        check(quick, "end-not-stored", parent)
+
+
+def test_an_executor_with_too_few_threads(quick: Scene) -> None:
+    quick.write(40)
+    first, second = quick.split()
+    quick.put_lease(quick.shard, checkpoint="SHARD_END")
+    quick.write(40)
+    go = threading.Event()
+    with ThreadPoolExecutor(1) as executor, working(quick, lambda: Blocked(go), executor=executor):
+        try:
+            until(lambda: any(is_now(quick, "waits-for-thread", key) for key in (first, second)), "one of them waits")
+            waiting = next(key for key in (first, second) if is_now(quick, "waits-for-thread", key))
+            check(quick, "waits-for-thread", waiting)
+        finally:
+            go.set()
+
+
+def test_a_record_that_fails(quick: Scene) -> None:
+    quick.write(3)
+    policy = FailurePolicy(retries=0, first_pause_millis=0, then=OnFailure.STOP_SHARD)
+    with working(quick, BadRecord, failure_policy=policy):
+        becomes(quick, "record-fails")
+        check(quick, "record-fails")
+
+
+def test_too_many_parked_records(quick: Scene) -> None:
+    quick.write(3)
+    policy = FailurePolicy(
+        retries=0,
+        first_pause_millis=0,
+        then=OnFailure.PARK,
+        parking=MemoryParkingStore(),
+        most_parked_share=0.1,
+        share_window_records=10,
+    )
+    with working(quick, BadRecord, failure_policy=policy):
+        becomes(quick, "too-many-parked")
+        check(quick, "too-many-parked")
+
+
+class BrokenParking(IParkingStore):
+    def park(self, records: Any) -> None:
+        raise OSError("disk full")
+
+    def parked(self, stream_id: str | None = None) -> Iterator[Any]:
+        return iter(())
+
+    def remove(self, records: Any) -> None:
+        pass
+
+
+def test_a_parking_store_that_fails(quick: Scene) -> None:
+    quick.write(3)
+    policy = FailurePolicy(retries=0, first_pause_millis=0, then=OnFailure.PARK, parking=BrokenParking())
+    with working(quick, BadRecord, failure_policy=policy):
+        becomes(quick, "parking-fails")
+        check(quick, "parking-fails")
+
+
+def test_a_processor_that_is_done_alone(quick: Scene) -> None:
+    quick.write(3)
+    with working(quick, Done):
+        becomes(quick, "left-by-processor")
+        check(quick, "left-by-processor")
+
+
+def test_a_processor_that_is_done_and_does_not_return(quick: Scene) -> None:
+    go = threading.Event()
+    quick.write(3)
+    with working(quick, lambda: Done(go)):
+        try:
+            becomes(quick, "owner-says")
+            until(lambda: "shutdown has been running" in quick.explain(), "the call is named")
+            check(quick, "owner-says")
+        finally:
+            go.set()
+
+
+def test_a_call_that_is_given_up(quick: Scene) -> None:
+    with blocked(quick, user_code_limit_millis=800):
+        becomes(quick, "given-up")
+        check(quick, "given-up")
+
+
+def test_a_rewind_under_a_call_that_runs(quick: Scene) -> None:
+    """As if somebody wrote the row without the guard: the old call has to return first."""
+    with blocked(quick):
+        shard = becomes(quick, "user-code-runs")
+        for _ in range(20):
+            if quick.manager.write_many([rule.rewind(quick.lease(), quick.iterator(after=1))])[0].error is None:
+                break
+        becomes(quick, "old-processor-runs", shard)
+        check(quick, "old-processor-runs")
+
+
+# --- pauses --------------------------------------------------------------------------------------------------------
+
+
+def test_a_shard_that_an_operator_paused(quick: Scene) -> None:
+    quick.write(3)
+    with working(quick, Steady):
+        shard = becomes(quick, "caught-up")
+        ran = quick.run("leases", "pause", shard, "--reason", "maintenance", "--for", "2h")
+        assert ran.code == 0, ran
+        check(quick, "paused")
+
+
+def test_a_pause_that_waits_for_a_call(quick: Scene) -> None:
+    with blocked(quick):
+        shard = becomes(quick, "user-code-runs")
+        quick.run("leases", "pause", shard, "--reason", "maintenance", "--no-wait")
+        until(lambda: "process_records has been running" in quick.explain(), "the call is named")
+        check(quick, "pause-pending")
+
+
+def test_a_worker_paused_by_its_own_program(quick: Scene) -> None:
+    quick.write(3)
+    with working(quick, Steady) as worker:
+        becomes(quick, "caught-up")
+        worker.pause(reason="weekly report")
+        becomes(quick, "paused-by-program")
+        check(quick, "paused-by-program")
+
+
+# --- hand-overs and names ------------------------------------------------------------------------------------------
+
+
+def test_a_lease_that_is_asked_for_and_not_handed_over(quick: Scene) -> None:
+    with blocked(quick, auto_steal_lease=False), working(quick, Steady, name="w2", auto_steal_lease=False):
+        shard = becomes(quick, "user-code-runs")
+        ran = quick.run("leases", "move", shard, "--to", "w2" if quick.lease().owner == "w1" else "w1")
+        assert ran.code == 0, ran
+        becomes(quick, "changing-hands")
+        becomes(quick, "not-handed-over")
+        until(lambda: "process_records has been running" in quick.explain(), "the call is named")
+        line = check(quick, "not-handed-over")
+        assert "asked for it" in line
+
+
+def test_two_processes_of_one_name(quick: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one starts while the rows are being read twice."""
+    quick.write(3)
+    with ExitStack() as stack:
+        stack.enter_context(working(quick, Steady))
+        shard = becomes(quick, "caught-up")
+
+        def start_another(_: Collector, seconds: float) -> None:
+            (before,) = quick.manager.list_workers()
+            stack.enter_context(working(quick, Steady))
+            until(lambda: [row.nonce for row in quick.manager.list_workers()] != [before.nonce], "it registers")
+
+        monkeypatch.setattr(Collector, "_pause", start_another)
+        check(quick, "name-contested", shard, observe=1.0)
+
+
+# --- stream and service --------------------------------------------------------------------------------------------
+
+
+def test_reads_that_are_refused(quick: Scene) -> None:
+    quick.write(3)
+    quick.local.add_fault(FaultRule(operation="GetStreamRecord", action=Fail("OTSNoPermissionAccess")))
+    with working(quick, Steady):
+        until(lambda: "reading failed" in quick.explain(), "the worker says it")
+        check(quick, "reading-fails")
+
+
+def test_a_position_that_was_trimmed(quick: Scene) -> None:
+    quick.write(5)
+    quick.put_lease(quick.shard, checkpoint=quick.iterator(after=1))
+    quick.local.trim(TABLE, keep_last=1)
+    with working(quick, Steady):
+        until(lambda: "accept_loss" in quick.explain() or "up to before" in quick.explain(), "the worker says it")
+        check(quick, "position-trimmed")
+
+
+def test_an_epoch_that_cannot_be_drawn(quick: Scene) -> None:
+    """Single rows cannot be read when the lease is handed to the worker."""
+    quick.write(3)
+    quick.put_lease(quick.shard, "java-1")
+    with working(quick, Steady):
+        until(lambda: bool(quick.manager.list_workers()), "the worker has registered")
+        quick.local.add_fault(FaultRule(operation="BatchGetRow", table=STATUS, action=Fail("OTSServerBusy")))
+        quick.send(rule.transfer(quick.lease(), "w1"))
+        becomes(quick, "waits-for-table")
+        check(quick, "waits-for-table")
+        quick.local.clear_faults()
+
+
+def test_a_worker_that_is_unwell(quick: Scene) -> None:
+    """Its scans fail, its heartbeats do not; explained before the next scan succeeds."""
+    quick.write(3)
+    config = {
+        "max_duration_before_last_successful_renew_or_take_lease": 500,
+        "taker_interval_millis": 3_000,
+        "sync_shard_interval_millis": 60_000,
+    }
+    with working(quick, Steady, **config):
+        becomes(quick, "caught-up")
+        fault = quick.local.add_fault(FaultRule(operation="GetRange", table=STATUS, action=Fail("OTSServerBusy")))
+        until(lambda: bool(published(quick, "w1").trouble), "it says that it is unwell")
+        quick.local.remove_fault(fault)
+        check(quick, "owner-unwell")
+
+
+def published(scene: Scene, name: str) -> WorkerInfo:
+    """What a worker tells, read without a scan."""
+    _, row, _ = scene.client.get_row(STATUS, key_of(scene.stream_id, name, WORKER_STATUS_TYPE), max_version=1)
+    cells = {} if row is None else {each[0]: each[1] for each in row.attribute_columns}
+    return WorkerInfo.from_json(cells.get(INFO, ""))
+
+
+# --- processes -----------------------------------------------------------------------------------------------------
+
+
+def start_process(scene: Scene, fleet: Fleet, name: str) -> WorkerProcess:
+    local = scene.local
+    words = [local.endpoint, local.access_key_id, local.access_key_secret, local.instance, TABLE, STATUS, name]
+    return fleet.start(name, [str(HERE / "worker_process.py"), *words], {"PYTHONPATH": f"{HERE.parents[1]}"})
+
+
+def test_a_process_that_is_stopped_and_then_killed(quick: Scene, tmp_path: Path) -> None:
+    """SIGSTOP, then ``kill -9``, on this machine: named at once, then until the lease expires, then for good."""
+    quick.write(3)
+    with Fleet(tmp_path) as fleet:
+        process = start_process(quick, fleet, "w1")
+        shard = becomes(quick, "caught-up")
+        pid = published(quick, "w1").pid
+        os.kill(pid, signal.SIGSTOP)
+        becomes(quick, "owner-frozen")
+        check(quick, "owner-frozen")
+        process.kill()
+        line = quick.explain()
+        assert "whose process is gone" in line or "has a dead owner" in line
+        becomes(quick, "owner-dead-alone", shard)
+        check(quick, "owner-dead-alone")
+
+
+def test_leases_are_judged_by_the_duration_that_workers_publish(quick: Scene) -> None:
+    quick.write(3)
+    with working(quick, Steady):
+        becomes(quick, "caught-up")
+        document = quick.run("leases", "list", "--json").document
+
+    assert document["lease_duration_seconds"] == LEASE_SECONDS

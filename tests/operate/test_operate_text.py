@@ -1,0 +1,154 @@
+"""Times, durations, iterators and process states as people and machines write them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamclient.core.worker_info import LONGEST_REASON, MOST_SHARDS, ShardTrouble, WorkerInfo
+from streamclient.errors import ConfigurationError
+from streamclient.model import utc_text
+from streamclient.operate.clock import ServiceClock
+from streamclient.operate.facts import Process
+from streamclient.operate.printing import plain_table
+from streamclient.operate.processes import process_of
+from streamclient.operate.text import duration, parse_duration, parse_moment
+
+NOON = 1_767_268_800_000_000
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-1, "0.0 s"),
+        (0.44, "0.4 s"),
+        (9.94, "9.9 s"),
+        (12.4, "12 s"),
+        (60, "1 min"),
+        (200, "3 min 20 s"),
+        (3_600, "1 h"),
+        (7_500, "2 h 5 min"),
+        (86_399, "23 h 59 min"),
+        (530_000, "6 d 3 h"),
+    ],
+)
+def test_durations_have_two_units_at_most(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("15m", 900), ("1h30m", 5_400), ("1.5d", 129_600)])
+def test_durations_are_read_as_they_are_documented(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "90", "1w", "2h ", "h", "0s", "-1h", "1h-2m"])
+def test_anything_else_is_no_duration(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="a duration"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize("text", ["2026-01-01T12:00:00Z", "2026-01-01T20:00:00+08:00", "2026-01-01T12:00:00.000+00:00"])
+def test_times_are_read_with_their_zone(text: str) -> None:
+    assert parse_moment(text, 0) == NOON
+
+
+def test_a_time_may_be_so_long_ago() -> None:
+    assert parse_moment("2h-ago", NOON) == NOON - 7_200_000_000
+
+
+@pytest.mark.parametrize("text", ["2026-01-01T12:00:00", "yesterday", "12:00Z", "-ago"])
+def test_a_time_without_zone_or_sense_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError):
+        parse_moment(text, NOON)
+
+
+@given(st.integers(0, 4_000_000_000))
+def test_a_moment_comes_back_as_it_was_written(seconds: int) -> None:
+    assert parse_moment(utc_text(seconds * 1_000_000), 0) == seconds * 1_000_000
+
+
+# --- the service's clock -------------------------------------------------------------------------------------------
+
+
+def test_the_clock_follows_the_dates_of_answers() -> None:
+    wall = [1_000_000]
+    clock = ServiceClock(lambda: wall[0])
+    assert clock.now_micros() == 1_000_000
+    clock.note_date("2026-01-01T12:00:00.000Z")
+    wall[0] += 5_000_000
+
+    assert clock.now_micros() == NOON + 5_000_000
+
+
+def test_a_stamp_is_a_lower_bound_and_nonsense_is_ignored() -> None:
+    clock = ServiceClock(lambda: 0)
+    clock.note_date("yesterday")
+    clock.note_stamp(77)
+    clock.note_stamp(33)
+
+    assert clock.now_micros() == 77
+
+
+# --- what a worker tells -------------------------------------------------------------------------------------------
+
+
+def test_what_a_worker_tells_comes_back_cut_to_its_bounds() -> None:
+    trouble = ShardTrouble("x" * (LONGEST_REASON + 9), "reading")
+    shards = {f"s{number:03}": trouble for number in range(MOST_SHARDS + 9)}
+    told = WorkerInfo(host="h", pid=3, version="1", started_micros=5, trouble="t", shards=shards, left=("b", "a"))
+    read = WorkerInfo.from_json(told.to_json())
+
+    assert (read.host, read.pid, read.trouble, read.left) == ("h", 3, "t", ("a", "b"))
+    assert len(read.shards) == MOST_SHARDS
+    assert {(len(each.reason), each.kind) for each in read.shards.values()} == {(LONGEST_REASON, "reading")}
+    assert len(told.to_json()) < 120_000
+
+
+@given(st.one_of(st.text(), st.recursive(st.none() | st.integers() | st.text(), st.lists).map(str)))
+def test_any_text_in_its_place_is_read_as_nothing(text: str) -> None:
+    assert WorkerInfo.from_json(text) == WorkerInfo()
+
+
+def test_members_of_another_type_are_left_out() -> None:
+    read = WorkerInfo.from_json('{"host": 3, "pid": true, "shards": [], "left": {}, "new": 1, "version": "2"}')
+
+    assert read == WorkerInfo(version="2")
+
+
+# --- processes of this machine -------------------------------------------------------------------------------------
+
+
+def test_a_process_elsewhere_is_not_judged() -> None:
+    assert process_of(WorkerInfo(host="another", pid=os.getpid())) is Process.ELSEWHERE
+    assert process_of(WorkerInfo(host=socket.gethostname(), pid=0)) is Process.ELSEWHERE
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="only Linux tells the state of a process")
+def test_a_process_of_this_machine_is_running_stopped_or_gone() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    info = WorkerInfo(host=socket.gethostname(), pid=child.pid)
+    try:
+        assert process_of(info) is Process.RUNNING
+        child.send_signal(signal.SIGSTOP)
+        for _ in range(100):
+            if process_of(info) is Process.STOPPED:
+                break
+            threading.Event().wait(0.02)
+        assert process_of(info) is Process.STOPPED
+    finally:
+        child.kill()
+        child.wait(10)
+
+    assert process_of(info) is Process.GONE
+
+
+def test_a_plain_table_cuts_nothing() -> None:
+    assert plain_table(("A", "LONG"), [("xyz", "1"), ("x", "")]) == "A    LONG\nxyz  1\nx"

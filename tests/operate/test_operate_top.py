@@ -1,0 +1,233 @@
+"""``streamclient top``: what a screen shows, what it costs, and that it ends when asked."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from attrs import evolve
+from operate_facts import END, NOW, facts, row, waiting, worker
+from operate_scene import STATUS, TABLE, Scene, until
+
+from streamclient.model import Progress
+from streamclient.operate.collection import Collector
+from streamclient.operate.facts import HeadFacts
+from streamclient.operate.overview import headline, overview, overview_document, shard_rows, worker_rows
+from streamclient.operate.site import Site
+from streamclient.operate.top_action import HEADS_PER_REFRESH, FleetWatch, plain_screen, rich_screen
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def fleet() -> list[object]:
+    before = facts(row("s1", "w1", progress=Progress(1, 100, 1)), row("s2", "w2"), now_micros=NOW - 2_000_000)
+    now = facts(
+        row("s1", "w1", progress=Progress(2, 340, 2)),
+        row("s2", "w2"),
+        row("s3", "w2", checkpoint=END),
+        row("s4", "w1"),
+        workers=[worker("w1", trouble="no scan succeeded"), worker("w2", shards={"s2": "processor failed once"})],
+        heads={"s1": waiting(60), "s2": waiting(3_600), "s4": HeadFacts()},
+    )
+    return [before, now]
+
+
+def test_shards_nearest_to_loss_come_first_and_finished_ones_are_only_counted() -> None:
+    before, now = fleet()
+    view = overview(now, before)  # type: ignore[arg-type]
+
+    assert [line.shard_id for line in view.shards] == ["s2", "s1", "s4"]
+    assert (view.finished, view.moving) == (1, 0)
+    assert headline(view) == ("orders: 2 workers, 0 of 3 shards move, 1 finished, 120 records/s, longest lag 1 h")
+
+
+def test_rates_come_from_progress_between_two_screens() -> None:
+    before, now = fleet()
+    first, second = overview(now), overview(now, before)  # type: ignore[arg-type]
+
+    assert [line.records_per_second for line in first.shards] == [None, None, None]
+    assert {line.shard_id: line.records_per_second for line in second.shards}["s1"] == 120
+    assert second.rate_of("w1") == 120
+
+
+def test_workers_are_shown_with_their_health_and_their_leases() -> None:
+    _, now = fleet()
+    lonely = evolve(now, workers={})
+
+    assert worker_rows(overview(now)) == [  # type: ignore[arg-type]
+        ("w1", "running", "2", "2", "0", "no scan succeeded"),
+        ("w2", "running", "2", "1", "0", "well"),
+    ]
+    assert worker_rows(overview(lonely))[0][-1] == "no session row"  # type: ignore[arg-type]
+
+
+def test_a_shard_that_does_not_move_says_why() -> None:
+    _, now = fleet()
+    rows = {cells[0]: cells for cells in shard_rows(overview(now))}  # type: ignore[arg-type]
+
+    assert rows["s2"][-1] == "does not move on worker w2: processor failed once"
+    assert rows["s4"][-1] == "is held by worker w1, which is unwell: no scan succeeded"
+
+
+def test_the_screen_for_rich_has_as_many_shards_as_lines() -> None:
+    from rich.console import Console
+
+    _, now = fleet()
+    console = Console(file=io.StringIO(), width=200, height=40)
+    console.print(rich_screen(overview(now)))  # type: ignore[arg-type]
+    assert isinstance(console.file, io.StringIO)
+
+    assert "TIME TO LOSS" in console.file.getvalue()
+    assert "22 h" not in console.file.getvalue().split("TIME TO LOSS")[0]
+
+
+def test_once_prints_a_screen_or_a_document(scene: Scene) -> None:
+    scene.write(3)
+    scene.put_lease(scene.shard, "w1")
+    scene.put_worker("w1")
+    plain = scene.run("top", "--once")
+    document = scene.run("top", "--once", "--json").document
+
+    assert plain.first_line.startswith("orders: 1 workers, 1 of 1 shards move")
+    assert document["totals"]["shards"] == 1
+    assert document["workers"][0]["session"]["state"] == "running"
+    assert set(document["shards"][0]) == {
+        "shard",
+        "owner",
+        "situation",
+        "moves",
+        "first_line",
+        "lag_seconds",
+        "records_per_second",
+        "seconds_to_loss",
+    }
+
+
+def test_a_refresh_costs_two_scans_and_few_reads(scene: Scene) -> None:
+    """As documented: rows and workers; heads only of what is not known, and never more than the budget."""
+    scene.write(3)
+    parent = scene.shard
+    children = scene.split()
+    scene.put_lease(parent, "w1")
+    for child in children:
+        scene.put_lease(child, parents=[parent])
+    watch = FleetWatch(Site(scene.client, TABLE, STATUS))
+    watch.next()
+    scene.local.reset_requests()
+    view = watch.next()
+    counts = {count.operation: count.requests for count in scene.local.requests()}
+
+    assert counts == {"GetRange": 2}
+    assert view.shards[0].lag_seconds is not None
+
+
+def test_heads_are_looked_up_in_turn_within_the_budget(scene: Scene) -> None:
+    scene.write(3)
+    for number in range(HEADS_PER_REFRESH + 5):
+        scene.put_lease(f"missing-{number:02}", checkpoint=scene.iterator())
+    collector = Collector(Site(scene.client, TABLE, STATUS))
+    found = collector.collect()
+    checkpoints = {key: lease.checkpoint for key, lease in found.leases.items()}
+    reader = collector.head_reader(scene.stream_id)
+
+    assert len(reader.read_some(checkpoints, HEADS_PER_REFRESH)) == HEADS_PER_REFRESH
+    assert len(reader.read_some(checkpoints, HEADS_PER_REFRESH)) == HEADS_PER_REFRESH + 5
+
+
+def test_a_moving_shard_keeps_its_last_known_lag_until_its_turn_comes(scene: Scene) -> None:
+    scene.write(5)
+    first, second = scene.iterator(), scene.iterator(after=2)
+    reader = Collector(Site(scene.client, TABLE, STATUS)).head_reader(scene.stream_id)
+    old = reader.read_some({scene.shard: first}, 1)
+
+    assert reader.read_some({scene.shard: second}, 0) == old
+    assert reader.read_some({scene.shard: second}, 1) != old
+
+
+def test_a_screen_as_text_cuts_nothing() -> None:
+    _, now = fleet()
+    text = plain_screen(overview(now))  # type: ignore[arg-type]
+
+    assert "does not move on worker w2: processor failed once" in text
+    assert overview_document(overview(now))["totals"]["finished"] == 1  # type: ignore[arg-type]
+
+
+def test_an_interval_must_leave_the_service_in_peace(scene: Scene) -> None:
+    assert "at least 0.2 s" in scene.run("top", "--interval", "0.01").err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_live_output_goes_on_until_a_signal(scene: Scene, tmp_path: Path, number: signal.Signals) -> None:
+    """One JSON document per line; a refresh that fails is a line, too, and does not end it."""
+    scene.put_lease(scene.shard)
+    options = ["--endpoint", scene.local.endpoint, "--data-table", TABLE, "--status-table", STATUS]
+    command = [sys.executable, "-m", "streamclient.cli", "top", "--json", "--interval", "0.2", *options]
+    lines = tmp_path / "lines"
+    with lines.open("w") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
+        try:
+            until(lambda: len(lines.read_text().splitlines()) >= 2, "two screens")
+            scene.client.delete_table(STATUS)
+            until(lambda: "problem" in lines.read_text(), "a screen that failed")
+            process.send_signal(number)
+            _, err = process.communicate(timeout=30)
+        finally:
+            process.kill()
+            process.wait(10)
+
+    documents = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert process.returncode == 0
+    assert err == ""
+    assert documents[0]["totals"]["shards"] == 1
+    assert STATUS in documents[-1]["problem"]
+
+
+@pytest.mark.slow
+def test_on_a_terminal_rich_draws_the_screen(scene: Scene) -> None:
+    """Through a pseudo-terminal: the live screen, and tables of other commands."""
+    pytest.importorskip("rich")
+    scene.put_lease(scene.shard, "w1")
+    options = ["--endpoint", scene.local.endpoint, "--data-table", TABLE, "--status-table", STATUS]
+    code, listed = on_a_terminal(["leases", "list", *options], stop_at=None)
+    assert code == 0
+    assert "OWNER" in listed
+    code, live = on_a_terminal(["top", "--interval", "0.2", *options], stop_at="TIME TO LOSS")
+
+    assert code == 0
+    assert "\x1b[?1049h" in live, "it uses the alternate screen"
+    assert "orders: 1 workers" in live
+
+
+def on_a_terminal(words: list[str], *, stop_at: str | None) -> tuple[int, str]:
+    """Run a command on a terminal of 200 columns; interrupt it once it has printed something."""
+    master, slave = pty.openpty()
+    environment = {**os.environ, "COLUMNS": "200", "LINES": "40", "TERM": "xterm"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "streamclient.cli", *words], stdin=slave, stdout=slave, stderr=slave, env=environment
+    )
+    os.close(slave)
+    seen = ""
+    try:
+        while select.select([master], [], [], 30)[0]:
+            try:
+                seen += os.read(master, 65_536).decode(errors="replace")
+            except OSError:  # the other end is closed
+                break
+            if stop_at is not None and stop_at in seen:
+                process.send_signal(signal.SIGINT)
+                stop_at = None
+        return process.wait(30), seen
+    finally:
+        process.kill()
+        process.wait(10)
+        os.close(master)

@@ -1,0 +1,568 @@
+"""Records that cannot be processed: retried, found, parked or stopped at, and never skipped. On virtual time."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+from worker_harness import RecordingProcessor, SimulatedWorker, World
+
+from streamclient.config import FailurePolicy
+from streamclient.core import events
+from streamclient.errors import DependencyException, ErrorKind, FencedException, ShutdownException
+from streamclient.model import (
+    OnFailure,
+    ParkedKey,
+    ParkedRecord,
+    ProcessRecordsInput,
+    ReasonKind,
+    ShardState,
+    ShutdownReason,
+)
+from streamclient.parking import MemoryParkingStore
+from streamclient.testing.fakes import make_record
+
+UNREACHABLE = DependencyException("no route to the parking store", kind=ErrorKind.AMBIGUOUS)
+
+
+class FlakyStore(MemoryParkingStore):
+    """Raises instead of answering, so many times; writes down what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures = 0
+        self.calls: list[str] = []
+
+    def park(self, records: Sequence[ParkedRecord]) -> None:
+        self.calls.append("park")
+        self._fail()
+        super().park(records)
+
+    def parked_keys(self, stream_id: str) -> Iterable[ParkedKey]:
+        self.calls.append("parked_keys")
+        self._fail()
+        return super().parked_keys(stream_id)
+
+    def _fail(self) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise UNREACHABLE
+
+    @property
+    def ids(self) -> list[str]:
+        return [str(parked.record.key["id"]) for parked in self.parked()]
+
+
+def records(*keys: str, start: int = 0) -> list[Any]:
+    return [make_record(key, number) for number, key in enumerate(keys, start)]
+
+
+def many(count: int, start: int = 0) -> list[Any]:
+    return records(*(f"k{number}" for number in range(start, start + count)), start=start)
+
+
+class Refusing:
+    """Raises while one of some keys is in a batch; accepts and checkpoints otherwise."""
+
+    def __init__(self, world: World, *keys: str) -> None:
+        self.world = world
+        self.keys = set(keys)
+        self.accepted: dict[str, list[Any]] = defaultdict(list)
+        world.journal.on_process = self
+
+    def __call__(self, processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
+        found = self.keys & {str(record.key["id"]) for record in given.records}
+        if found:
+            raise ValueError(f"cannot digest {min(found)}")
+        self.accepted[processor.shard_id] += given.records
+        self.world.journal.checkpoint_batch(processor, given)
+
+
+def parking_world(*shards: str, seed: int = 1, **policy: Any) -> tuple[World, FlakyStore]:
+    store = FlakyStore()
+    settings = {"retries": 0, "first_pause_millis": 100, **policy}
+    chosen = FailurePolicy(then=OnFailure.PARK, parking=store, **settings)
+    return World(*shards, seed=seed, failure_policy=chosen), store
+
+
+def batches(world: World, shard_id: str = "a") -> list[list[str]]:
+    return [detail for what, detail in world.journal.by_shard[shard_id] if what == "process"]
+
+
+def reached(world: World, count: int, shard_id: str = "a") -> None:
+    world.simulation.until(lambda: len(world.journal.accepted[shard_id]) >= count, 300)
+
+
+# --- retries ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_batch_is_delivered_again_to_the_same_processor() -> None:
+    """Pauses double; a passing failure costs nothing but time."""
+    world = World("a", failure_policy=FailurePolicy(retries=3, first_pause_millis=1_000))
+    world.stream.append("a", *many(5))
+    left, at = [2], list[float]()
+
+    def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
+        at.append(world.simulation.now)
+        if left[0]:
+            left[0] -= 1
+            raise ValueError("busy")
+        world.journal.checkpoint_batch(processor, given)
+
+    world.journal.on_process = process
+    worker = world.worker()
+    world.simulation.until(lambda: len(at) == 2, 30)
+    world.simulation.advance(0.5)
+    status = worker.statuses()["a"]
+    assert status.reason == "processor failed twice: process_records: ValueError: busy; next attempt in 1.5 s".replace(
+        "twice", "2 times"
+    )
+    assert (status.state, status.reason_kind) == (ShardState.PROCESSING, ReasonKind.PROCESSOR)
+    reached(world, 5)
+
+    assert world.journal.shutdowns("a") == []
+    assert [round(later - earlier) for earlier, later in itertools.pairwise(at)] == [1, 2]
+    world.simulation.advance(0.1)
+    assert worker.statuses()["a"].reason == ""
+
+
+def test_a_policy_that_restarts_does_so_after_its_retries() -> None:
+    world = World("a", failure_policy=FailurePolicy(retries=2, first_pause_millis=10))
+    world.stream.append("a", *many(4))
+    refusing = Refusing(world, "k2")
+    world.worker()
+    world.simulation.until(lambda: len(world.journal.shutdowns("a")) == 2, 60)
+
+    assert world.journal.delivered("a") == [f"k{number}" for number in range(4)] * 6
+    refusing.keys.clear()
+    reached(world, 4)
+
+
+@pytest.mark.parametrize(
+    "error", [FencedException("epoch 2 is over"), ShutdownException("the lease is lost")], ids=repr
+)
+def test_a_write_that_was_refused_to_its_owner_blames_no_record(error: Exception) -> None:
+    """Neither tried again by the same processor, nor cut, nor parked: whoever has the lease begins anew."""
+    world, store = parking_world("a", retries=5)
+    world.stream.append("a", *many(4))
+
+    def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
+        raise error
+
+    world.journal.on_process = process
+    world.worker()
+    world.simulation.until(lambda: len(world.journal.shutdowns("a")) == 2, 60)
+
+    assert batches(world)[:2] == [["k0", "k1", "k2", "k3"]] * 2
+    assert store.ids == []
+
+
+def test_a_processor_that_marks_itself_is_replaced_and_nothing_is_blamed() -> None:
+    """So says one that keeps records between batches: what failed need not be in this one."""
+    world, store = parking_world("a", retries=5)
+    world.stream.append("a", *many(4))
+    calls, at = list[int](), list[float]()
+
+    def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
+        calls.append(len(given.records))
+        at.append(world.simulation.now)
+        if len(calls) == 1:
+            given.shutdown_marker.mark_for_process_restart()
+            raise ValueError("an earlier record")
+        world.journal.checkpoint_batch(processor, given)
+
+    world.journal.on_process = process
+    world.worker()
+    reached(world, 4)
+
+    assert calls == [4, 4]
+    assert store.ids == []
+    assert 1.0 <= at[1] - at[0] < 1.5
+    assert world.journal.shutdowns("a") == [ShutdownReason.PROCESS_RESTART]
+
+
+# --- parking ----------------------------------------------------------------------------------------------------------
+
+
+def test_one_bad_record_is_found_parked_and_passed() -> None:
+    """The other shard does not notice; the records before and behind it keep their order."""
+    world, store = parking_world("a", "b", retries=1)
+    world.stream.append("a", *many(64))
+    world.stream.append("b", *many(10))
+    refusing = Refusing(world, "k41")
+    worker = world.worker()
+    reached(world, 63)
+    reached(world, 10, "b")
+
+    assert [record.key["id"] for record in refusing.accepted["a"]] == [f"k{n}" for n in range(64) if n != 41]
+    assert len(batches(world)) <= 1 + 2 * 6 + 2 * 1
+    (parked,) = store.parked()
+    assert parked.record == make_record("k41", 41)
+    assert (parked.stream_id, parked.shard_id, parked.position) == (world.stream.stream_id, "a", "TRIM_HORIZON")
+    assert (parked.index, parked.generation) == (41, 1)
+    assert parked.error == "ValueError: cannot digest k41"
+    assert 'raise ValueError(f"cannot digest' in parked.traceback
+    assert parked.attempts >= 3
+    world.simulation.advance(1)
+    assert world.checkpoint("a") == "a@64"
+    assert (worker.statuses()["a"].reason, worker.statuses()["a"].failures) == ("", 0)
+    assert world.journal.shutdowns("a") == []
+
+
+def test_a_page_of_bad_records_only_ends_without_a_call_that_passes() -> None:
+    world, store = parking_world("a")
+    world.stream.append("a", *many(3))
+    Refusing(world, "k0", "k1", "k2")
+    worker = world.worker()
+    world.simulation.until(lambda: store.ids == ["k0", "k1", "k2"], 60)
+    world.stream.append("a", *many(1, 3))
+    reached(world, 1)
+    world.simulation.advance(1)
+
+    assert worker.statuses()["a"].failures == 0
+    assert world.checkpoint("a") == "a@4"
+
+
+def test_a_shard_that_ends_with_a_bad_record_ends() -> None:
+    world, store = parking_world("a")
+    world.stream.append("a", *many(4))
+    world.stream.close("a")
+    Refusing(world, "k3")
+    world.worker()
+    world.simulation.until(lambda: world.journal.shutdowns("a") == [ShutdownReason.TERMINATE], 60)
+    world.simulation.advance(1)
+
+    assert store.ids == ["k3"]
+    assert world.checkpoint("a") == "SHARD_END"
+
+
+def test_later_records_of_a_parked_key_are_parked_untried() -> None:
+    """A replay must not put an old change over a newer one. Other keys go on."""
+    world, store = parking_world("a")
+    world.stream.append("a", *records("bad", "x", "bad", "y"))
+    refusing = Refusing(world, "bad")
+    world.worker()
+    reached(world, 2)
+    world.stream.append("a", *records("z", "bad", start=4))
+    reached(world, 3)
+    world.simulation.until(lambda: len(store.ids) == 3, 30)
+
+    parked = list(store.parked())
+    assert [each.attempts > 0 for each in parked] == [True, False, False]
+    assert parked[2].error == "not tried: an earlier record of its key is parked"
+    assert [record.key["id"] for record in refusing.accepted["a"]] == ["x", "y", "z"]
+    assert not any("bad" in batch for batch in batches(world)[-1:])
+
+
+def test_a_policy_may_let_later_records_of_a_key_pass() -> None:
+    world, store = parking_world("a", park_rest_of_key=False)
+    world.stream.append("a", make_record("k", 1, broken=1), make_record("k", 2))
+    accepted: list[int] = []
+
+    def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
+        if any(record.columns for record in given.records):
+            raise ValueError("broken")
+        accepted.extend(record.sequence_info.timestamp_micros for record in given.records)
+
+    world.journal.on_process = process
+    world.worker()
+    world.simulation.until(lambda: accepted == [2], 60)
+
+    assert len(store.ids) == 1
+
+
+def test_a_key_that_was_replayed_is_delivered_again_within_a_second() -> None:
+    """The store is asked once more when a record of a parked key comes."""
+    world, store = parking_world("a")
+    world.stream.append("a", *records("k"))
+    refusing = Refusing(world, "k")
+    world.worker()
+    world.simulation.until(lambda: store.ids == ["k"], 60)
+    world.simulation.advance(5)
+    refusing.keys.clear()
+    store.remove(list(store.parked()))
+    world.stream.append("a", *records("k", start=1))
+    reached(world, 1)
+
+    assert store.ids == []
+
+
+def test_the_store_is_asked_once_and_then_left_alone() -> None:
+    """Ordinary traffic costs no calls to the store."""
+    world, store = parking_world("a")
+    world.worker(max_records=1)
+    for number in range(5):
+        world.stream.append("a", *many(4, 4 * number))
+        world.simulation.advance(3)
+
+    assert len(world.journal.accepted["a"]) == 20
+    assert store.calls == ["parked_keys"]
+
+
+def test_keys_move_to_the_children_of_a_shard() -> None:
+    """The store is asked by key and not by shard."""
+    world, store = parking_world("parent")
+    world.stream.append("parent", *records("bad", "x"))
+    Refusing(world, "bad")
+    world.worker()
+    world.simulation.until(lambda: store.ids == ["bad"], 60)
+    world.stream.split("parent", "left", "right")
+    world.stream.append("left", *records("bad", "y", start=10))
+    world.simulation.until(lambda: world.journal.accepted["left"] == ["y"], 120)
+
+    assert [(each.shard_id, each.generation, each.attempts) for each in store.parked()] == [
+        ("left", 2, 0),
+        ("parent", 1, 2),
+    ]
+    assert not any("bad" in batch for batch in batches(world, "left"))
+
+
+# --- order of safety --------------------------------------------------------------------------------------------------
+
+
+def test_checkpoints_stand_only_between_pages_until_a_page_is_whole() -> None:
+    """While a page is delivered in pieces, the permitted position is the one before it."""
+    world, _ = parking_world("a")
+    world.stream.append("a", *many(8))
+    permitted: list[tuple[list[str], str]] = []
+    refusing = Refusing(world, "k2")
+
+    def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
+        keys = [str(record.key["id"]) for record in given.records]
+        permitted.append((keys, given.checkpointer.largest_permitted_checkpoint_value))
+        refusing(processor, given)
+
+    world.journal.on_process = process
+    world.worker()
+    reached(world, 7)
+
+    assert permitted == [
+        ([f"k{number}" for number in range(8)], "a@8"),
+        (["k0", "k1", "k2", "k3"], "TRIM_HORIZON"),
+        (["k0", "k1"], "TRIM_HORIZON"),
+        (["k2"], "TRIM_HORIZON"),
+        (["k3"], "TRIM_HORIZON"),
+        (["k4", "k5", "k6", "k7"], "a@8"),
+    ]
+
+
+def test_a_failing_store_is_named_and_nothing_is_skipped_meanwhile(caplog: pytest.LogCaptureFixture) -> None:
+    world, store = parking_world("a")
+    store.failures = 2
+    world.stream.append("a", *many(3))
+    Refusing(world, "k1")
+    worker = world.worker()
+    with caplog.at_level(logging.ERROR):
+        world.simulation.until(lambda: len(store.calls) == 2, 30)
+        world.simulation.advance(0.1)
+    reason = worker.statuses()["a"].reason
+    assert reason.startswith(
+        "the parking store failed 2 times: asking for parked keys: DependencyException: no route to the parking store; "
+        "next attempt in "
+    )
+    assert worker.statuses()["a"].reason_kind is ReasonKind.PARKING
+    assert world.journal.delivered("a") == []
+    assert "the parking store failed" in caplog.text
+
+    world.simulation.until(lambda: world.journal.accepted["a"] == ["k0"], 60)
+    store.failures = 3
+    world.simulation.until(lambda: not store.failures, 60)
+    world.simulation.advance(0.1)
+    assert "parking one record: DependencyException" in worker.statuses()["a"].reason
+    assert world.journal.accepted["a"] == ["k0"]
+    reached(world, 2)
+    assert store.ids == ["k1"]
+
+
+def test_a_crash_behind_a_parked_record_parks_nothing_twice() -> None:
+    """The next worker knows the key, reads the page again, perhaps cut otherwise, and does not try the record."""
+    world, store = parking_world("a")
+    world.stream.append("a", *many(6))
+    refusing = Refusing(world, "k3", "k5")
+    first = world.worker("first", max_records=4)
+    world.simulation.until(lambda: "k3" in store.ids, 60)
+    first.kill()
+    world.journal.by_shard.clear()
+    second = world.worker("second", max_records=100)
+    world.simulation.until(lambda: store.ids == ["k3", "k5"] and second.statuses()["a"].reason == "", 120)
+    world.simulation.until(lambda: {"k0", "k1", "k2", "k4"} <= set(world.journal.accepted["a"]), 60)
+
+    assert not any("k3" in batch for batch in batches(world))
+    assert refusing.keys == {"k3", "k5"}
+
+
+def test_a_record_before_the_parked_one_of_its_key_is_delivered_again_and_not_parked() -> None:
+    """It was accepted, and comes again as no checkpoint covers it; parked, it would be replayed behind newer ones."""
+    world, store = parking_world("a")
+    written = [make_record("k", number) for number in range(4)]
+    world.stream.append("a", *written)
+    accepted: list[int] = []
+
+    def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
+        places = [record.sequence_info.timestamp_micros for record in given.records]
+        if 2 in places:
+            raise ValueError("broken")
+        accepted.extend(places)
+
+    world.journal.on_process = process
+    world.journal.on_shutdown = lambda processor, given: None
+    first = world.worker("first", max_records=1)
+    world.simulation.until(lambda: len(store.ids) == 2, 60)
+    first.kill()
+    world.worker("second")
+    world.simulation.until(lambda: accepted == [0, 1, 0, 1], 120)
+    world.simulation.advance(2)
+
+    assert [parked.record.sequence_info.timestamp_micros for parked in store.parked()] == [2, 3]
+
+
+@pytest.mark.parametrize("reason", [ShutdownReason.STOLEN, ShutdownReason.PAUSED, ShutdownReason.ZOMBIE])
+@pytest.mark.parametrize("moment", ["pause", "store"])
+def test_a_request_to_stop_ends_a_page_in_pieces(reason: ShutdownReason, moment: str) -> None:
+    """Between two pieces or after a call to the store; the rest of the page is read again by whoever comes next."""
+    world, store = parking_world("a", retries=9 if moment == "pause" else 0)
+    world.stream.append("a", *many(8))
+    Refusing(world, "k5")
+    worker = world.worker()
+    if moment == "store":
+        world.simulation.until(lambda: store.calls == ["parked_keys"], 30)
+        store.failures = 10_000
+    world.simulation.until(lambda: "attempt" in worker.statuses().get("a", worker).__str__(), 60)
+    (consumer,) = worker.machinery.coordinator._consumers.values()
+    consumer.stop(reason)
+    world.simulation.until(lambda: world.journal.shutdowns("a") != [], 30)
+
+    assert world.journal.shutdowns("a") == [reason]
+    assert "k6" not in world.journal.accepted["a"]
+    assert world.checkpoint("a") == "TRIM_HORIZON"
+
+
+# --- stopping ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_policy_may_stop_the_shard_at_the_record() -> None:
+    """The lease stays held, the status names key, place, position and error; a resumed shard tries again."""
+    world = World("a", "b", failure_policy=FailurePolicy(retries=1, first_pause_millis=10, then=OnFailure.STOP_SHARD))
+    world.stream.append("a", *many(8))
+    world.stream.append("b", *many(2))
+    refusing = Refusing(world, "k5")
+    worker = world.worker()
+    world.simulation.until(lambda: "stopped" in worker.statuses().get("a", worker).__str__(), 60)
+    reached(world, 2, "b")
+    world.simulation.advance(60)
+
+    status = worker.statuses()["a"]
+    assert status.reason == (
+        'stopped by failure_policy at record [["id", "k5"]] (1/5/0), number 5 behind position TRIM_HORIZON, after '
+        "5 failed calls: ValueError: cannot digest k5; mend the cause, then restart the worker, or pause and resume "
+        "the shard"
+    )
+    assert (status.state, status.reason_kind) == (ShardState.SHUTDOWN_COMPLETE, ReasonKind.DECISION)
+    assert world.journal.shutdowns("a") == [ShutdownReason.PROCESS_RESTART]
+    assert (world.owner("a"), world.checkpoint("a")) == ("w1", "TRIM_HORIZON")
+
+    refusing.keys.clear()
+    world.journal.accepted.clear()
+    resume(world, worker)
+    reached(world, 8)
+
+
+def resume(world: World, worker: SimulatedWorker) -> None:
+    """Pause and resume, as ``Worker.pause`` and ``Worker.resume`` do."""
+    worker.machinery.coordinator.send(events.PauseRequested("a", "mended"))
+    world.simulation.until(lambda: worker.statuses()["a"].reason_kind is not ReasonKind.DECISION, 30)
+    worker.machinery.coordinator.send(events.ResumeRequested("a"))
+
+
+def test_too_many_parked_records_stop_the_shard(caplog: pytest.LogCaptureFixture) -> None:
+    """Then it is not the records: here, everything fails."""
+    world, store = parking_world("a", most_parked_share=0.05, share_window_records=100)
+    world.stream.append("a", *many(50))
+    refusing = Refusing(world, *(f"k{number}" for number in range(50)))
+    worker = world.worker()
+    with caplog.at_level(logging.ERROR):
+        world.simulation.until(lambda: worker.statuses().get("a") and len(world.journal.shutdowns("a")) == 1, 60)
+        world.simulation.advance(30)
+
+    assert store.ids == ["k0", "k1", "k2", "k3", "k4"]
+    status = worker.statuses()["a"]
+    assert status.reason.startswith(
+        "stopped: 5 of its last 100 records are parked, and most_parked_share=0.05 allows 5; the next one would be "
+        'record [["id", "k5"]] (1/5/0), number 5 behind position TRIM_HORIZON: ValueError: cannot digest k5; find out'
+    )
+    assert status.state is ShardState.SHUTDOWN_COMPLETE
+    assert status.reason in caplog.text
+    assert world.checkpoint("a") == "TRIM_HORIZON"
+
+    refusing.keys.clear()
+    resume(world, worker)
+    reached(world, 45)
+    assert store.ids == ["k0", "k1", "k2", "k3", "k4"]
+
+
+def test_a_hot_key_that_is_parked_stops_the_shard_rather_than_pour_itself_into_the_store() -> None:
+    world, store = parking_world("a", most_parked_share=0.05, share_window_records=100)
+    world.stream.append("a", *records(*["bad", "x"] * 10))
+    Refusing(world, "bad")
+    worker = world.worker(max_records=2)
+    world.simulation.until(lambda: "stopped" in worker.statuses().get("a", worker).__str__(), 60)
+
+    assert store.ids == ["bad"] * 5
+    assert "not tried: an earlier record of its key is parked" in worker.statuses()["a"].reason
+
+
+# --- anything may happen ----------------------------------------------------------------------------------------------
+
+
+def in_order(found: Iterable[Any]) -> bool:
+    places = [record.sequence_info.timestamp_micros for record in found]
+    return places == sorted(places)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(12))
+def test_every_record_is_accepted_or_parked_in_order_per_key(seed: int) -> None:
+    """Random bad records, keys that repeat, a store that fails, workers that die; nothing is lost or overtakes."""
+    dice = random.Random(seed)
+    world, store = parking_world("a", seed=seed, most_parked_share=1.0, retries=dice.randint(0, 2))
+    written = [make_record(f"k{dice.randint(0, 15)}", number) for number in range(120)]
+    broken = {number for number in range(120) if dice.random() < 0.06}
+    accepted: list[Any] = []
+
+    def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
+        if any(record.sequence_info.timestamp_micros in broken for record in given.records):
+            raise ValueError("broken")
+        accepted.extend(given.records)
+        if dice.random() < 0.5:
+            given.checkpointer.checkpoint()
+
+    world.journal.on_process = process
+    worker = world.worker("w0", max_records=dice.choice([3, 10, 50]))
+    for number in range(0, 120, 20):
+        world.stream.append("a", *written[number : number + 20])
+        world.simulation.advance(dice.uniform(0.1, 3))
+        store.failures += dice.choice([0, 0, 1, 2])
+        if dice.random() < 0.3:
+            worker.kill()
+            worker = world.worker(f"w{number + 1}", max_records=dice.choice([3, 10, 50]))
+    places = {record.sequence_info.timestamp_micros for record in written}
+
+    def dealt_with() -> set[int]:
+        return {record.sequence_info.timestamp_micros for record in [*accepted, *(p.record for p in store.parked())]}
+
+    world.simulation.until(lambda: dealt_with() == places, 600)
+    world.simulation.advance(30)
+    parked = [each.record for each in store.parked()]
+    assert broken <= {record.sequence_info.timestamp_micros for record in parked}
+    for key in {record.primary_key for record in parked}:
+        mine = [record for record in parked if record.primary_key == key]
+        first = mine[0].sequence_info
+        assert {record.sequence_info for record in written if record.primary_key == key} >= {first}
+        later = [r for r in accepted if r.primary_key == key and r.sequence_info > first]
+        assert later == []
+    assert all(each.generation == 1 for each in store.parked())

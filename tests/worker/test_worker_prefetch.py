@@ -1,0 +1,455 @@
+"""Reading ahead: the same pages as one by one, within a budget, and nothing left behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from worker_harness import RecordingProcessor, World
+
+from streamclient.core.position import Position
+from streamclient.errors import DependencyException, ErrorKind, TrimmedDataException
+from streamclient.model import ProcessRecordsInput, ShutdownReason
+from streamclient.stream.api import RecordPage
+from streamclient.testing.fakes import FakeStream, make_record
+from streamclient.worker.fetcher import LEAST_RECORD_BYTES, DataFetcher, ShardSource
+from streamclient.worker.loop import OwnerLoop
+from streamclient.worker.prefetch import Claim, PrefetchBudget
+
+TRANSIENT = DependencyException("connection reset", kind=ErrorKind.TRANSIENT)
+
+
+class StandingPool(Executor):
+    """Keeps calls until the test runs them."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], Any]] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.calls.append(partial(fn, *args, **kwargs))
+        return Future()
+
+    def run_one(self) -> None:
+        self.calls.pop(0)()
+
+
+class Desk:
+    """One fetcher per shard on a loop and a pool that the test moves by hand."""
+
+    def __init__(self, *shard_ids: str, limit: int = 10, ahead_bytes: int = 10**6, total_bytes: int = 10**6) -> None:
+        self.stream = FakeStream("orders", shard_ids or ("a",))
+        self.loop = OwnerLoop(lambda: 0.0)
+        self.pool = StandingPool()
+        self.budget = PrefetchBudget(total_bytes)
+        self.fetchers = {
+            name: DataFetcher(
+                ShardSource(stream_api=self.stream, stream_id=self.stream.stream_id, shard_id=name, limit=limit),
+                Position.TRIM_HORIZON,
+                loop=self.loop,
+                pool=self.pool,
+                budget=self.budget,
+                most_ahead_bytes=ahead_bytes,
+            )
+            for name in shard_ids or ("a",)
+        }
+        self.answers: dict[str, list[Any]] = {name: [] for name in self.fetchers}
+
+    @property
+    def fetcher(self) -> DataFetcher:
+        return next(iter(self.fetchers.values()))
+
+    def ask(self, name: str = "a") -> None:
+        self.fetchers[name].fetch(self.answers[name].append, self.answers[name].append)
+
+    def turn(self) -> None:
+        while self.loop.has_messages:
+            self.loop.turn(0.0)
+
+    def settle(self) -> None:
+        """Let everything happen that can."""
+        self.turn()
+        while self.pool.calls:
+            self.pool.run_one()
+            self.turn()
+
+    def deliver(self, name: str = "a") -> RecordPage:
+        """Ask for a page, have it, and let reading ahead begin behind it."""
+        self.ask(name)
+        self.settle()
+        page = self.answers[name][-1]
+        self.fetchers[name].read_ahead(page)
+        return page
+
+
+def records(count: int, start: int = 0) -> list[Any]:
+    return [make_record(f"k{number}", number) for number in range(start, start + count)]
+
+
+# --- one shard --------------------------------------------------------------------------------------------------------
+
+
+def test_pages_behind_the_one_being_processed_are_read_ahead_up_to_the_limit() -> None:
+    desk = Desk(ahead_bytes=3 * 10 * LEAST_RECORD_BYTES)
+    desk.stream.append("a", *records(100))
+    page = desk.deliver()
+    desk.settle()
+
+    assert len(page.records) == 10
+    assert desk.stream.reads == 1 + 3
+    assert desk.fetcher.ahead_bytes == desk.budget.used_bytes == 3 * 10 * LEAST_RECORD_BYTES
+    assert desk.fetcher.position == Position.TRIM_HORIZON
+
+    desk.fetcher.advance(page)
+    desk.ask()
+
+    assert [record.key["id"] for record in desk.answers["a"][-1].records] == [f"k{n}" for n in range(10, 20)]
+    assert desk.fetcher.position == Position("a@10")
+
+
+def test_a_page_larger_than_the_limit_is_read_ahead_alone() -> None:
+    desk = Desk(ahead_bytes=1, total_bytes=1)
+    desk.stream.append("a", *records(50))
+    desk.deliver()
+    desk.settle()
+
+    assert desk.stream.reads == 2
+
+
+def test_a_limit_of_zero_reads_nothing_ahead() -> None:
+    desk = Desk(ahead_bytes=0)
+    desk.stream.append("a", *records(50))
+    desk.deliver()
+    desk.settle()
+
+    assert desk.stream.reads == 1
+
+
+def test_a_read_ahead_under_way_answers_the_question_for_it() -> None:
+    desk = Desk()
+    desk.stream.append("a", *records(20))
+    page = desk.deliver()
+    desk.turn()
+    assert len(desk.pool.calls) == 1
+    desk.fetcher.advance(page)
+    desk.ask()
+    desk.turn()
+    assert len(desk.pool.calls) == 1
+    desk.settle()
+
+    assert [len(page.records) for page in desk.answers["a"]] == [10, 10]
+    assert desk.budget.used_bytes == 0
+
+
+def test_an_idle_shard_costs_no_reads_ahead() -> None:
+    """A record now and then: the page came after an empty answer, so nothing waits behind it."""
+    desk = Desk()
+    desk.ask()
+    desk.settle()
+    for number in range(5):
+        desk.fetcher.advance(desk.answers["a"][-1])
+        desk.stream.append("a", make_record(f"k{number}", number))
+        page = desk.deliver()
+        desk.settle()
+        desk.fetcher.advance(page)
+        desk.ask()
+        desk.settle()
+
+    assert desk.stream.reads == 1 + 5 * 2
+
+
+def test_an_empty_page_is_not_kept_but_the_end_of_a_shard_is() -> None:
+    desk = Desk()
+    desk.stream.append("a", *records(10))
+    page = desk.deliver()
+    desk.settle()
+    assert (desk.stream.reads, desk.fetcher.ahead_bytes) == (2, 0)
+    desk.stream.append("a", *records(10, 10))
+    desk.fetcher.advance(page)
+    page = desk.deliver()
+    assert len(page.records) == 10
+
+    desk.stream.close("a")
+    desk.fetcher.advance(page)
+    desk.settle()
+    desk.ask()
+    desk.settle()
+    assert desk.answers["a"][-1].next_position.is_shard_end
+
+
+def test_a_failed_read_ahead_is_met_again_only_when_its_turn_comes() -> None:
+    desk = Desk()
+    desk.stream.append("a", *records(20))
+    page = desk.deliver()
+    desk.stream.fail_reads("a", TRANSIENT, TRANSIENT)
+    desk.settle()
+    assert (desk.stream.reads, desk.budget.used_bytes) == (2, 0)
+
+    desk.fetcher.advance(page)
+    desk.ask()
+    desk.settle()
+
+    assert desk.answers["a"][-1] is TRANSIENT
+
+
+def test_what_was_read_before_a_trim_is_delivered_and_then_the_loss_is_met() -> None:
+    desk = Desk(ahead_bytes=2 * 10 * LEAST_RECORD_BYTES)
+    desk.stream.append("a", *records(100))
+    page = desk.deliver()
+    desk.settle()
+    desk.stream.trim("a", 90)
+    for _ in range(3):
+        desk.fetcher.advance(page)
+        desk.ask()
+        desk.settle()
+        page = desk.answers["a"][-1]
+
+    assert [len(answer.records) for answer in desk.answers["a"][:3]] == [10, 10, 10]
+    assert isinstance(page, TrimmedDataException)
+
+
+def test_discarding_gives_all_bytes_back_and_forgets_late_answers() -> None:
+    for steps in range(4):
+        desk = Desk()
+        desk.stream.append("a", *records(50))
+        desk.deliver()
+        for _ in range(steps):
+            desk.turn()
+            if desk.pool.calls:
+                desk.pool.run_one()
+        desk.fetcher.discard()
+        asked = len(desk.answers["a"])
+        desk.settle()
+
+        assert (desk.budget.used_bytes, desk.fetcher.ahead_bytes) == (0, 0)
+        assert len(desk.answers["a"]) == asked
+
+
+def test_a_page_that_was_cut_is_followed_by_a_read_at_the_cut() -> None:
+    """A position other than the next one makes what was read ahead worthless."""
+    desk = Desk()
+    desk.stream.append("a", *records(50))
+    page = desk.deliver()
+    desk.settle()
+    desk.fetcher.advance(RecordPage(page.records[:4], Position("a@4")))
+    desk.ask()
+    desk.settle()
+
+    assert desk.answers["a"][-1].records[0].key["id"] == "k4"
+    assert desk.budget.used_bytes == 0
+
+
+# --- properties -------------------------------------------------------------------------------------------------------
+
+
+NAMES = ("a", "b", "c")
+ONE_PAGE_BYTES = 3 * LEAST_RECORD_BYTES
+
+
+class ReadingAhead(RuleBasedStateMachine):
+    """However reads, deliveries, failures, restarts and new records interleave, the pages are those of one by one."""
+
+    @initialize(ahead_bytes=st.integers(1, 800), total_bytes=st.integers(1, 900))
+    def open(self, ahead_bytes: int, total_bytes: int) -> None:
+        self.desk = Desk(*NAMES, limit=3, ahead_bytes=ahead_bytes, total_bytes=total_bytes)
+        self.total_bytes = total_bytes
+        self.written = dict.fromkeys(NAMES, 0)
+        self.accepted: dict[str, list[int]] = {name: [] for name in NAMES}
+        self.present: dict[str, RecordPage | None] = dict.fromkeys(NAMES)
+        self.asked: set[str] = set()
+
+    @rule(name=st.sampled_from(NAMES), count=st.integers(1, 8))
+    def write(self, name: str, count: int) -> None:
+        self.desk.stream.append(name, *records(count, self.written[name]))
+        self.written[name] += count
+
+    @rule(name=st.sampled_from(NAMES))
+    def ask(self, name: str) -> None:
+        if name not in self.asked and self.present[name] is None:
+            self.asked.add(name)
+            self.desk.fetchers[name].fetch(partial(self.came, name), lambda error: self.asked.discard(name))
+
+    def came(self, name: str, page: RecordPage) -> None:
+        self.asked.discard(name)
+        self.present[name] = page
+        self.desk.fetchers[name].read_ahead(page)
+
+    @rule(name=st.sampled_from(NAMES))
+    def accept(self, name: str) -> None:
+        page = self.present[name]
+        if page is not None:
+            self.accepted[name] += [int(record.key["id"][1:]) for record in page.records]  # type: ignore[index]
+            self.desk.fetchers[name].advance(page)
+            self.present[name] = None
+
+    @rule(name=st.sampled_from(NAMES))
+    def redeliver(self, name: str) -> None:
+        page = self.present[name]
+        if page is not None:
+            self.desk.fetchers[name].read_ahead(page)
+
+    @rule()
+    def read(self) -> None:
+        if self.desk.pool.calls:
+            self.desk.pool.run_one()
+
+    @rule()
+    def turn(self) -> None:
+        self.desk.turn()
+
+    @rule(name=st.sampled_from(NAMES))
+    def fail(self, name: str) -> None:
+        self.desk.stream.fail_reads(name, TRANSIENT)
+
+    @rule(name=st.sampled_from(NAMES))
+    def restart(self, name: str) -> None:
+        self.desk.fetchers[name].discard()
+        self.asked.discard(name)
+        self.present[name] = None
+
+    @invariant()
+    def every_record_came_once_and_in_order(self) -> None:
+        assert all(numbers == list(range(len(numbers))) for numbers in self.accepted.values())
+
+    @invariant()
+    def the_budget_is_kept(self) -> None:
+        assert self.desk.budget.used_bytes <= self.total_bytes + len(NAMES) * ONE_PAGE_BYTES
+
+    def teardown(self) -> None:
+        """Nothing is stuck: what is left is read, and every byte comes back."""
+        self.desk.stream._failures.clear()
+        for name in NAMES:
+            self.restart(name)
+            while len(self.accepted[name]) < self.written[name]:
+                self.ask(name)
+                self.desk.settle()
+                self.accept(name)
+            self.desk.fetchers[name].discard()
+        self.desk.settle()
+        assert self.desk.budget.used_bytes == 0
+
+
+TestReadingAhead = ReadingAhead.TestCase
+TestReadingAhead.settings = settings(deadline=None, max_examples=100, stateful_step_count=40)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["claim", "settle", "release"]), st.integers(0, 50)), max_size=80))
+def test_the_budget_never_loses_a_byte(steps: list[tuple[str, int]]) -> None:
+    budget = PrefetchBudget(100)
+    made: list[Claim] = []
+    granted: list[Claim] = []
+    for what, number in steps:
+        if what == "claim":
+            made.append(budget.claim(number, number, granted.append))
+        elif made:
+            claim = made[number % len(made)]
+            (claim.release if what == "release" else partial(claim.settle, number))()
+        held = [claim for claim in made if claim.is_granted and not claim.is_over]
+        assert budget.used_bytes == sum(claim.size_bytes for claim in held)
+    for claim in made:
+        claim.release()
+
+    assert budget.used_bytes == 0
+    assert set(granted) == {claim for claim in made if claim.is_granted}
+    assert len(granted) == len(set(granted))
+
+
+def test_a_shard_that_waits_for_room_gets_it_before_one_that_asks_later() -> None:
+    size = 10 * LEAST_RECORD_BYTES
+    desk = Desk("a", "b", total_bytes=size)
+    for name in ("a", "b"):
+        desk.stream.append(name, *records(100))
+        desk.deliver(name)
+    desk.settle()
+    assert (desk.fetchers["a"].ahead_bytes, desk.fetchers["b"].ahead_bytes) == (size, 0)
+
+    desk.fetchers["a"].advance(desk.answers["a"][-1])
+    desk.deliver("a")
+    desk.settle()
+
+    assert (desk.fetchers["a"].ahead_bytes, desk.fetchers["b"].ahead_bytes) == (0, size)
+
+
+# --- in a worker ------------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_during_processing_never_covers_what_was_only_read_ahead() -> None:
+    world = World("a")
+    world.stream.append("a", *records(30))
+    seen: list[str] = []
+
+    def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
+        world.simulation.wait(threading.Event(), 5.0)
+        given.checkpointer.checkpoint()
+        seen.append(world.checkpoint("a"))
+
+    world.journal.on_process = process
+    world.worker(max_records=10)
+    world.simulation.until(lambda: len(seen) == 3, 60)
+
+    assert seen == ["a@10", "a@20", "a@30"]
+    assert world.journal.delivered("a") == [f"k{number}" for number in range(30)]
+
+
+def test_the_next_page_is_there_when_a_batch_is_done() -> None:
+    """While user code works, the page behind is read; so the reads are over long before the work is."""
+    world = World("a")
+    world.stream.append("a", *records(30))
+    reads_at_start: list[int] = []
+
+    def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
+        world.simulation.wait(threading.Event(), 5.0)
+        reads_at_start.append(world.stream.reads)
+
+    world.journal.on_process = process
+    world.worker(max_records=10)
+    world.simulation.until(lambda: len(reads_at_start) == 1, 60)
+
+    assert reads_at_start[0] >= 3
+
+
+def test_a_failure_drops_what_was_read_ahead_and_starts_again_at_the_checkpoint() -> None:
+    world = World("a", restart_backoff_min_millis=100)
+    world.stream.append("a", *records(30))
+    failures = iter([True])
+
+    def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
+        world.simulation.wait(threading.Event(), 1.0)
+        if next(failures, False):
+            raise ValueError("once")
+        world.journal.checkpoint_batch(processor, given)
+
+    world.journal.on_process = process
+    worker = world.worker(max_records=10)
+    world.simulation.until(lambda: len(world.journal.accepted["a"]) == 30, 60)
+
+    assert world.journal.delivered("a") == [f"k{number}" for number in [*range(10), *range(30)]]
+    world.simulation.advance(1)
+    assert worker.machinery.shared.prefetch.used_bytes == 0
+
+
+@pytest.mark.parametrize("reason", [ShutdownReason.STOLEN, ShutdownReason.ZOMBIE])
+def test_a_stop_and_a_lost_lease_give_everything_back(reason: ShutdownReason) -> None:
+    world = World("a")
+    world.stream.append("a", *records(30))
+    release = threading.Event()
+
+    def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
+        world.simulation.wait(release, 1_000.0)
+
+    world.journal.on_process = process
+    world.journal.on_shutdown = lambda processor, given: None
+    worker = world.worker(max_records=10)
+    world.simulation.until(lambda: worker.machinery.shared.prefetch.used_bytes > 0, 60)
+    (consumer,) = worker.machinery.coordinator._consumers.values()
+    consumer.stop(reason)
+    release.set()
+    world.simulation.until(lambda: reason in world.journal.shutdowns("a"), 60)
+
+    assert worker.machinery.shared.prefetch.used_bytes == 0

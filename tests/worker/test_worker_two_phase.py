@@ -1,0 +1,362 @@
+"""Checkpoints in two phases: after a crash, a sink knows exactly one batch that it may have committed."""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import Any
+
+import pytest
+from worker_harness import RecordingProcessor, SimulatedWorker, World
+
+from streamclient.model import InitializationInput, PendingCheckpoint, ProcessRecordsInput, ShutdownReason
+from streamclient.testing.fakes import make_record
+
+
+def many(count: int, start: int = 0) -> list[Any]:
+    return [make_record(f"k{number}", number) for number in range(start, start + count)]
+
+
+def keys(count: int, start: int = 0) -> list[str]:
+    return [f"k{number}" for number in range(start, start + count)]
+
+
+class Crash(BaseException):
+    """Stands for the end of the process in the middle of a call."""
+
+
+class Sink:
+    """A transactional destination that knows nothing of streams: it commits a batch under a name, or not at all."""
+
+    def __init__(self) -> None:
+        self.rows: list[str] = []
+        self.transactions: list[str] = []
+
+    def commit(self, name: str, rows: list[str]) -> None:
+        self.transactions.append(name)
+        self.rows += rows
+
+
+class TwoPhase:
+    """Writes each batch in one transaction, between the two phases; ``stop_at`` names a moment to die."""
+
+    def __init__(self, world: World, sink: Sink) -> None:
+        self.world, self.sink = world, sink
+        self.seen: list[PendingCheckpoint | None] = []
+        self.batches: list[list[str]] = []
+        self.stop_at = ""
+        self.known = ""
+        world.journal.on_initialize = self.initialize
+        world.journal.on_process = self.process
+        world.journal.on_shutdown = lambda processor, given: None
+
+    def initialize(self, processor: RecordingProcessor, given: InitializationInput) -> None:
+        self.seen.append(given.pending_checkpoint)
+        pending = given.pending_checkpoint
+        if pending is not None and pending.state.decode() in self.sink.transactions:
+            given.checkpointer.checkpoint(pending.value)
+
+    def process(self, processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
+        rows = [str(record.key["id"]) for record in given.records]
+        self.batches.append(rows)
+        name = f"{rows[0]}-{rows[-1]}"
+        self.die("before")
+        prepared = given.checkpointer.prepare_checkpoint(None, name.encode())
+        self.die("prepared")
+        self.sink.commit(name, rows)
+        self.die("committed")
+        prepared.checkpoint()
+        self.world.journal.accepted[processor.shard_id] += rows
+
+    def die(self, moment: str) -> None:
+        if moment == self.stop_at:
+            self.stop_at = ""
+            raise Crash(moment)
+
+
+def scene(max_records: int = 4, **config: Any) -> tuple[World, Sink, TwoPhase, SimulatedWorker]:
+    world, sink = World("a", **config), Sink()
+    processor = TwoPhase(world, sink)
+    world.stream.append("a", *many(10))
+    return world, sink, processor, world.worker("first", max_records=max_records)
+
+
+def reached(world: World, sink: Sink, count: int) -> None:
+    world.simulation.until(lambda: len(sink.rows) >= count, 200)
+    world.simulation.advance(2)
+
+
+# --- restarts within one worker ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("moment", ["before", "prepared", "committed"])
+def test_a_processor_that_fails_between_its_phases_is_followed_by_one_that_knows(moment: str) -> None:
+    """Committed: it completes, and reading starts behind. Not committed: the same batch comes again."""
+    world, sink, processor, _ = scene()
+    processor.stop_at = moment
+    reached(world, sink, 10)
+
+    assert sink.rows == keys(10)
+    assert [pending and pending.state for pending in processor.seen] == [None, None if moment == "before" else b"k0-k3"]
+    assert world.checkpoint("a") == "a@10"
+    assert processor.batches.count(keys(4)) == (1 if moment == "committed" else 2)
+
+
+def test_a_repeated_batch_ends_at_the_very_record_though_pages_are_cut_otherwise() -> None:
+    """The next worker reads more records at once; the stream has more by now."""
+    world, sink, processor, first = scene(max_records=4)
+    world.simulation.until(lambda: processor.batches != [], 30)
+    world.simulation.until(lambda: len(sink.rows) == 4, 30)
+    processor.stop_at = "prepared"
+    world.simulation.until(lambda: processor.stop_at == "", 30)
+    first.kill()
+    world.stream.append("a", *many(20, 10))
+    world.worker("second", max_records=1_000)
+    reached(world, sink, 30)
+
+    assert sink.rows == keys(30)
+    pending = processor.seen[-1]
+    assert pending is not None
+    assert (pending.value, pending.records) == ("a@8", 4)
+    assert keys(4, 4) in processor.batches[-2:]
+    assert processor.batches[-1] == keys(22, 8)
+
+
+def test_small_pages_add_up_to_the_prepared_record() -> None:
+    world, sink, processor, first = scene(max_records=8)
+    processor.stop_at = "prepared"
+    world.simulation.until(lambda: processor.stop_at == "", 30)
+    first.kill()
+    processor.batches.clear()
+    world.worker("second", max_records=3)
+    reached(world, sink, 10)
+
+    assert processor.batches == [keys(3), keys(3, 3), keys(2, 6), keys(2, 8)]
+
+
+def test_a_committed_batch_is_completed_by_another_worker() -> None:
+    world, sink, processor, first = scene(max_records=8)
+    processor.stop_at = "committed"
+    world.simulation.until(lambda: processor.stop_at == "", 30)
+    first.kill()
+    world.worker("second", max_records=3)
+    reached(world, sink, 10)
+
+    assert sink.rows == keys(10)
+    assert processor.batches[-1] == keys(2, 8)
+    lease = world.leases.get_lease("a")
+    assert lease is not None
+    assert (lease.checkpoint, lease.pending) == ("a@10", None)
+
+
+def test_the_last_batch_of_a_shard_is_completed_and_ends_it() -> None:
+    world, sink, processor, first = scene(max_records=100)
+    world.stream.close("a")
+    processor.stop_at = "committed"
+    world.simulation.until(lambda: processor.stop_at == "", 30)
+    first.kill()
+    world.worker("second")
+    world.simulation.until(lambda: world.checkpoint("a") == "SHARD_END", 100)
+    world.simulation.advance(2)
+
+    assert sink.rows == keys(10)
+    assert world.journal.shutdowns("a")[-1] is ShutdownReason.TERMINATE
+
+
+def test_the_last_batch_of_a_shard_is_repeated_and_ends_it() -> None:
+    world, sink, processor, first = scene(max_records=100)
+    world.stream.close("a")
+    processor.stop_at = "prepared"
+    world.simulation.until(lambda: processor.stop_at == "", 30)
+    first.kill()
+    world.worker("second", max_records=3)
+    world.simulation.until(lambda: world.checkpoint("a") == "SHARD_END", 100)
+
+    assert sink.rows == keys(10)
+
+
+def test_what_was_offered_may_not_be_stored_once_initialize_is_over() -> None:
+    """From then on the batches lead there."""
+    world, sink, processor, first = scene(max_records=8)
+    processor.stop_at = "prepared"
+    world.simulation.until(lambda: processor.stop_at == "", 30)
+    first.kill()
+    errors: list[Exception] = []
+
+    def process(found: RecordingProcessor, given: ProcessRecordsInput) -> None:
+        if not errors:
+            try:
+                given.checkpointer.checkpoint("a@8")
+            except Exception as error:
+                errors.append(error)
+        processor.process(found, given)
+
+    world.journal.on_process = process
+    world.worker("second", max_records=3)
+    reached(world, sink, 10)
+
+    assert "'a@8' was not handed out" in str(errors[0])
+    assert sink.rows == keys(10)
+
+
+def test_any_stored_checkpoint_removes_what_was_prepared() -> None:
+    world, _, processor, first = scene(max_records=4)
+
+    def process(found: RecordingProcessor, given: ProcessRecordsInput) -> None:
+        given.checkpointer.prepare_checkpoint(None, b"given up")
+        given.checkpointer.checkpoint()
+
+    world.journal.on_process = process
+    world.simulation.until(lambda: world.leases.get_lease("a") is not None and world.checkpoint("a") == "a@10", 60)
+    first.kill()
+    world.worker("second")
+    world.simulation.until(lambda: len(processor.seen) == 2, 60)
+
+    assert processor.seen == [None, None]
+
+
+def test_a_new_processor_knows_nothing_of_a_cut_that_was_given_up() -> None:
+    """Storing progress on the way gives up what was prepared; after a failure, reading goes on from there uncut."""
+    world, sink, processor, first = scene(max_records=8)
+    processor.stop_at = "prepared"
+    world.simulation.until(lambda: processor.stop_at == "", 30)
+    first.kill()
+    calls: list[list[str]] = []
+
+    def process(found: RecordingProcessor, given: ProcessRecordsInput) -> None:
+        rows = [str(record.key["id"]) for record in given.records]
+        calls.append(rows)
+        if len(calls) == 2:
+            raise ValueError("once")
+        sink.rows += rows
+        given.checkpointer.checkpoint()
+
+    world.journal.on_process = process
+    world.worker("second", max_records=3)
+    reached(world, sink, 10)
+
+    assert calls == [keys(3), keys(3, 3), keys(3, 3), keys(3, 6), keys(1, 9)]
+
+
+def test_preparing_again_replaces_and_counts_from_the_stored_checkpoint() -> None:
+    """A sink that commits several batches at once prepares again with each."""
+    world, sink, processor, first = scene(max_records=4)
+    prepared: list[PendingCheckpoint] = []
+
+    def process(found: RecordingProcessor, given: ProcessRecordsInput) -> None:
+        prepared.append(given.checkpointer.prepare_checkpoint(None, b"both").pending)
+
+    world.journal.on_process = process
+    world.simulation.until(lambda: len(prepared) == 3, 60)
+    assert [(pending.value, pending.records) for pending in prepared] == [("a@4", 4), ("a@8", 8), ("a@10", 10)]
+    assert prepared[0].epoch == prepared[2].epoch > 0
+    first.kill()
+    processor.batches.clear()
+    world.journal.on_process = processor.process
+    world.stream.append("a", *many(5, 10))
+    world.worker("second", max_records=100)
+    reached(world, sink, 15)
+
+    assert processor.batches == [keys(10), keys(5, 10)]
+
+
+def test_progress_is_stored_with_each_checkpoint_and_goes_on_in_the_next_worker() -> None:
+    world, sink, _, first = scene(max_records=4)
+    reached(world, sink, 10)
+    lease = world.leases.get_lease("a")
+    assert lease is not None
+    assert lease.progress is not None
+    assert (lease.progress.records, lease.progress.record_micros) == (10, 9)
+    first.kill()
+    world.stream.append("a", *many(5, 10))
+    world.worker("second")
+    reached(world, sink, 15)
+
+    lease = world.leases.get_lease("a")
+    assert lease is not None
+    assert lease.progress is not None
+    assert (lease.progress.records, lease.progress.record_micros) == (15, 14)
+
+
+# --- anything may happen ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20))
+def test_every_record_is_committed_exactly_once(seed: int) -> None:
+    """Processors that fail and workers that die, at any moment; pages of any size; leases in other hands."""
+    dice = random.Random(seed)
+    world, sink = World("a", seed=seed), Sink()
+    processor = TwoPhase(world, sink)
+    worker = world.worker("w0", max_records=dice.randint(1, 9))
+    for number in range(12):
+        world.stream.append("a", *many(dice.randint(0, 15), len(world.stream._shards["a"].records)))
+        processor.stop_at = dice.choice(["", "before", "prepared", "committed"])
+        world.simulation.advance(dice.uniform(0.01, 4))
+        what = dice.random()
+        if what < 0.3:
+            worker.kill()
+            worker = world.worker(f"w{number + 1}", max_records=dice.randint(1, 9))
+        elif what < 0.4:
+            worker.stop()
+            worker = world.worker(f"w{number + 1}", max_records=dice.randint(1, 9))
+    processor.stop_at = ""
+    total = len(world.stream._shards["a"].records)
+    reached(world, sink, total)
+    world.simulation.advance(30)
+
+    assert sink.rows == keys(total)
+
+
+class Gathering(TwoPhase):
+    """Commits several batches at once, or not yet; what it gathered is gone with it."""
+
+    def __init__(self, world: World, sink: Sink, dice: random.Random) -> None:
+        super().__init__(world, sink)
+        self.dice = dice
+        self.gathered: list[str] = []
+
+    def initialize(self, processor: RecordingProcessor, given: InitializationInput) -> None:
+        self.gathered = []
+        super().initialize(processor, given)
+
+    def process(self, processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
+        self.gathered += [str(record.key["id"]) for record in given.records]
+        self.world.simulation.wait(threading.Event(), 0.03)
+        self.die("before")
+        if self.dice.random() < 0.75:
+            return
+        name = f"{self.gathered[0]}-{self.gathered[-1]}"
+        prepared = given.checkpointer.prepare_checkpoint(None, name.encode())
+        self.die("prepared")
+        self.sink.commit(name, self.gathered)
+        self.gathered = []
+        self.die("committed")
+        prepared.checkpoint()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(16))
+def test_a_sink_that_commits_several_batches_at_once_has_every_record_once(seed: int) -> None:
+    """What was prepared may be larger than what is committed the next time, or smaller."""
+    dice = random.Random(seed)
+    world, sink = World("a", seed=seed, restart_backoff_min_millis=20, restart_backoff_max_millis=20), Sink()
+    processor = Gathering(world, sink, dice)
+    worker = world.worker("w0", max_records=dice.randint(1, 3))
+    for number in range(12):
+        world.stream.append("a", *many(dice.randint(0, 40), len(world.stream._shards["a"].records)))
+        for _ in range(20):
+            processor.stop_at = dice.choice(["", "before", "prepared", "committed"])
+            world.simulation.advance(dice.uniform(0.01, 0.2))
+        if dice.random() < 0.4:
+            worker.kill()
+            worker = world.worker(f"w{number + 1}", max_records=dice.randint(1, 3))
+    processor.stop_at = ""
+    dice.random = lambda: 1.0  # type: ignore[method-assign]
+    total = len(world.stream._shards["a"].records)
+    world.simulation.advance(60)
+    world.stream.append("a", *many(1, total))
+    reached(world, sink, total + 1)
+    world.simulation.advance(30)
+
+    assert sink.rows == keys(total + 1)
