@@ -20,6 +20,7 @@ from benchmarks.workers import Meter, make_worker
 from streamclient import (
     ClientConfig,
     InitializationInput,
+    IPreparedCheckpoint,
     IRecordProcessor,
     IRecordProcessorCheckpointer,
     IShutdownMarker,
@@ -72,6 +73,10 @@ class NoCheckpointer(IRecordProcessorCheckpointer):
 
     def checkpoint(self, checkpoint_value: str | None = None) -> None:
         """Accept it."""
+
+    def prepare_checkpoint(self, checkpoint_value: str | None, state: bytes) -> IPreparedCheckpoint:
+        """Refuse: the sink stores its progress in one step."""
+        raise RuntimeError("the file sink does not prepare checkpoints")
 
     @property
     def largest_permitted_checkpoint_value(self) -> str:

@@ -139,7 +139,7 @@ class _Part:
         if key in fleet.held:
             self._look_at_held(sighting.row, receiver)
         elif sighting.row.owner == fleet.worker_id:
-            self._assign(sighting.row, receiver)
+            self._look_at_own(sighting.row, receiver)
         elif key in fleet.view.census.expired:
             self._look_at_free(sighting, receiver)
         else:
@@ -152,6 +152,15 @@ class _Part:
             self.gifts.append(Move(row, receiver))
         elif self.fleet.may_mark:
             self.others.add(receiver)
+
+    def _look_at_own(self, row: Lease, receiver: str) -> None:
+        """In this worker's name, but not held: left from an earlier life, or handed to it.
+
+        What was handed to it is taken, whatever the shares: whoever gave it may be unable to take it back.
+        """
+        fleet = self.fleet
+        is_wanted = row.is_handed_over and row.lease_key not in fleet.declined
+        self._assign(row, fleet.worker_id if is_wanted and fleet.worker_id in fleet.staying else receiver)
 
     def _look_at_free(self, sighting: Sighting, receiver: str) -> None:
         """Anybody's. Others see for themselves that it is free, unless it is so for whoever watched it alone.

@@ -196,6 +196,7 @@ SAID: tuple[tuple[str, Situation], ...] = (
     ("waiting for the epoch", situations.WAITS_FOR_TABLE),
     ("its lease row is gone", situations.WAITS_FOR_TABLE),
     ("a hand-over is in doubt", situations.WAITS_FOR_TABLE),
+    ("a checkpoint of the previous processor", situations.WAITS_FOR_TABLE),
 )
 """Words in what a worker says, and the situation that they mean; the first that occurs decides. They choose the advice
 only: the sentence quotes the worker."""

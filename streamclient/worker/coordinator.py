@@ -107,6 +107,11 @@ class Coordinator:
     # --- the owner -----------------------------------------------------------------------------------------------
 
     @property
+    def holdings(self) -> Holdings:
+        """What decides about leases; to be looked at in the owner thread."""
+        return self._holdings
+
+    @property
     def is_finished(self) -> bool:
         """Whether there is nothing left to do, or no time left for it."""
         if self._deadline is None:

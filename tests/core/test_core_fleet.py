@@ -13,7 +13,7 @@ from membership_driver import FleetDriver
 
 from streamclient.core import events, leases
 from streamclient.core.fleet import Fleet, FleetPlan, plan_part
-from streamclient.core.leases import WriteKind
+from streamclient.core.leases import WriteKind, WriteOutcome
 from streamclient.core.view import LeaseView
 from streamclient.model import BalanceBy, Lease, Progress
 
@@ -273,6 +273,39 @@ def test_a_lease_whose_processor_is_done_goes_round_only_once_in_a_lease_duratio
 
     assert 2 <= handed <= 4
     assert len(only(driver.log, events.StartConsumer)) == 1
+
+
+def test_a_lease_whose_consumer_hangs_runs_elsewhere_soon_after_it_expired_however_large_the_fleet() -> None:
+    """Nobody else looks for long: its owner hands it on when it has stood still for a lease duration."""
+    driver = FleetDriver(row("s1"), workers=[f"x{number}" for number in range(9)])
+    driver.start()
+    driver.run(3.0)
+    held = driver.holdings.held["s1"]
+    driver.settle(driver.send(events.ConsumerStalled("s1", held.identifier, "it hangs")))
+    driver.woken.clear()
+    driver.run(21.5)
+
+    assert driver.table["s1"].owner.startswith("x")
+    assert driver.woken == [driver.table["s1"].owner]
+    assert driver.table["s1"].is_handed_over
+
+
+def test_a_lease_that_could_not_be_renewed_is_taken_again_soon_however_large_the_fleet() -> None:
+    driver = FleetDriver(row("s1"), workers=[f"x{number}" for number in range(9)])
+    driver.start()
+    commands = driver.run(0.2)
+    driver.now += 18.7
+    driver.settle([c for c in driver.send(events.RenewDue()) if not isinstance(c, events.WriteLease)])
+    driver.now += 0.3
+    commands = driver.settle([c for c in driver.send(events.Tick()) if not isinstance(c, events.WriteLease)])
+    assert "s1" not in driver.holdings.held
+    (flight,) = [c.write for c in only(driver.log, events.WriteLease) if c.write.kind is WriteKind.RENEW][-1:]
+    driver.send(events.WriteAnswered(flight, WriteOutcome.UNCERTAIN, driver.now))
+    for stop in only(driver.log, events.StopConsumer):
+        commands += driver.settle(driver.stopped(stop.lease_key, identifier=stop.lease_identifier))
+    driver.run(3.0, ticks=False)
+
+    assert "s1" in driver.holdings.held
 
 
 def test_loads_are_evened_out_by_the_leader_alone() -> None:

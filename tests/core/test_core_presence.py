@@ -80,6 +80,21 @@ def test_a_take_that_is_answered_after_the_session_is_over_is_not_held() -> None
     assert dict(driver.holdings.held) == {}
 
 
+def test_a_scan_that_returns_when_the_session_is_over_is_followed_by_nothing() -> None:
+    driver = FleetDriver(row("s1"))
+    driver.start()
+    driver.now += 6
+    driver.owed.clear()
+    driver.send(events.TakeDue())
+    assert events.ReadRows() in driver.owed
+    driver.now = 119.5
+    driver.table["s2"] = row("s2")
+    rows = tuple(driver.table.values())
+    commands = driver.send(events.RowsRead(rows, workers=(driver.workers["me"],)))
+
+    assert writes(commands) == []
+
+
 def test_a_take_that_was_sent_before_the_present_session_began_is_not_held() -> None:
     """Whoever saw the former session killed may take the lease with the counter that this take wrote."""
     driver = FleetDriver(row("s1"))
@@ -278,13 +293,14 @@ def test_whoever_is_woken_scans_within_the_signal_interval() -> None:
 
 
 def test_the_owner_is_woken_after_a_mark_and_the_receiver_after_a_hand_over() -> None:
-    driver = FleetDriver(*(row(f"s{number}", "a", 5) for number in range(4)), workers=["a"])
+    driver = FleetDriver(workers=["a"])
+    driver.start()
     driver.woken.clear()
-    commands = driver.start()
-    marks = [write for write in writes(commands) if write.kind is WriteKind.STEAL]
+    driver.table |= {f"s{number}": row(f"s{number}", "a", 5) for number in range(4)}
+    driver.now += 12
+    marks = [write for write in writes(driver.start()) if write.kind is WriteKind.STEAL]
     assert len(marks) == 2
-    assert Counter(driver.woken)["a"] >= 1
-    driver.woken.clear()
+    assert set(driver.woken) == {"a"}
     mine = FleetDriver(row("s1"), row("s2"), workers=["x"])
     mine.start()
     mine.now += 6
@@ -464,8 +480,10 @@ def test_the_row_of_a_shard_that_left_is_deleted_although_its_owner_renews_it_al
     for _ in range(60):
         driver.run(6.0)
         driver.others_renew()
+    deletes = [write for write in writes(driver.log) if write.kind is WriteKind.DELETE]
 
     assert "s1" not in driver.table
+    assert len(deletes) == 1
 
 
 def test_a_worker_that_finds_only_rows_that_others_created_wakes_nobody() -> None:
@@ -539,11 +557,12 @@ def test_leases_are_not_handed_to_workers_that_are_leaving() -> None:
 
 
 def test_a_mark_of_a_worker_that_is_leaving_is_erased() -> None:
-    driver = FleetDriver(row("s1"), workers=["a"])
+    driver = FleetDriver(row("s1"), workers=["x"])
     driver.start()
-    driver.workers["a"] = session("a", 2, state=SessionState.LEAVING)
+    driver.workers["x"] = session("x", 2, state=SessionState.LEAVING)
     driver.run(7.0)
-    driver.table["s1"] = evolve(driver.table["s1"], stealer="a")
+    assert "s1" in driver.holdings.held
+    driver.table["s1"] = evolve(driver.table["s1"], stealer="x")
     driver.run(14.0)
 
     assert (driver.table["s1"].owner, driver.table["s1"].stealer) == ("me", "")

@@ -238,3 +238,22 @@ class Owner:
         write = rule.take_pause(lease) if is_asked else rule.renew(lease)
         (answer,) = self.scene.manager.write_many([write])
         self.refused += answer.outcome is not WriteOutcome.ACCEPTED
+
+
+def read_shard(scene: Scene, *, records: int = 10, after: int = 6, owner: str = "", **row: Any) -> str:
+    """A shard of which some records were read; the row as its owner left it."""
+    scene.write(records)
+    scene.put_lease(scene.shard, owner, checkpoint=scene.iterator(after=after), **row)
+    return scene.shard
+
+
+def closed_family(scene: Scene) -> tuple[str, str, str]:
+    """A finished parent, one child that was read to its end, and one that was begun; nobody owns them."""
+    scene.write(4)
+    parent = scene.shard
+    first, second = scene.split()
+    scene.write(40)
+    scene.put_lease(parent, checkpoint="SHARD_END")
+    scene.put_lease(first, parents=[parent], checkpoint=scene.iterator(first, after=3))
+    scene.put_lease(second, parents=[parent])
+    return parent, first, second

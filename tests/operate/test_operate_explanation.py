@@ -146,6 +146,13 @@ def test_a_finished_parent_below_an_unfinished_one_is_not_the_root() -> None:
     assert explain(made, "s1").root == "g"
 
 
+def test_a_paused_child_of_an_unfinished_parent_waits_for_the_parent_first() -> None:
+    made = facts(row("p", "w1"), row("s1", "w1", parents=["p"], pause=PAUSE, taken=True), workers=[worker("w1")])
+
+    assert explain(made, "s1").situation is situations.WAITS_FOR_PARENT
+    assert any(line.startswith("pause: by ann@ops") for line in evidence(made, "s1"))
+
+
 def test_the_parent_that_blocks_is_named_among_two() -> None:
     made = facts(row("a", "w1", checkpoint=END), row("b", "w1"), row("s1", "w1", parents=["a", "b"]))
 

@@ -166,6 +166,13 @@ def test_a_lease_that_is_changing_hands(scene: Scene) -> None:
     check(scene, "changing-hands")
 
 
+def test_a_lease_that_was_asked_for_a_moment_ago(scene: Scene) -> None:
+    scene.put_lease(scene.shard, "w1", stealer="w2", marked=2)
+    scene.put_worker("w1")
+    scene.put_worker("w2")
+    assert "asked worker w1 for it" in check(scene, "changing-hands")
+
+
 def test_a_lease_that_is_not_picked_up(scene: Scene) -> None:
     scene.put_lease(scene.shard, "w2", stealer="w2", owned=45, beat=45)
     scene.put_worker("w2")

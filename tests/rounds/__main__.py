@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -37,6 +38,7 @@ def main() -> int:
         if lap.problems:
             print("\n".join(["not clean:", *lap.problems[:20], f"files in {directory}"]), file=sys.stderr)
             return 1
+    shutil.rmtree(directory)
     print(
         f"rounds: ok {len(told)} from seed {options.seed} changes={sum(lap.delivered.changes for lap in told)} "
         f"refused_by_table={sum(lap.refused_by_table for lap in told)} "

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
 
-from streamclient.model import Shard
+from attrs import evolve
+
+from streamclient.interfaces import IRecordProcessorCheckpointer, IShutdownMarker
+from streamclient.model import InitializationInput, ProcessRecordsInput, Shard, ShardInfo
 from streamclient.records import RecordType, SequenceInfo, StreamRecord
-from streamclient.testing.deliveries import Delivery, ShardHistory, judge, key_text
+from streamclient.testing.deliveries import (
+    Delivery,
+    DeliveryRecorder,
+    ShardHistory,
+    judge,
+    key_text,
+    read_deliveries,
+    shared_epochs,
+)
 
 KEY = (("id", "a"),)
 
@@ -15,9 +28,9 @@ def record(number: int) -> StreamRecord:
     return StreamRecord(RecordType.PUT, KEY, sequence_info=SequenceInfo(0, number, 0))
 
 
-def delivery(shard_id: str, numbers: Sequence[int], *, at: int, life: str = "one") -> Delivery:
+def delivery(shard_id: str, numbers: Sequence[int], *, at: int, life: str = "one", **more: Any) -> Delivery:
     records = tuple((key_text(KEY), SequenceInfo(0, number, 0)) for number in numbers)
-    return Delivery("worker", shard_id, life, at, records)
+    return evolve(Delivery("worker", shard_id, life, at, records), **more)
 
 
 PARENT = ShardHistory(Shard("p"), (record(1), record(2)))
@@ -59,3 +72,43 @@ def test_a_child_before_the_end_of_its_parent_is_found() -> None:
     verdict = judge([PARENT, CHILD], late_parent)
 
     assert len(verdict.children_before_parents) == 1
+
+
+def test_one_epoch_of_two_workers_is_found() -> None:
+    mine, again = delivery("p", [1], at=1, epoch=4), delivery("p", [2], at=2, epoch=4, life="two")
+    later, other = delivery("p", [3], at=3, epoch=5, worker="b"), delivery("c", [1], at=4, epoch=4, worker="b")
+
+    assert shared_epochs([mine, again, later, other]) == []
+    assert shared_epochs([mine, delivery("p", [2], at=2, epoch=4, worker="b")]) == [
+        "epoch 4 of p was that of b, worker"
+    ]
+
+
+class Nothing(IRecordProcessorCheckpointer, IShutdownMarker):
+    """Takes every call."""
+
+    def checkpoint(self, checkpoint_value: str | None = None) -> None: ...
+
+    def prepare_checkpoint(self, checkpoint_value: str | None, state: bytes) -> Any: ...
+
+    def mark_for_process_done(self) -> None: ...
+
+    def mark_for_process_restart(self) -> None: ...
+
+    @property
+    def largest_permitted_checkpoint_value(self) -> str:
+        return ""
+
+
+def test_recorder_writes_down_what_it_is_given_and_under_which_epoch(tmp_path: Path) -> None:
+    path, nothing = tmp_path / "a.lines", cast(Any, Nothing())
+    with path.open("w", encoding="utf-8") as lines:
+        recorder = DeliveryRecorder("a", lines)
+        info = ShardInfo("p", "stream", frozenset(), "tenancy", epoch=7)
+        recorder.initialize(InitializationInput(info, "TRIM_HORIZON", nothing, nothing))
+        recorder.process_records(ProcessRecordsInput((record(1), record(2)), nothing, nothing))
+        lines.write('{"worker": "cut sho')
+    (found,) = read_deliveries([path])
+
+    assert (found.worker, found.shard_id, found.epoch) == ("a", "p", 7)
+    assert [sequence.timestamp_micros for _, sequence in found.records] == [1, 2]

@@ -7,6 +7,7 @@ that they can wait, but exactly one thread runs while the others stand still: ru
 
 from __future__ import annotations
 
+import heapq
 import random
 import threading
 from collections import deque
@@ -15,6 +16,7 @@ from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Any
 
+from streamclient.core.holdings import Holdings
 from streamclient.worker import Runtime, Worker
 from streamclient.worker.scheduling import Job
 
@@ -143,6 +145,7 @@ class Simulation:
         self.tickers: list[_Ticker] = []
         self.workers: list[SimulatedWorker] = []
         self.strands: dict[int, Strand] = {}
+        self._calls: list[tuple[float, int, Callable[[], None]]] = []
         self.dice = random.Random(seed)
         self.identifiers = 0
 
@@ -194,7 +197,13 @@ class Simulation:
         for strand in list(self.strands.values()):
             strand.go_on()
 
+    def call_at(self, moment: float, call: Callable[[], None]) -> None:
+        """Have something happen at a moment, from outside of every worker."""
+        heapq.heappush(self._calls, (moment, len(self._calls), call))
+
     def _step(self, limit: float, condition: Callable[[], bool]) -> None:
+        while self._calls and self._calls[0][0] <= self.now:
+            heapq.heappop(self._calls)[2]()
         for ticker in self.tickers:
             ticker.run_due(self.now)
         for worker in self.workers:
@@ -209,6 +218,7 @@ class Simulation:
 
     def _next_moment(self, limit: float) -> float:
         moments = [due for ticker in self.tickers if not ticker.is_stopped for due in ticker.due.values()]
+        moments += [moment for moment, _, _ in self._calls[:1]]
         moments += [worker.next_moment for worker in self.workers if not worker.is_over]
         moments += [strand.limit for strand in self.strands.values() if not strand.pool.is_frozen]
         return min([*moments, limit])
@@ -240,6 +250,7 @@ class SimulatedWorker:
         self.simulation = simulation
         self.is_over = False
         self.frozen_until = float("-inf")
+        self._due = float("-inf")
         self.error: BaseException | None = None
         """What its owner thread would have raised."""
         made_before = len(simulation.pools)
@@ -254,19 +265,29 @@ class SimulatedWorker:
         """The worker identifier."""
         return self.worker.worker_identifier
 
+    @property
+    def holdings(self) -> Holdings:
+        """Its decisions about leases, to be looked at and never to be told anything."""
+        return self.machinery.coordinator.holdings
+
     def turn(self) -> None:
-        """One turn of the owner thread, unless the process stands still."""
-        if self.is_over or self.is_frozen or self.machinery.loop.is_inside:
+        """One turn of the owner thread, if it has something to do and its process does not stand still."""
+        if self.is_over or self.machinery.loop.is_inside or (not self.has_messages and self.next_moment > self._now):
             return
         try:
             self.machinery.coordinator.step(0.0)
         except Exception as error:
             self.error = error
             self.machinery.coordinator.fail()
+        self._due = self.machinery.coordinator.next_deadline()
         if self.machinery.coordinator.is_finished:
             self.ticker.stop()
             self.machinery.coordinator.close()
             self.is_over = True
+
+    @property
+    def _now(self) -> float:
+        return self.simulation.now
 
     def kill(self) -> None:
         """As by ``kill -9``: nothing of it happens any more."""
@@ -306,8 +327,8 @@ class SimulatedWorker:
 
     @property
     def next_moment(self) -> float:
-        """When a turn is due even if nothing happens."""
-        return self.frozen_until if self.is_frozen else self.machinery.coordinator.next_deadline()
+        """When a turn is due even if nothing happens; known since the last turn."""
+        return self.frozen_until if self.is_frozen else self._due
 
     def statuses(self) -> dict[str, Any]:
         """Status of each shard, by id."""

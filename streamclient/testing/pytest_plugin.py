@@ -1,0 +1,30 @@
+"""The pytest fixture ``stream_simulation``. Registered as ``pytest11``, so it costs nothing until a test asks for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from streamclient.testing.simulation.trials.fixture import StreamSimulation
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options that run one seed again, or more seeds than the test says."""
+    group = parser.getgroup("streamclient", "simulations of record processors")
+    group.addoption("--simulation-seed", type=int, metavar="SEED", help="run this seed alone, and print every step")
+    group.addoption("--simulation-seeds", type=int, metavar="N", help="run so many seeds instead of what the test says")
+
+
+@pytest.fixture
+def stream_simulation(request: pytest.FixtureRequest) -> StreamSimulation:
+    """Runs a record processor in simulated fleets of workers, under chosen faults."""
+    # Imported here: pytest loads this module in every run of everybody who has the package installed.
+    from streamclient.testing.simulation.trials.fixture import StreamSimulation  # noqa: PLC0415
+
+    return StreamSimulation(
+        seed=request.config.getoption("--simulation-seed"),
+        seeds=request.config.getoption("--simulation-seeds"),
+        test=request.node.nodeid,
+    )

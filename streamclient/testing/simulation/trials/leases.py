@@ -1,0 +1,84 @@
+"""Leases in memory behind a network that the seed decides."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from streamclient.core.leases import LeaseWrite, WriteOutcome
+from streamclient.core.membership import WorkerRow, WorkerWrite
+from streamclient.errors import DependencyException, ErrorKind
+from streamclient.lease import MemoryLeaseManager, WriteAnswer
+from streamclient.model import Lease
+from streamclient.testing.simulation.dice import Dice
+from streamclient.testing.simulation.network import NO_ANSWER, NO_ROUTE, TOO_BUSY
+from streamclient.testing.simulation.trials.faults import FaultKind
+
+CALL_KINDS = (FaultKind.LOST_REQUESTS, FaultKind.LOST_ANSWERS, FaultKind.THROTTLED)
+
+
+class TrialLeases(MemoryLeaseManager):
+    """The status table of one trial. Single-threaded, as everything in a simulation."""
+
+    def __init__(
+        self, stream_id: str, dice: Dice, shares: Mapping[FaultKind, float], injected: Counter[FaultKind]
+    ) -> None:
+        super().__init__(stream_id)
+        self.is_unreachable = False
+        self.is_calm = False
+        self._dice, self._shares, self._injected = dice, shares, injected
+
+    def list_leases(self) -> Sequence[Lease]:
+        """All leases, unless the call fails."""
+        self._raise_for_reads()
+        return super().list_leases()
+
+    def get_lease(self, lease_key: str) -> Lease | None:
+        """One lease, unless the call fails."""
+        self._raise_for_reads()
+        return super().get_lease(lease_key)
+
+    def list_workers(self, *, with_info: bool = False) -> Sequence[WorkerRow]:
+        """All worker rows, unless the call fails."""
+        self._raise_for_reads()
+        return super().list_workers(with_info=with_info)
+
+    def read_workers(self, worker_ids: Sequence[str]) -> Sequence[WorkerRow]:
+        """Some worker rows, unless the call fails."""
+        self._raise_for_reads()
+        return super().read_workers(worker_ids)
+
+    def wake(self, worker_ids: Sequence[str]) -> None:
+        """Wake workers, unless the call fails."""
+        self._raise_for_reads()
+        super().wake(worker_ids)
+
+    def write_many(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence[WriteAnswer]:
+        """Carry out writes, or not; tell the truth about it, or nothing."""
+        fate = self._fate()
+        if fate in (None, FaultKind.LOST_ANSWERS):
+            answers = super().write_many(writes)
+            return answers if fate is None else [WriteAnswer(WriteOutcome.UNCERTAIN, NO_ANSWER)] * len(writes)
+        return [WriteAnswer(WriteOutcome.UNCERTAIN, self._error(fate))] * len(writes)
+
+    def _raise_for_reads(self) -> None:
+        fate = self._fate()
+        if fate is not None:
+            raise self._error(fate)
+
+    def _fate(self) -> FaultKind | None:
+        if self.is_unreachable:
+            return FaultKind.UNREACHABLE
+        for kind in CALL_KINDS:
+            share = self._shares.get(kind, 0.0)
+            if not self.is_calm and self._dice.chance(share):
+                self._injected[kind] += 1
+                return kind
+        return None
+
+    @staticmethod
+    def _error(fate: FaultKind) -> DependencyException:
+        return {FaultKind.THROTTLED: TOO_BUSY, FaultKind.UNREACHABLE: NO_ROUTE}.get(fate, NO_ANSWER)
+
+
+READ_FAILED = DependencyException("the service did not deliver this page", kind=ErrorKind.TRANSIENT)

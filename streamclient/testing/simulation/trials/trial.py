@@ -1,0 +1,324 @@
+"""One seed: a fleet of real workers with the user's processor, from its start to the verdict."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from attrs import define, field
+
+from streamclient.config import StreamConfig
+from streamclient.interfaces import IRecordProcessor
+from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
+from streamclient.testing.fakes import FakeStream
+from streamclient.testing.simulation.dice import Dice
+from streamclient.testing.simulation.trials.faults import Fault, FaultKind
+from streamclient.testing.simulation.trials.leases import READ_FAILED, TrialLeases
+from streamclient.testing.simulation.trials.settings import TrialSettings
+from streamclient.testing.simulation.trials.witness import Change, Run, TrialFailed, Witness, WitnessedProcessor
+from streamclient.testing.simulation.workers import SimulatedWorker, Simulation
+from streamclient.worker import Worker
+
+STORM_DURATIONS = 12.0
+"""How many lease durations of faults a run has."""
+
+RECOVERY_DURATIONS = 20.0
+"""Within so many after them everything must have been delivered."""
+
+QUIET_SHARE = 0.1
+"""Nothing goes wrong in this first share of the time: the fleet shares the shards out."""
+
+
+@define(eq=False)
+class Trial:
+    """Everything there is in one run."""
+
+    settings: TrialSettings
+    seed: int
+    tell: Callable[[str], None] | None = None
+    """Told of every step, if somebody wants to read along."""
+    lines: list[str] = field(factory=list)
+    injected: Counter[FaultKind] = field(factory=Counter)
+    failed: TrialFailed | None = None
+    simulation: Simulation = field(init=False)
+    dice: Dice = field(init=False)
+    stream: FakeStream = field(init=False)
+    leases: TrialLeases = field(init=False)
+    witness: Witness = field(init=False)
+    fleet: list[SimulatedWorker] = field(factory=list)
+    keys_of: dict[str, list[str]] = field(factory=dict)
+    """Keys that are written to each open shard."""
+    _created: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        settings, shares = self.settings, {fault.kind: fault.share for fault in self.settings.faults}
+        self.simulation = Simulation(Dice.of(self.seed, "order").getrandbits(32))
+        self.dice = Dice.of(self.seed, "trial")
+        names = [self._new_shard() for _ in range(settings.shards)]
+        self.stream = FakeStream("simulated", names)
+        self.stream.before_read = self._before_read
+        self.leases = TrialLeases(self.stream.stream_id, Dice.of(self.seed, "calls"), shares, self.injected)
+        self.witness = Witness(self)
+        keys = [f"key-{number:03d}" for number in range(max(settings.keys, settings.shards))]
+        self.keys_of = {name: keys[place :: settings.shards] for place, name in enumerate(names)}
+
+    # --- the run -----------------------------------------------------------------------------------------------
+
+    def run(self) -> Run:
+        """Run to the end.
+
+        Raises:
+            TrialFailed: a law is broken, or the user's own invariant.
+        """
+        with _quiet_logs():
+            try:
+                return self._run()
+            finally:
+                self.simulation.close()
+
+    def _run(self) -> Run:
+        settings = self.settings
+        if settings.before is not None:
+            settings.before()
+        for number in range(settings.workers):
+            self._start_worker(f"w{number + 1}")
+        for moment, act in self._schedule():
+            self._advance(moment - self._elapsed)
+            act()
+        self._calm()
+        self._until(lambda: not self.witness.missing(), self._recovery_text)
+        for worker in self._living():
+            worker.stop()
+        self._until(lambda: not self._living(), lambda: f"these workers did not stop: {self._names()}")
+        return self._judged_by_user()
+
+    def _schedule(self) -> Iterator[tuple[float, Callable[[], None]]]:
+        """What happens when, in order: writes all the time, faults after a quiet beginning."""
+        seconds = STORM_DURATIONS * self._duration
+        acts: list[tuple[float, Callable[[], None]]] = []
+        for _ in range(self.settings.records):
+            acts.append((seconds * self.dice.random(), self._write))
+        for fault in self.settings.faults:
+            dice = Dice.of(self.seed, "fault", fault.kind.value)
+            for _ in range(fault.times):
+                moment = seconds * (QUIET_SHARE + (1.0 - QUIET_SHARE) * dice.random())
+                acts.append((moment, _bound(self._befall, fault, dice)))
+        return iter(sorted(acts, key=lambda act: act[0]))
+
+    def _judged_by_user(self) -> Run:
+        faults = {kind.value: number for kind, number in sorted(self.injected.items(), key=lambda item: item[0].value)}
+        witness = self.witness
+        run = Run(self.seed, tuple(witness.written), witness.accepted, dict(witness.newest), faults)
+        if self.settings.check is not None:
+            try:
+                verdict = self.settings.check(run)
+            except AssertionError as error:
+                raise TrialFailed("check", str(error).strip() or "an assertion failed") from error
+            if verdict is False:
+                raise TrialFailed("check", "it returned False")
+        return run
+
+    # --- time --------------------------------------------------------------------------------------------------
+
+    @property
+    def _duration(self) -> float:
+        return self.settings.config.lease_duration_millis / 1_000
+
+    @property
+    def _elapsed(self) -> float:
+        return self.simulation.now - self._began
+
+    @property
+    def _began(self) -> float:
+        return 1_000.0
+
+    def _advance(self, seconds: float) -> None:
+        self.simulation.until(lambda: self.failed is not None, max(0.0, seconds), required=False)
+        self._raise_failure()
+
+    def _until(self, condition: Callable[[], bool], problem: Callable[[], str]) -> None:
+        limit = RECOVERY_DURATIONS * self._duration
+        self.simulation.until(lambda: self.failed is not None or condition(), limit, required=False)
+        self._raise_failure()
+        if not condition():
+            raise TrialFailed("nothing is lost", problem())
+
+    def _raise_failure(self) -> None:
+        if self.failed is not None:
+            raise self.failed
+
+    def _recovery_text(self) -> str:
+        missing = self.witness.missing()
+        text = f"{len(missing)} changes were not accepted within {RECOVERY_DURATIONS:g} lease durations after the last"
+        text += f" fault, the first is {missing[0]}"
+        errors = [f"{number} times {error}" for error, number in self.witness.errors.most_common(3)]
+        return text + (f"; processors raised {'; '.join(errors)}" if errors else "")
+
+    # --- workers -----------------------------------------------------------------------------------------------
+
+    def _start_worker(self, name: str) -> None:
+        settings = self.settings
+        worker = Worker(
+            name,
+            settings.config,
+            StreamConfig(
+                client=object(),
+                data_table_name="simulated",
+                status_table_name="simulated_status",
+                max_records=settings.max_records,
+            ),
+            lambda: self._make_processor(name),
+            lease_manager=self.leases,
+            stream_api=self.stream,
+            runtime=self.simulation.runtime(),
+        )
+        self.note(name, "starts", "")
+        self.fleet.append(SimulatedWorker(self.simulation, worker))
+
+    def _make_processor(self, name: str) -> IRecordProcessor:
+        return WitnessedProcessor(self, name, self.settings.make_processor)
+
+    def _living(self) -> list[SimulatedWorker]:
+        return [worker for worker in self.fleet if not worker.is_over]
+
+    def _names(self) -> list[str]:
+        return [worker.name for worker in self._living()]
+
+    def relies_on_lease(self, name: str, shard_id: str, identifier: str) -> bool:
+        """Whether the worker of a name holds a lease by its own clock, in a process that does not stand still."""
+        for worker in self._living():
+            if worker.name == name and not worker.is_frozen:
+                holdings = worker.holdings
+                held = holdings.held.get(shard_id)
+                valid_until = min(held.valid_until, holdings.session_valid_until) if held is not None else 0.0
+                return held is not None and held.identifier == identifier and valid_until > self.simulation.now
+        return False
+
+    # --- faults ------------------------------------------------------------------------------------------------
+
+    def _befall(self, fault: Fault, dice: Dice) -> None:
+        act = {
+            FaultKind.CRASH: self._crash,
+            FaultKind.STOP: self._stop,
+            FaultKind.FREEZE: self._freeze,
+            FaultKind.UNREACHABLE: self._cut_off,
+            FaultKind.SPLIT: self._split,
+            FaultKind.MERGE: self._merge,
+        }[fault.kind]
+        if act(dice):
+            self.injected[fault.kind] += 1
+
+    def _crash(self, dice: Dice) -> bool:
+        worker = dice.choice(self._living())
+        self.note(worker.name, "is killed", "")
+        worker.kill()
+        self._replace(worker.name, dice)
+        return True
+
+    def _stop(self, dice: Dice) -> bool:
+        worker = dice.choice(self._living())
+        self.note(worker.name, "is asked to stop", "")
+        worker.stop()
+        self._replace(f"{worker.name}b", dice)
+        return True
+
+    def _replace(self, name: str, dice: Dice) -> None:
+        """Another worker comes: at once, or after the leases of the old one have expired."""
+        self.simulation.call_at(self.simulation.now + 1.5 * self._duration * dice.random(), lambda: self._start_worker(name))
+
+    def _freeze(self, dice: Dice) -> bool:
+        worker = dice.choice(self._living())
+        seconds = self._duration * (1.1 + dice.random())
+        self.note(worker.name, "stands still", f"for {seconds:.1f} s")
+        worker.freeze(seconds)
+        return True
+
+    def _cut_off(self, dice: Dice) -> bool:
+        seconds = 2.0 * self._duration * dice.random()
+        self.note("network", "the status table is unreachable", f"for {seconds:.1f} s")
+        self.leases.is_unreachable = True
+        self.simulation.call_at(self.simulation.now + seconds, self._reconnect)
+        return True
+
+    def _reconnect(self) -> None:
+        self.leases.is_unreachable = False
+
+    def _calm(self) -> None:
+        self.note("network", "nothing goes wrong any more", "")
+        self.leases.is_calm, self.leases.is_unreachable = True, False
+        self.stream.before_read = None
+        if not self._living():
+            self._start_worker("last")
+
+    def _before_read(self, shard_id: str) -> None:
+        share = next((fault.share for fault in self.settings.faults if fault.kind is FaultKind.FAILING_READS), 0.0)
+        if self.leases._dice.chance(share):
+            self.injected[FaultKind.FAILING_READS] += 1
+            raise READ_FAILED
+
+    # --- the stream --------------------------------------------------------------------------------------------
+
+    def _write(self) -> None:
+        shard_id = self.dice.choice(sorted(name for name, keys in self.keys_of.items() if keys))
+        change = self.witness.write(self.dice.choice(self.keys_of[shard_id]))
+        micros = int(self.simulation.now * 1_000_000)
+        self.stream.append(shard_id, self._record(change, micros))
+
+    def _record(self, change: Change, micros: int) -> StreamRecord:
+        columns = self.settings.columns(change.key, change.number)
+        cells = tuple(RecordColumn(name, ColumnOperation.PUT, value, micros // 1_000) for name, value in columns.items())
+        return StreamRecord(RecordType.PUT, (("id", change.key),), cells, SequenceInfo(1, micros, change.number))
+
+    def _split(self, dice: Dice) -> bool:
+        parent = dice.choice(sorted(name for name, keys in self.keys_of.items() if len(keys) > 1) or [""])
+        if not parent:
+            return False
+        keys = self.keys_of.pop(parent)
+        children = (self._new_shard(), self._new_shard())
+        self.note("stream", "split", f"{parent} into {' and '.join(children)}")
+        self.stream.split(parent, *children)
+        self.keys_of.update({children[0]: keys[::2], children[1]: keys[1::2]})
+        return True
+
+    def _merge(self, dice: Dice) -> bool:
+        if len(self.keys_of) < 2:
+            return False
+        first, second = dice.sample(sorted(self.keys_of), 2)
+        child = self._new_shard()
+        self.note("stream", "merge", f"{first} and {second} into {child}")
+        self.stream.merge(first, second, child)
+        self.keys_of[child] = self.keys_of.pop(first) + self.keys_of.pop(second)
+        return True
+
+    def _new_shard(self) -> str:
+        self._created += 1
+        return f"shard-{self._created:02d}"
+
+    # --- telling -----------------------------------------------------------------------------------------------
+
+    def note(self, who: str, what: str, detail: str) -> None:
+        """Write one step down."""
+        line = " ".join(part for part in (f"{self._elapsed:9.3f} s  {who:8}", what, detail) if part)
+        self.lines.append(line)
+        if self.tell is not None:
+            self.tell(line)
+
+
+def _bound(function: Callable[[Fault, Dice], None], fault: Fault, dice: Dice) -> Callable[[], None]:
+    return lambda: function(fault, dice)
+
+
+@contextmanager
+def _quiet_logs() -> Iterator[None]:
+    """Workers log every fault that is made on purpose; nobody wants to read that of a simulation."""
+    logger = logging.getLogger("streamclient")
+    was_disabled, logger.disabled = logger.disabled, True
+    previous = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(previous)
+        logger.disabled = was_disabled
