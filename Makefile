@@ -9,12 +9,13 @@ MINUTES ?= 30
 ROWS ?= 100000
 SEEDS ?= 2000
 
-.PHONY: help demo test check lint docs bench rounds simulate-tunnels tunnel-rounds replicate-drill simulate simulate-mutations soak clean
+.PHONY: help demo test check lint docs bench rounds simulate-tunnels tunnel-rounds replicate-drill simulate simulate-mutations bench-leases soak clean
 
 help:
 	@echo "make demo      the main job on one laptop: a table, a fleet, a lake; under two minutes (SEED=$(SEED))"
 	@echo "make test      lint, types, all tests, documentation"
 	@echo "make bench     one table of measurements"
+	@echo "make bench-leases  what moving leases costs: cold start, one worker more, shutdown"
 	@echo "make rounds    worker processes killed, frozen and lied to, splits and merges (ROUNDS=$(ROUNDS) SEED=$(SEED))"
 	@echo "make soak      the same without an end for MINUTES=$(MINUTES): one fleet, one table, lap after lap (SEED=$(SEED))"
 	@echo "make simulate  simulated fleets under faults that each seed decides (SEEDS=$(SEEDS))"
@@ -48,6 +49,10 @@ bench:
 	@tools/setup-environment spark,cli,docs,dev
 	@$(BIN)/python -m benchmarks
 
+bench-leases:
+	@tools/setup-environment spark,cli,docs,dev
+	@$(BIN)/python -m benchmarks.moves
+
 simulate-tunnels:
 	@tools/setup-environment spark,cli,docs,dev
 	@$(BIN)/python -m streamclient.testing.simulation.tunnels --seeds $(SEEDS)
@@ -71,6 +76,10 @@ soak:
 simulate:
 	@tools/setup-environment spark,cli,docs,dev
 	@$(BIN)/streamclient simulate --seeds $(SEEDS)
+
+simulate-mutations:
+	@tools/setup-environment spark,cli,docs,dev
+	@$(BIN)/python -m tests.simulation.mutations
 
 clean:
 	rm -rf $(VENV) docs/_build demo-output build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -36,6 +36,10 @@ def plan_and_follow(situation: Situation) -> None:
     choose_heirs(situation)
     if not situation.presence.may_hold(situation.now):
         return
+    if situation.presence.session.needs_read and situation.presence.keeps_rows:
+        # A beat was not accepted, perhaps because somebody else has the name: only another look tells.
+        situation.wants_scan = True
+        return
     if situation.presence.is_uniform:
         _follow_fleet(situation, plan_part(_fleet(situation)))
     else:

@@ -164,13 +164,17 @@ class Session:
 
     def read(self, row: WorkerRow | None, asked_at: float, now: float) -> News:
         """Take in the own row, or its absence, as a read showed it that was asked for at ``asked_at``."""
-        if self.is_ousted or self.is_ended or asked_at < max(self.needed_since, self.since):
+        if self.is_ousted or self.is_ended or asked_at < self.since:
+            return News.NOTHING
+        if self.has_begun and row is not None and row.nonce not in self._nonces:
+            return self._oust()
+        if asked_at < self.needed_since:
             return News.NOTHING
         self.needs_read = False
         if self._is_in_doubt:
             return self._resolve(row, now)
         if self._flight is None and self.row is None:
-            return self._find(row)
+            self._found = row
         return News.NOTHING if self.row is None else self._check(row, now)
 
     def take_wake(self, row: WorkerRow) -> bool:
@@ -191,23 +195,15 @@ class Session:
         self.not_before = now + self.pause_seconds(self._tries)
         if write.kind is WorkerWriteKind.REGISTER:
             # Tried again it has another nonce; should this one land yet, it is one of this process to be replaced.
-            self._first_sent_at = None
-            return self._find(row)
+            self._first_sent_at, self._found = None, row
+            return News.NOTHING
         return self._check(row, now)
-
-    def _find(self, row: WorkerRow | None) -> News:
-        if row is not None and self.has_begun and row.nonce not in self._nonces:
-            return self._oust()
-        self._found = row
-        return News.NOTHING
 
     def _check(self, row: WorkerRow | None, now: float) -> News:
         """See whether the session still stands, and whether a beat landed that was taken for lost."""
         assert self.row is not None
         if row is None:
             self._is_absent = self._flight is None
-        elif row.nonce not in self._nonces:
-            return self._oust()
         elif row.nonce != self.row.nonce or not row.is_live:
             return self._end(now)
         elif row.beat > self.row.beat and self._flight is None and self._first_sent_at is not None:

@@ -1,4 +1,4 @@
-"""The pytest fixture ``stream_simulation``. Registered as ``pytest11``, so it costs nothing until a test asks for it."""
+"""The pytest fixture ``stream_simulation``. Registered as ``pytest11``; costs nothing until a test asks for it."""
 
 from __future__ import annotations
 

@@ -95,6 +95,27 @@ def test_a_scan_that_returns_when_the_session_is_over_is_followed_by_nothing() -
     assert writes(commands) == []
 
 
+def test_nothing_is_planned_before_it_is_known_why_a_beat_was_refused() -> None:
+    """Perhaps somebody else has the name, and the rows in it are not this process's."""
+    driver = FleetDriver(row("s1"))
+    driver.start()
+    driver.now += 6
+    driver.answers_worker = lambda write: REFUSED
+    driver.owed.clear()
+    driver.send(events.TakeDue())
+    assert events.ReadRows() in driver.owed
+    (beat,) = only(driver.renew(), events.WriteWorker)
+    driver.now += 0.1
+    driver.carry_out(beat)
+    driver.table["s2"] = row("s2")
+    rows = tuple(driver.table.values())
+    commands = driver.send(events.RowsRead(rows, workers=(driver.workers["me"],)))
+    assert not [write for write in writes(commands) if write.kind is WriteKind.TAKE]
+    driver.settle(commands)
+
+    assert "s2" in driver.holdings.held
+
+
 def test_a_take_that_was_sent_before_the_present_session_began_is_not_held() -> None:
     """Whoever saw the former session killed may take the lease with the counter that this take wrote."""
     driver = FleetDriver(row("s1"))

@@ -167,13 +167,22 @@ def test_failing_beats_are_repeated_with_growing_pauses(table: Table) -> None:
     assert session.next_write(table.now) is not None
 
 
-def test_a_read_that_was_asked_for_before_the_answer_tells_nothing(table: Table) -> None:
+def test_a_read_that_was_asked_for_before_the_answer_does_not_clear_up_a_doubt(table: Table) -> None:
+    session = table.begin(table.process())
+    before = table.row
+    table.now = 106.0
+    table.beat(session, UNCERTAIN)
+    assert session.read(before, 105.0, 106.0) is News.NOTHING
+
+    assert session.needs_read
+
+
+def test_whose_name_it_is_any_read_since_the_registration_tells(table: Table) -> None:
     session = table.begin(table.process())
     table.now = 106.0
     table.beat(session, UNCERTAIN)
-    assert session.read(WorkerRow("w1", "stream", "stranger", 1), 105.0, 106.0) is News.NOTHING
 
-    assert session.needs_read
+    assert session.read(WorkerRow("w1", "stream", "stranger", 1), 105.0, 106.0) is News.OUSTED
 
 
 def test_a_registration_whose_answer_was_lost_is_a_registration(table: Table) -> None:

@@ -718,17 +718,12 @@ def test_parents_first_helper_does_not_rely_on_the_listing(driver: Driver) -> No
     assert parents_first(shards[::-1])[0].shard_id == shards[0].shard_id
 
 
-def test_open_neighbours_in_the_list_of_shards_can_be_merged() -> None:
+def test_open_neighbours_in_the_list_of_shards_can_be_merged(driver: Driver) -> None:
     """Open shards are listed in key order, whatever order they were made in."""
-    from streamclient.server import LocalTablestore
-    from tests.rounds.scene import TABLE, make_table
+    first, second = driver.engine.split_shard("t", at=["m"])
+    driver.engine.split_shard("t", second, at=["t"])
+    driver.engine.split_shard("t", first, at=["f"])
+    names = [shard.shard_id for shard in driver.engine.shards("t") if shard.is_open]
+    driver.engine.merge_shards("t", names[1], names[2])
 
-    with LocalTablestore() as local:
-        make_table(local.client())
-        first, second = local.split(TABLE, at=("m",))
-        local.split(TABLE, second, at=("t",))
-        local.split(TABLE, first, at=("f",))
-        names = [shard.shard_id for shard in local.shards(TABLE) if shard.is_open]
-        local.merge(TABLE, names[1], names[2])
-
-        assert sum(shard.is_open for shard in local.shards(TABLE)) == 3
+    assert sum(shard.is_open for shard in driver.engine.shards("t")) == 3

@@ -1,4 +1,4 @@
-"""The virtual-time harness lives in ``streamclient.testing.simulation``; these are its names for the tests beside it."""
+"""The virtual-time harness lives in ``streamclient.testing.simulation``; these are its names for tests."""
 
 from __future__ import annotations
 

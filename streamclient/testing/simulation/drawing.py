@@ -54,7 +54,15 @@ FAMILIES: dict[str, tuple[Do, ...]] = {
 }
 """Kinds of faults that come together."""
 
-FAMILY_SHARES = {"twins": 0.15, "java": 0.15, "expiry": 0.15, "vandals": 0.2, "marks": 0.15, "operators": 0.3, "programs": 0.2}
+FAMILY_SHARES = {
+    "twins": 0.15,
+    "java": 0.15,
+    "expiry": 0.15,
+    "vandals": 0.2,
+    "marks": 0.15,
+    "operators": 0.3,
+    "programs": 0.2,
+}
 """In what share of histories a family occurs; half of them, if it is not named here."""
 
 DESTRUCTIVE = ("java", "vandals")
@@ -145,7 +153,8 @@ def _draw_actions(plan: Plan, dice: Dice, workers: int) -> tuple[Action, ...]:
         families = [name for name in families if name not in DESTRUCTIVE]
     if "java" in families:
         names += [f"j{number}" for number in range(1, dice.randint(1, 2) + 1)]
-        actions += [Action(at=round(30.0 * dice.random(), 3), do=Do.START, who=name, java=True) for name in names[workers:]]
+        javas = names[workers:]
+        actions += [Action(at=round(30.0 * dice.random(), 3), do=Do.START, who=name, java=True) for name in javas]
     kinds = [do for name in families for do in FAMILIES[name]]
     now = 0.0
     while kinds:
@@ -156,7 +165,9 @@ def _draw_actions(plan: Plan, dice: Dice, workers: int) -> tuple[Action, ...]:
     return tuple(sorted(actions, key=lambda action: action.at))
 
 
-def _draw_action(plan: Plan, dice: Dice, do: Do, now: float, names: list[str]) -> list[Action]:
+def _draw_action(  # noqa: PLR0911  # one return for each kind of action
+    plan: Plan, dice: Dice, do: Do, now: float, names: list[str]
+) -> list[Action]:
     duration = plan.duration_seconds
     who, where = dice.choice(names), round(dice.random(), 3)
     seconds = round(duration * 2.0 * dice.random() * dice.random(), 3)
@@ -182,7 +193,8 @@ def _draw_action(plan: Plan, dice: Dice, do: Do, now: float, names: list[str]) -
         amount = round(amounts.get(do, 0.0), 3)
         return [Action(at=now, do=do, where=where, seconds=round(1.5 * seconds, 3), amount=amount)]
     if do in (Do.PAUSE, Do.REWIND, Do.RELEASE, Do.MOVE, Do.HOLD, Do.HOLD_ALL):
-        return [Action(at=now, do=do, who=who, where=where, seconds=seconds, amount=round(max(0.0, dice.random() - 0.3), 3))]
+        amount = round(max(0.0, dice.random() - 0.3), 3)
+        return [Action(at=now, do=do, who=who, where=where, seconds=seconds, amount=amount)]
     return [Action(at=now, do=do, where=where)]
 
 

@@ -56,7 +56,7 @@ class Do(Enum):
     DRAG = "drag"
     """The processors of a shard take ``amount`` times as long."""
     HANG = "hang"
-    """The call that the processor of a shard is in does not return; after ``amount`` seconds the watchdog reports it."""
+    """The call that a shard's processor is in does not return; after ``amount`` seconds the watchdog reports it."""
     DONE = "done"
     """The processor of a shard marks itself done."""
     PAUSE = "pause"
@@ -213,7 +213,8 @@ def _action(entry: Mapping[str, Any]) -> Action:
 def _differing(value: Any) -> dict[str, Any]:
     """The fields that are not as by default, ready for JSON."""
     found: dict[str, Any] = {}
-    bare = type(value)(**{f.name: getattr(value, f.name) for f in fields(type(value)) if f.name in ("seed", "at", "do")})
+    required = {f.name: getattr(value, f.name) for f in fields(type(value)) if f.name in ("seed", "at", "do")}
+    bare = type(value)(**required)
     for each in fields(type(value)):
         given = getattr(value, each.name)
         if given == getattr(bare, each.name) and each.name not in ("seed", "at", "do"):

@@ -74,7 +74,7 @@ class Settling:
         rows, shards = self.world.table.rows, self.world.stream.shards
         reasons = [(key, f"{key} has no row") for key in shards if key not in rows and shards[key].is_listed]
         held, excused = self._held(), self._excused()
-        for key in self.world.table.keys():
+        for key in self.world.table.sorted_keys():
             row = rows[key]
             holders = [name for name, keys in held.items() if key in keys]
             if key in excused:
@@ -110,9 +110,9 @@ class Settling:
     def _unevenness(self, held: dict[str, set[str]]) -> list[tuple[str, str]]:
         """Leases and work are within one.
 
-        Without sessions, whoever has no lease is seen by nobody, and may stay without if all is done. The Java client does not tell
-        finished leases from others: it may be left with too many of them, and never gives any away. Balancing by load
-        leaves counts as they are.
+        Without sessions, whoever has no lease is seen by nobody, and may stay without if all is done. The Java client
+        does not tell finished leases from others: it may be left with too many of them, and never gives any away.
+        Balancing by load leaves counts as they are.
         """
         finished = {key for key, row in self.world.table.rows.items() if row.is_finished}
         javas = {java.name for java in self.world.living_javas()}

@@ -1,6 +1,6 @@
 """Cutting a plan down to what a violation needs.
 
-A smaller plan counts if it breaks the same law. First whole workers, kinds of actions and kinds of faults go, then parts
+A smaller plan counts if it breaks the same law. First whole workers, kinds of actions and of faults go, then parts
 of the list of actions (halves, quarters, down to single ones), then shards and time. What is left is small enough to be
 read from its beginning to its end.
 """

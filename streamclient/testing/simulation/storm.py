@@ -53,7 +53,8 @@ class Storm:
             lasting.clear()
         world.stale = (0.0, 0.0)
         self._end_orders()
-        for worker in (*world.living(), *world.living_javas()):
+        everybody: list[PythonProcess | JavaWorker] = [*world.living(), *world.living_javas()]
+        for worker in everybody:
             worker.frozen_until = min(worker.frozen_until, world.now)
         for java in world.living_javas()[1:] if world.plan.seed % 2 else world.living_javas():
             java.crash()
@@ -61,11 +62,11 @@ class Storm:
 
     def _end_orders(self) -> None:
         self.operator.is_off_duty = True
-        for key in list(self.world.table.keys()):
+        for key in list(self.world.table.sorted_keys()):
             self.operator.resume(key)
         for process in self.world.living():
-            for key in list(process.held_by_program):
-                process.let_go(key)
+            for held in list(process.held_by_program):
+                process.let_go(held)
 
     def _begin_new_lives(self) -> None:
         """Replace workers whose processors are done with a shard: they never take it again in the same life."""
@@ -154,10 +155,10 @@ class Storm:
         return self._destroy(action, lambda row: None)
 
     def _reset_row(self, action: Action) -> bool:
-        return self._destroy(action, lambda row: _anew(row))
+        return self._destroy(action, _anew)
 
     def _destroy(self, action: Action, change: Callable[[Lease], Lease | None]) -> bool:
-        key = _pick(self.world.table.keys(), action.where)
+        key = _pick(self.world.table.sorted_keys(), action.where)
         if key is None:
             return False
         self.world.destroyed(key)
@@ -202,27 +203,26 @@ class Storm:
             consumer.is_done = consumer.process.is_selective = True
         return bool(readers)
 
-
     # --- orders ------------------------------------------------------------------------------------------------
 
     def _pause(self, action: Action) -> bool:
-        key = _pick(self.world.table.keys(), action.where)
+        key = _pick(self.world.table.sorted_keys(), action.where)
         return key is not None and self.operator.pause(key, action.seconds, ends_itself=action.amount > 0)
 
     def _rewind(self, action: Action) -> bool:
-        key = _pick(self.world.table.keys(), action.where)
+        key = _pick(self.world.table.sorted_keys(), action.where)
         return key is not None and self.operator.rewind(key, action.seconds, action.amount)
 
     def _release(self, action: Action) -> bool:
-        key = _pick(self.world.table.keys(), action.where)
+        key = _pick(self.world.table.sorted_keys(), action.where)
         return key is not None and self.operator.release(key, action.seconds)
 
     def _move(self, action: Action) -> bool:
-        key, worker = _pick(self.world.table.keys(), action.where), self._living(action)
+        key, worker = _pick(self.world.table.sorted_keys(), action.where), self._living(action)
         return key is not None and worker is not None and self.operator.move(key, worker.name)
 
     def _hold(self, action: Action) -> bool:
-        worker, key = self._living(action), _pick(self.world.table.keys(), action.where)
+        worker, key = self._living(action), _pick(self.world.table.sorted_keys(), action.where)
         if not isinstance(worker, PythonProcess) or key is None:
             return False
         worker.hold(None if action.do is Do.HOLD_ALL else key)

@@ -7,7 +7,7 @@ child, a merge joins the ranges of two neighbours, so a key's changes lie in a c
 from __future__ import annotations
 
 from bisect import bisect_left
-from itertools import count
+from itertools import count, pairwise
 
 from attrs import define, field
 
@@ -65,7 +65,7 @@ class SimulatedStream:
     def open_first(self, shards: int) -> None:
         """Begin with so many shards, which share the keys evenly."""
         edges = [KEY_SPACE * number // shards for number in range(shards + 1)]
-        for low, high in zip(edges, edges[1:], strict=False):
+        for low, high in pairwise(edges):
             self._open(low, high, (), 0.0)
         self._list(0.0)
 

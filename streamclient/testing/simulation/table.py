@@ -65,7 +65,7 @@ class SimulatedTable:
     workers: dict[str, WorkerRow] = field(factory=dict)
     _sorted_keys: list[str] | None = None
 
-    def keys(self) -> list[str]:
+    def sorted_keys(self) -> list[str]:
         """Lease keys of all rows, sorted; not to be changed."""
         if self._sorted_keys is None:
             self._sorted_keys = sorted(self.rows)

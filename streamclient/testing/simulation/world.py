@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import count
 from typing import Protocol
+
 from streamclient.core.events import AnswerCheckpoint, Command, Event, Report, Severity
 from streamclient.core.leases import LeaseWrite, WriteKind
 from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite, WorkerWriteKind
@@ -52,7 +53,7 @@ QUIET_WRITES = frozenset({WriteKind.RENEW.value})
 class World:
     """Everything there is in one history."""
 
-    def __init__(self, plan: Plan, observer: Observer | None = None) -> None:
+    def __init__(self, plan: Plan, observer: Observer | None = None) -> None:  # noqa: PLR0915  # a list of fields
         self.plan, self.observer = plan, observer
         self.config = plan.config()
         self.agenda = Agenda()

@@ -61,7 +61,7 @@ class Operator(Outsider):
 
     def release(self, key: str, seconds: float) -> bool:
         """Take a lease from its owner, once that obeys a pause; then resume."""
-        return self._change_paused(key, seconds, lambda row: self._land_release(row))
+        return self._change_paused(key, seconds, self._land_release)
 
     def move(self, key: str, receiver: str) -> bool:
         """Ask for a lease in the name of a worker."""

@@ -1,6 +1,6 @@
 """One process with a worker of this package in it: the production ``Holdings``, and a shell of simulated calls.
 
-Its shell does what ``streamclient.worker`` does: writes of one turn go out at once, renewals in one request; ``sent_at``
+Its shell does what ``streamclient.worker`` does: writes of a turn go out at once, renewals in one request; ``sent_at``
 is read before a request leaves; the answer to each command is one event. A frozen process does nothing at all: what
 reaches it waits until it goes on, and then comes in order.
 """
@@ -153,7 +153,7 @@ class PythonProcess:
             world.observer.handled(self.agenda.now, self.label, event, commands)
         heartbeats: list[LeaseWrite | WorkerWrite] = []
         for command in commands:
-            if type(command) in WRITES:
+            if isinstance(command, WRITES):
                 self._sort_write(command.write, heartbeats)
             else:
                 _CARRY_OUT[type(command)](self, command)
@@ -221,7 +221,7 @@ class PythonProcess:
 
     def _scan_first_part(self, fate: Fate) -> None:
         """A scan is no snapshot: two parts of the key range are read at different times."""
-        rows, keys = self.world.table.rows, self.world.table.keys()
+        rows, keys = self.world.table.rows, self.world.table.sorted_keys()
         place = self.dice.randrange(len(keys) + 1)
         first = [rows[key] for key in keys[:place]]
         middle = keys[place] if place < len(keys) else None
@@ -229,7 +229,7 @@ class PythonProcess:
 
     def _scan_second_part(self, fate: Fate, first: list[Lease], middle: str | None) -> None:
         rows = self.world.table.rows
-        second = [rows[key] for key in self.world.table.keys() if middle is not None and key >= middle]
+        second = [rows[key] for key in self.world.table.sorted_keys() if middle is not None and key >= middle]
         delay = self.network.delay(self.name, self.dice)
         if self.world.plan.has_sessions:
             self.agenda.after(delay, self._scan_workers, fate, (*first, *second))

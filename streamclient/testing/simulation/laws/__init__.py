@@ -12,7 +12,13 @@ from streamclient.testing.simulation.laws.orders import (
     ProgramsPause,
     StartsWhereStored,
 )
-from streamclient.testing.simulation.laws.ownership import EpochsGrow, FencedWritesFail, OneProcessor, OneReader, Patience
+from streamclient.testing.simulation.laws.ownership import (
+    EpochsGrow,
+    FencedWritesFail,
+    OneProcessor,
+    OneReader,
+    Patience,
+)
 from streamclient.testing.simulation.laws.progress import (
     AnswersAreTrue,
     CheckpointsFollowProcessing,

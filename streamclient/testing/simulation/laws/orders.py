@@ -58,7 +58,7 @@ class ProgramsPause(Law):
 
 
 class StartsWhereStored(Law):
-    """A consumer starts at the checkpoint that is stored, or before it; so after an operator's rewind never behind it."""
+    """A consumer starts at the stored checkpoint, or before it; so after an operator's rewind never behind it."""
 
     name = "starts where stored"
 

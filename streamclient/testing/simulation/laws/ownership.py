@@ -94,7 +94,7 @@ def _is_seized(actor: Actor, what: str, before: Lease) -> bool:
 class FencedWritesFail(Law):
     """No write of a worker is accepted for a lease that another one has taken since.
 
-    Heartbeats, checkpoints and hand-overs are the present owner's alone. What was handed to a worker, or is free, anybody
+    Heartbeats, checkpoints and hand-overs are the present owner's. What was handed to a worker, or is free, anybody
     may hand on unread.
     """
 
@@ -127,7 +127,7 @@ class FencedWritesFail(Law):
     def _is_same_worker(self, actor: Actor, owner: Actor | None) -> bool:
         """Whether only another process of the same worker took it.
 
-        Either the request of a former life arrived late, and there is nobody to fence; or the newer one of two processes
+        Either a request of a former life arrived late, and there is nobody to fence; or the newer of two processes
         acts for the worker; or the older one does not know yet that its name was taken over.
         """
         if owner is None or owner.name != actor.name:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from streamclient.core.events import AnswerCheckpoint, CheckpointOutcome, Report
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 Asked = tuple[str, str, bool]
 """Lease key, value, and whether it is the first phase of two."""
+
+RESTORATIONS = frozenset({WriteKind.TAKE.value, WriteKind.CREATE.value})
+"""How a worker that holds a lease puts a row back that somebody destroyed."""
 
 END = 1 << 60
 """Place of SHARD_END: behind every record."""
@@ -59,7 +63,7 @@ class CheckpointsOnlyAdvance(Law):
             raise self.broken(key, f"{what} of {actor.label} stored {after} where {before} was")
         self._reached[key] = stored
         owner, told = self._own.get(key, (actor, 0))
-        if owner is actor and write is not None and _restores(write) and stored < told:
+        if owner is actor and what in RESTORATIONS and stored < told and key in held_by(actor):
             raise self.broken(key, f"{what} of {actor.label} stored {after}, but it had stored {told} before")
         if what == WriteKind.TAKE.value:
             self._own[key] = (actor, stored)
@@ -72,10 +76,10 @@ class CheckpointsOnlyAdvance(Law):
                 self._own[key] = (process, max(told, place(request.value)))
 
 
-def _restores(write: LeaseWrite) -> bool:
-    """Whether a write gives a row that somebody destroyed back to the worker that held it."""
-    is_created = write.kind is WriteKind.CREATE and write.seen.owner != ""
-    return is_created or (write.kind is WriteKind.TAKE and "checkpoint" in write.changes)
+def held_by(actor: Actor) -> Container[str]:
+    """Keys of the leases that a worker holds, as it believes."""
+    holdings = getattr(actor, "holdings", None)
+    return () if holdings is None else holdings.held
 
 
 class CheckpointsFollowProcessing(Law):

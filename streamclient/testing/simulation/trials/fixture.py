@@ -127,11 +127,13 @@ class StreamSimulation:
             try:
                 run = trial.run()
             except TrialFailed as failed:
-                raise SimulationFailed(self._explained(trial, failed, len(seeds)), seed, failed.law) from failed.__cause__
+                text = self._explained(trial, failed, len(seeds))
+                raise SimulationFailed(text, seed, failed.law) from failed.__cause__
             written += len(run.written)
             delivered += sum(run.delivered.values())
             faults.update(run.faults)
-        return SimulationResult(seeds=len(seeds), written=written, delivered=delivered, faults=dict(sorted(faults.items())))
+        counts = dict(sorted(faults.items()))
+        return SimulationResult(seeds=len(seeds), written=written, delivered=delivered, faults=counts)
 
     def _explained(self, trial: Trial, failed: TrialFailed, seeds: int) -> str:
         needed = _needed(trial.settings, trial.seed, failed.law)

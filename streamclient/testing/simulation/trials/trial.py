@@ -226,7 +226,8 @@ class Trial:
 
     def _replace(self, name: str, dice: Dice) -> None:
         """Another worker comes: at once, or after the leases of the old one have expired."""
-        self.simulation.call_at(self.simulation.now + 1.5 * self._duration * dice.random(), lambda: self._start_worker(name))
+        moment = self.simulation.now + 1.5 * self._duration * dice.random()
+        self.simulation.call_at(moment, lambda: self._start_worker(name))
 
     def _freeze(self, dice: Dice) -> bool:
         worker = dice.choice(self._living())
@@ -268,7 +269,8 @@ class Trial:
 
     def _record(self, change: Change, micros: int) -> StreamRecord:
         columns = self.settings.columns(change.key, change.number)
-        cells = tuple(RecordColumn(name, ColumnOperation.PUT, value, micros // 1_000) for name, value in columns.items())
+        millis = micros // 1_000
+        cells = tuple(RecordColumn(name, ColumnOperation.PUT, value, millis) for name, value in columns.items())
         return StreamRecord(RecordType.PUT, (("id", change.key),), cells, SequenceInfo(1, micros, change.number))
 
     def _split(self, dice: Dice) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attrs import define, evolve, field
 
@@ -29,7 +29,7 @@ class OwnedLease:
     is_locked: bool = False
 
 
-def change(worker: JavaWorker, what: str, key: str, counter: int, **columns: str) -> bool:
+def change(worker: JavaWorker, what: str, key: str, counter: int, **columns: Any) -> bool:
     """One update at the service, which compares nothing but the counter, and moves it by one."""
     table = worker.world.table
     row = table.rows.get(key)
@@ -51,7 +51,7 @@ class LeaseTaker:
     def run(self) -> None:
         """One pass; the next one begins an interval after its end."""
         table = self._worker.world.table
-        self._calls.call(lambda: [table.rows[key] for key in table.keys()], self._scanned, self._over)
+        self._calls.call(lambda: [table.rows[key] for key in table.sorted_keys()], self._scanned, self._over)
 
     def _over(self) -> None:
         self._calls.later(self._worker.taker_seconds, self.run)
@@ -138,7 +138,7 @@ class LeaseRenewer:
     def run(self) -> None:
         """One pass: submits its jobs and does not wait for them."""
         table = self._worker.world.table
-        self._calls.call(lambda: [table.rows[key] for key in table.keys()], self._find_stealers, lambda: None)
+        self._calls.call(lambda: [table.rows[key] for key in table.sorted_keys()], self._find_stealers, lambda: None)
         for key in sorted(self.owned, reverse=True):
             self._submit(self.owned[key], self._renewal(key, self.owned[key]))
         self._worker.last_renew = self._calls.now

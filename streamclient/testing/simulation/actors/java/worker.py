@@ -192,7 +192,8 @@ class JavaWorker:
             backlog = (shard.size - consumer.position) // 4
             end = min(consumer.position + 1 + self.calls.dice.randrange(BATCH_RECORDS) + backlog, shard.size)
             consumer.is_busy = True
-            self.calls.later(self.world.plan.round_seconds * (0.5 + self.calls.dice.random()), self._done, consumer, end)
+            seconds = self.world.plan.round_seconds * (0.5 + self.calls.dice.random())
+            self.calls.later(seconds, self._done, consumer, end)
 
     def _done(self, consumer: JavaConsumer, end: int) -> None:
         shard = self.world.stream.shards[consumer.key]
