@@ -7,6 +7,10 @@ starts no consumer before it has the number. Laws:
   only if it arrives while A's tenancy is held and valid, so it was drawn before that moment. B's take is applied later:
   no worker takes a lease that its owner may still rely on, and an owner that hands it over holds it no more. B's number
   is drawn after B's take was applied. The counter gave A's before B's, so A's is the smaller one.
+* **The same holds for two processes with one name,** of which the older one does not know yet that the newer one takes
+  its leases. A number is used only after a look at the worker's own row that was asked for after the number had arrived
+  and showed the session in place. So the newer process registered later than that, took the lease later still, and
+  draws a greater number, although both may read for a moment.
 * **A number that arrives after its acquisition is over is never used,** by a later acquisition neither: somebody else
   may have drawn in between. At most one draw per lease is under way, so an answer is never taken for another one's.
 * **Consumers of one acquisition share its epoch.** A row that was put anew or created again under its owner proves
@@ -32,7 +36,13 @@ def epoch_drawn(situation: Situation, event: EpochDrawn) -> None:
     held = situation.held.get(key)
     if held is not None and acquisition == held.acquisition:
         known = evolve(
-            held, epoch=event.epoch, needs_epoch=False, epoch_problem="", epoch_failures=0, draw_again_at=NEVER
+            held,
+            epoch=event.epoch,
+            epoch_known_at=situation.now,
+            needs_epoch=False,
+            epoch_problem="",
+            epoch_failures=0,
+            draw_again_at=NEVER,
         )
         situation.keep(known)
         if held.epoch not in (0, event.epoch - 1):

@@ -56,6 +56,8 @@ class Presence:
     """Whether the store has worker rows."""
     is_uniform: bool = False
     """Whether every worker that the last scan showed has a session."""
+    wants_look: bool = False
+    """Whether the own row is to be read at once."""
     is_announced: bool = False
     """Whether everybody was woken since this session began."""
     has_said_goodbye: bool = False
@@ -113,6 +115,14 @@ class Presence:
     def counts(self, sent_at: float, now: float) -> bool:
         """Whether a take that was sent at a time belongs to the present session, and may be relied on."""
         return not self.keeps_rows or (self.session.is_valid(now) and sent_at >= self.session.since)
+
+    def was_seen_since(self, moment: float) -> bool:
+        """Whether the own row was looked at after a moment, and showed this session in place."""
+        return not self.keeps_rows or self.session.seen_at >= moment
+
+    def look(self) -> None:
+        """Look at the own row as soon as can be."""
+        self.wants_look, self._is_quiet = True, False
 
     @property
     def valid_until(self) -> float:
@@ -273,7 +283,7 @@ class Presence:
         commands: list[Command] = [WriteWorker(write) for write in self._due_writes(now, is_drained=is_drained)]
         if not is_scanning and self._reading is None and self._read_due_at() <= now:
             self._reading = (self.session.worker_id, *self._watched())
-            self._asked_at = now
+            self._asked_at, self.wants_look = now, False
             commands.append(ReadSignals(self._reading))
         names = tuple(sorted(self._to_wake & set(self.roster.others)))
         if self._waking is None and now >= self._wake_at:
@@ -323,7 +333,7 @@ class Presence:
             return FOR_EVER
         if self._failures:
             return self._retry_at
-        if self.session.needs_read:
+        if self.session.needs_read or self.wants_look:
             return NEVER
         due = self._asked_at + self.signal_seconds
         verdict_at = self.roster.verdict_at(self._watched())

@@ -66,6 +66,8 @@ class Session:
     is_leaving: bool = False
     has_begun: bool = False
     """Whether a session of this process was ever known to exist."""
+    seen_at: float = NEVER
+    """When a read was asked for, or a beat sent, that showed last that the session is in place."""
     needs_read: bool = True
     """Whether only a look at the own row can tell how to go on."""
     needed_since: float = NEVER
@@ -152,6 +154,7 @@ class Session:
         if write.writes_info:
             self._stored_info = write.result.info
         self.valid_until = max(self.valid_until, valid_until(sent_at, self.duration_seconds))
+        self.seen_at = max(self.seen_at, sent_at)
         if write.kind is not WorkerWriteKind.REGISTER:
             return News.NOTHING
         self.since, self.has_begun = now, True
@@ -175,7 +178,11 @@ class Session:
             return self._resolve(row, now)
         if self._flight is None and self.row is None:
             self._found = row
-        return News.NOTHING if self.row is None else self._check(row, now)
+        if self.row is None:
+            return News.NOTHING
+        if row is not None and row.nonce == self.row.nonce and row.is_live:
+            self.seen_at = max(self.seen_at, asked_at)
+        return self._check(row, now)
 
     def take_wake(self, row: WorkerRow) -> bool:
         """Whether somebody has woken this worker since it was asked last."""

@@ -70,6 +70,8 @@ class Situation:
     acquisitions: int = 0
     draws: dict[str, int] = field(factory=dict)
     """Epochs being drawn, by lease key, and for which acquisition."""
+    unseen: set[str] = field(factory=set)
+    """Held leases whose epoch waits for a look at the worker's own row."""
     own_pauses: dict[str | None, str] = field(factory=dict)
     """Reasons of the worker's own program, by lease key, or ``None`` for all leases."""
     shunned: dict[str, float] = field(factory=dict)

@@ -183,6 +183,10 @@ def _obstacle(situation: Situation, held: HeldLease) -> str:
         return gate.reason
     if held.needs_epoch:
         return f"waiting for the epoch of this acquisition{held.epoch_problem and f' ({held.epoch_problem})'}"
+    if not situation.presence.was_seen_since(held.epoch_known_at):
+        situation.unseen.add(key)
+        situation.presence.look()
+        return "waiting for a look at its worker's row"
     return ""
 
 

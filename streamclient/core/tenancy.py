@@ -64,6 +64,8 @@ class HeldLease:
     """Grows with each time that the lease may have had another owner before; consumers of one share an epoch."""
     epoch: int = 0
     """Of this acquisition; 0 until it is known."""
+    epoch_known_at: float = NEVER
+    """When the number arrived; it is used after a later look at the worker's own row."""
     needs_epoch: bool = True
     """Whether one has to be drawn, or another one to be sure that nobody acquired the lease in between."""
     epoch_problem: str = ""

@@ -14,7 +14,7 @@ from streamclient.core.events import (
 )
 from streamclient.core.session import News
 from streamclient.core.situation import Situation
-from streamclient.core.tenancies import lose
+from streamclient.core.tenancies import lose, settle
 
 WORTH_A_WARNING = 4
 """Failures in a row after which reading worker rows is reported: with the pauses between them, several seconds."""
@@ -43,6 +43,7 @@ def workers_scanned(situation: Situation, event: RowsRead) -> None:
     _take(situation, presence.scanned(event.workers, situation.scan_asked_at, situation.now))
     situation.view.note_killed(presence.roster.killed, situation.scan_asked_at, situation.now)
     _judge_uniformity(situation)
+    _start_seen(situation)
     if presence.may_hold(situation.now) and not presence.is_announced:
         presence.is_announced = True
         presence.wake_all()
@@ -53,6 +54,7 @@ def signals_read(situation: Situation, event: SignalsRead) -> None:
     news, wants_scan = situation.presence.signals_read(event.workers, situation.now)
     _take(situation, news)
     situation.wants_scan = situation.wants_scan or wants_scan
+    _start_seen(situation)
 
 
 def signals_unreadable(situation: Situation, event: SignalsUnreadable) -> None:
@@ -68,6 +70,7 @@ def worker_write_answered(situation: Situation, event: WorkerWriteAnswered) -> N
     write, presence = event.write, situation.presence
     if write.worker_id == situation.worker_id:
         _take(situation, presence.own_write_answered(write, event.outcome, event.sent_at, situation.now))
+        _start_seen(situation)
     elif presence.verdict_answered(write, event.outcome, situation.now):
         text = f"worker {write.worker_id} stood still for longer than the lease duration; its leases are free: {write}"
         situation.report(Severity.WARNING, "", text)
@@ -82,6 +85,13 @@ def wakes_sent(situation: Situation, event: WakesSent) -> None:
 def info_changed(situation: Situation, event: InfoChanged) -> None:
     """Tell operators with the next beat."""
     situation.presence.session.info = event.info
+
+
+def _start_seen(situation: Situation) -> None:
+    """Go on with leases that waited for a look at the own row; those that need another one wait again."""
+    waiting, situation.unseen = situation.unseen, set()
+    for key in sorted(waiting):
+        settle(situation, key)
 
 
 def _judge_uniformity(situation: Situation) -> None:

@@ -178,6 +178,32 @@ def test_a_process_whose_name_another_one_took_stays_without_leases_for_good() -
     assert driver.holdings.is_drained
 
 
+def test_an_epoch_is_used_only_after_a_later_look_at_the_own_row() -> None:
+    """A newer process with this name may have taken the lease, and would be refused by what has seen this number."""
+    driver = FleetDriver(row("s1"))
+    (take,) = driver.settle_until_take()
+    (draw,) = only(driver.answer(take.write), events.DrawEpoch)
+    driver.now += 0.1
+    driver.owed.clear()
+    drawn = driver.draw(draw.lease_key)
+    assert not only(drawn, events.StartConsumer)
+    assert driver.holdings.held["s1"].reason == "waiting for a look at its worker's row"
+    (look,) = only(drawn, events.ReadSignals)
+    assert only(driver.carry_out(look), events.StartConsumer)
+
+
+def test_an_epoch_that_was_drawn_after_another_process_took_the_name_is_never_used() -> None:
+    driver = FleetDriver(row("s1"))
+    (take,) = driver.settle_until_take()
+    (draw,) = only(driver.answer(take.write), events.DrawEpoch)
+    driver.land_worker(membership.register(driver.workers["me"], session("me", nonce="another")))
+    driver.now += 0.1
+    driver.settle(driver.draw(draw.lease_key))
+
+    assert driver.holdings.is_ousted
+    assert not only(driver.log, events.StartConsumer)
+
+
 def test_a_store_without_worker_rows_knows_no_sessions() -> None:
     from holdings_driver import Driver
 

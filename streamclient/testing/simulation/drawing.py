@@ -22,7 +22,7 @@ class Size(Enum):
     """How large a fleet is."""
 
     SMALL = "small"
-    """1 to 5 workers, 1 to 12 shards."""
+    """1 to 5 workers, 1 to 12 shards; rather fewer."""
     MEDIUM = "medium"
     """4 to 8 workers, 12 to 32 shards."""
     FULL = "full size"
@@ -69,6 +69,13 @@ DESTRUCTIVE = ("java", "vandals")
 """Not where shards start at the latest record: a row that nobody alive has seen would start there again, and rightly.
 Nor with checkpoints in two phases: a row that is put anew has lost what was prepared."""
 
+SIGNAL_INTERVALS_MILLIS = (400,) + 3 * (1_000,) + 8 * (3_000,) + 24 * (6_000,)
+"""Looking at other workers every 400 ms, as by default, is most of what a small fleet does; few histories can afford
+it, and none needs it: what follows from a look is the same."""
+
+MOST_SHARDS = 12
+"""Of a small fleet, in the beginning."""
+
 SECONDS_PER_ACTION = 12.0
 """Usual time between two things that happen from outside."""
 
@@ -85,15 +92,16 @@ def size_of(plan: Plan) -> Size:
     """How large the fleet of a plan is."""
     if plan.shards >= 100:
         return Size.FULL
-    return Size.MEDIUM if plan.shards > 12 else Size.SMALL
+    return Size.MEDIUM if plan.shards > MOST_SHARDS else Size.SMALL
 
 
 def _draw_small(seed: int, dice: Dice) -> Plan:
-    return _draw(seed, dice, dice.randint(1, 5), dice.randint(1, 12), HISTORY_DURATIONS)
+    shards = 1 + int(MOST_SHARDS * dice.random() * dice.random())
+    return _draw(seed, dice, dice.randint(1, 5), shards, HISTORY_DURATIONS)
 
 
 def _draw_medium(seed: int, dice: Dice) -> Plan:
-    return _draw(seed, dice, dice.randint(4, 8), dice.randint(13, 32), HISTORY_DURATIONS / 2)
+    return _draw(seed, dice, dice.randint(4, 8), dice.randint(MOST_SHARDS + 1, 32), HISTORY_DURATIONS / 2)
 
 
 def _draw_full(seed: int, dice: Dice) -> Plan:
@@ -114,11 +122,11 @@ def _draw(seed: int, dice: Dice, workers: int, shards: int, durations: float) ->
         shards=shards,
         delay_seconds=dice.choice((0.02, 0.05, 0.2, 0.5)),
         drift=dice.choice((0.0, 0.0, 0.0005, 0.002)),
-        write_seconds=dice.choice((2.0, 4.0, 8.0)),
-        round_seconds=dice.choice((1.0, 2.0, 4.0)),
+        write_seconds=dice.choice((2.0, 5.0, 10.0)),
+        round_seconds=dice.choice((1.0, 3.0, 6.0)),
         is_two_phase=dice.chance(0.3),
         has_sessions=dice.chance(0.75),
-        signal_interval_millis=dice.choice((400, 1_000, 2_000, 2_000, 2_000)),
+        signal_interval_millis=dice.choice(SIGNAL_INTERVALS_MILLIS),
         balance_by=dice.choice(("count",) * 8 + ("records", "bytes")),
         position=dice.choice(("oldest", "oldest", "oldest", "latest")),
         rates=_draw_rates(dice),
@@ -156,46 +164,74 @@ def _draw_actions(plan: Plan, dice: Dice, workers: int) -> tuple[Action, ...]:
         javas = names[workers:]
         actions += [Action(at=round(30.0 * dice.random(), 3), do=Do.START, who=name, java=True) for name in javas]
     kinds = [do for name in families for do in FAMILIES[name]]
+    drawing = _ActionDrawing(plan, dice, names)
     now = 0.0
     while kinds:
         now += SECONDS_PER_ACTION * (0.2 + 1.6 * dice.random()) / max(1.0, workers / 5)
         if now >= plan.storm_seconds:
             break
-        actions += _draw_action(plan, dice, dice.choice(kinds), round(now, 3), names)
+        actions += drawing.draw(dice.choice(kinds), round(now, 3))
     return tuple(sorted(actions, key=lambda action: action.at))
 
 
-def _draw_action(  # noqa: PLR0911  # one return for each kind of action
-    plan: Plan, dice: Dice, do: Do, now: float, names: list[str]
-) -> list[Action]:
-    duration = plan.duration_seconds
-    who, where = dice.choice(names), round(dice.random(), 3)
-    seconds = round(duration * 2.0 * dice.random() * dice.random(), 3)
-    if do is Do.START:
-        names.append(f"w{len(names) + 1}")
-        return [Action(at=now, do=do, who=names[-1])]
-    if do in (Do.CRASH, Do.STOP):
-        back = round(now + duration * 3.0 * dice.random() * dice.random(), 3)
-        again = [Action(at=back, do=Do.START, who=_next_name(who), java=who[0] == "j")] if dice.chance(0.7) else []
-        return [Action(at=now, do=do, who=who), *again]
-    if do is Do.TWIN:
-        return [Action(at=now, do=do, who=who)]
-    if do is Do.FREEZE:
-        return [Action(at=now, do=do, who=who, seconds=round(duration * 2.5 * dice.random(), 3))]
-    if do in (Do.CUT, Do.DEAFEN, Do.SLOW, Do.THROTTLE):
-        amounts = {Do.SLOW: 2.0 + 20.0 * dice.random(), Do.THROTTLE: 0.2 + 0.8 * dice.random()}
-        whom = "" if dice.chance(0.3) or do is Do.THROTTLE else who
-        return [Action(at=now, do=do, who=whom, seconds=seconds, amount=round(amounts.get(do, 0.0), 3))]
-    if do is Do.STALE:
-        return [Action(at=now, do=do, seconds=seconds, amount=round(60.0 * dice.random(), 3))]
-    if do in (Do.FAIL, Do.DRAG, Do.HANG):
-        amounts = {Do.DRAG: 2.0 + 10.0 * dice.random(), Do.HANG: seconds * dice.random()}
-        amount = round(amounts.get(do, 0.0), 3)
-        return [Action(at=now, do=do, where=where, seconds=round(1.5 * seconds, 3), amount=amount)]
-    if do in (Do.PAUSE, Do.REWIND, Do.RELEASE, Do.MOVE, Do.HOLD, Do.HOLD_ALL):
-        amount = round(max(0.0, dice.random() - 0.3), 3)
-        return [Action(at=now, do=do, who=who, where=where, seconds=seconds, amount=amount)]
-    return [Action(at=now, do=do, where=where)]
+class _ActionDrawing:
+    """Draws one action after the other, and keeps count of the workers, so that a fleet does not outgrow its size."""
+
+    def __init__(self, plan: Plan, dice: Dice, names: list[str]) -> None:
+        self._dice, self._duration = dice, plan.duration_seconds
+        self._names = names
+        self._most = len(names) + 1
+        self._present = len(names)
+        """Workers that live, if each action succeeds."""
+
+    def draw(self, do: Do, now: float) -> list[Action]:
+        """An action, and what belongs to it later; nothing if it does not fit now."""
+        dice = self._dice
+        who, where = dice.choice(self._names), round(dice.random(), 3)
+        seconds = round(self._duration * 2.0 * dice.random() * dice.random(), 3)
+        if do is Do.START:
+            return self._join(now)
+        if do in (Do.CRASH, Do.STOP):
+            return self._leave(do, now, who)
+        if do is Do.FREEZE:
+            seconds = round(self._duration * 2.5 * dice.random(), 3)
+        action = Action(at=now, do=do, seconds=seconds, amount=round(self._amount(do, seconds), 3))
+        if do in (Do.SPLIT, Do.MERGE, Do.EXPIRE, Do.DELETE_ROW, Do.RESET_ROW, Do.DONE):
+            return [Action(at=now, do=do, where=where)]
+        if do in (Do.FAIL, Do.DRAG, Do.HANG):
+            return [evolve(action, where=where, seconds=round(1.5 * seconds, 3))]
+        if do in (Do.PAUSE, Do.REWIND, Do.RELEASE, Do.MOVE, Do.HOLD, Do.HOLD_ALL):
+            return [evolve(action, who=who, where=where)]
+        is_everybody = do in (Do.THROTTLE, Do.STALE) or (do is not Do.FREEZE and dice.chance(0.3))
+        return [action if is_everybody and do is not Do.TWIN else evolve(action, who=who)]
+
+    def _amount(self, do: Do, seconds: float) -> float:
+        number = self._dice.random()
+        if do in (Do.PAUSE, Do.REWIND):
+            return max(0.0, number - 0.3)
+        amounts = {
+            Do.SLOW: 2.0 + 20.0 * number,
+            Do.THROTTLE: 0.2 + 0.8 * number,
+            Do.STALE: 60.0 * number,
+            Do.DRAG: 2.0 + 10.0 * number,
+            Do.HANG: seconds * number,
+        }
+        return amounts.get(do, 0.0)
+
+    def _join(self, now: float) -> list[Action]:
+        if self._present >= self._most:
+            return []
+        self._present += 1
+        self._names.append(f"w{len(self._names) + 1}")
+        return [Action(at=now, do=Do.START, who=self._names[-1])]
+
+    def _leave(self, do: Do, now: float, who: str) -> list[Action]:
+        if not self._dice.chance(0.7):
+            self._present -= 1
+            return [Action(at=now, do=do, who=who)]
+        back = round(now + self._duration * 3.0 * self._dice.random() * self._dice.random(), 3)
+        name = _next_name(who)
+        return [Action(at=now, do=do, who=who), Action(at=back, do=Do.START, who=name, java=name.startswith("j"))]
 
 
 def _next_name(who: str) -> str:

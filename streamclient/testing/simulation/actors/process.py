@@ -28,8 +28,7 @@ STREAM_ID = "stream"
 TICK_LAG_SECONDS = 1e-6
 """A deadline counts as reached this much after it, so that rounding of clocks never leaves it in the future."""
 
-SHORTEST_TICK_SECONDS = 0.01
-"""Pause after a tick that changed nothing, as in the production shell."""
+NEVER_DUE = float("inf")
 
 UNREADABLE = (Fate.LOST_REQUEST, Fate.LOST_ANSWER, Fate.LATE_REQUEST, Fate.CUT, Fate.DEAF, Fate.THROTTLED)
 """Fates after which a read has failed. A refusal cannot befall a read."""
@@ -62,7 +61,8 @@ class PythonProcess:
         self.identifiers = 0
         self.held_by_program: dict[str | None, None] = {}
         """What its own program paused: shards, or ``None`` for the whole worker."""
-        self._tick_at: float | None = None
+        self._tick_due = NEVER_DUE
+        """The deadline that a tick is on the agenda for."""
         position = InitialPosition.oldest() if plan.position == "oldest" else InitialPosition.latest()
         self.holdings = Holdings(
             name,
@@ -173,21 +173,18 @@ class PythonProcess:
 
     def _schedule_tick(self) -> None:
         deadline = self.holdings.next_deadline(self.local())
-        if deadline is None:
-            return
-        at = max((deadline - self.clock_offset) / self.clock_rate, self.agenda.now) + TICK_LAG_SECONDS
-        if self._tick_at is None or at < self._tick_at:
-            self._tick_at = at
-            self.agenda.at(at, self._tick, at)
+        if deadline is not None and deadline < self._tick_due:
+            self._tick_due = deadline
+            self.agenda.at((deadline - self.clock_offset) / self.clock_rate + TICK_LAG_SECONDS, self._tick, deadline)
 
-    def _tick(self, at: float) -> None:
-        if self._tick_at != at or not self.is_alive:
+    def _tick(self, due: float) -> None:
+        """The earliest deadline that was known has come; it may have been put off since."""
+        if self._tick_due != due or not self.is_alive:
             return
         if self.is_frozen:
-            self._tick_at = self.frozen_until
-            self.agenda.at(self._tick_at, self._tick, self._tick_at)
+            self.agenda.at(self.frozen_until, self._tick, due)
             return
-        self._tick_at = None
+        self._tick_due = NEVER_DUE
         deadline = self.holdings.next_deadline(self.local())
         if deadline is not None and deadline <= self.local():
             self.handle(events.Tick())
