@@ -74,6 +74,7 @@ class TunnelClientProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log_file,
+            cwd=log.parent,  # the Go client writes its log into its current directory
             env={**os.environ, **environment},
         )
         self._reader = threading.Thread(target=self._read, name=f"events of {name}")
