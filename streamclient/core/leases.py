@@ -119,6 +119,17 @@ def restore(seen: Lease, known: Lease) -> LeaseWrite:
     return LeaseWrite(WriteKind.TAKE, seen, True, True, False, result, (*OWNERSHIP, *RESTORED_FIELDS))
 
 
+def take_above(write: LeaseWrite, counter: int) -> LeaseWrite:
+    """The same take, after which the row's counter is greater than ``counter``.
+
+    A Java worker's shard sync may put a row anew, whose counter begins at 0 again. Nothing that was sent before it may
+    find the counter that it compares with.
+    """
+    if write.result is None or write.result.counter > counter:
+        return write
+    return evolve(write, result=evolve(write.result, counter=counter + 1))
+
+
 def steal(seen: Lease, stealer: str) -> LeaseWrite:
     """Mark a lease as wanted; its owner finishes, checkpoints and transfers. The counter stays."""
     if not seen.owner:

@@ -196,12 +196,15 @@ class Presence:
         self._retry_at = now + max(self.signal_seconds, self.pause_seconds(self._failures))
         return self._failures
 
-    def scanned(self, workers: Iterable[WorkerRow], asked_at: float, now: float) -> News:
-        """Take in the rows of all workers."""
+    def scanned(self, workers: Iterable[WorkerRow], asked_at: float, now: float) -> tuple[News, bool]:
+        """Take in the rows of all workers: what became of the session, and whether to scan again.
+
+        A wake that came meanwhile may be for something that came after the leases were read.
+        """
         rows = {row.worker_id: row for row in workers}
         self._is_quiet = False
         self.roster.observe_all(rows.values(), now)
-        return self._own_row_read(rows.get(self.session.worker_id), asked_at, now, is_news=False)[0]
+        return self._own_row_read(rows.get(self.session.worker_id), asked_at, now, is_news=False)
 
     def scan_failed(self) -> None:
         """A scan has ended that showed nothing."""

@@ -53,10 +53,14 @@ class Situation:
     measured: Loads
     held: dict[str, HeldLease] = field(factory=dict)
     flights: dict[str, Flight] = field(factory=dict)
+    compared: dict[str, int] = field(factory=dict)
+    """The greatest counter of each lease that a write of this worker compared with: it may land long after."""
     given: dict[str, int] = field(factory=dict)
     """Hand-overs under way, by receiver."""
     creating: int = 0
     """How many of the flights create rows."""
+    begun_late: set[str] = field(factory=set)
+    """Leases whose rows this worker created at a later place than their shards' beginning."""
     has_created: bool = False
     """Whether rows were created that nobody else knows of yet."""
     deadlines: Deadlines = field(factory=Deadlines)
@@ -168,6 +172,8 @@ class Situation:
         if key in self.flights:
             raise AssertionError(f"{write} while {self.flights[key].write} is under way")
         self.flights[key] = Flight(write, tries=tries)
+        if write.compares_counter:
+            self.compared[key] = max(write.seen.counter, self.compared.get(key, 0))
         self._count_flight(write, 1)
 
     def doubt(self, lease_key: str, flight: Flight) -> None:

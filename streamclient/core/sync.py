@@ -37,6 +37,7 @@ def shards_listed(situation: Situation, event: ShardsListed) -> None:
         situation.previous_listing, situation.listing = situation.listing, index_shards(event.shards)
         situation.view.forget_vanished(situation.listing)
         situation.is_sync_planned = False
+        situation.compared = {key: number for key, number in situation.compared.items() if key in situation.listing}
         plan_sync(situation)
         for held in list(situation.held.values()):
             if held.is_absent:
@@ -100,8 +101,14 @@ def creation_answered(situation: Situation) -> None:
 
 
 def _create(situation: Situation, new: NewLease) -> None:
+    """Create a row, at the latest record only if its parents begin there, too, by this worker's hand.
+
+    Others may have created them since the plan was made, from an earlier place: what is between would be skipped.
+    """
     write = leases.create(new.lease)
-    if new.timestamp_micros is None:
+    is_latest = situation.start.initial_position.kind == "latest"
+    parents = {parent for parent in new.lease.parent_shard_ids if parent in situation.view.rows}
+    if new.timestamp_micros is None or (is_latest and parents - situation.begun_late):
         send(situation, write)
     else:
         situation.launch(write)

@@ -21,7 +21,7 @@ from streamclient.core.events import (
     WriteLease,
 )
 from streamclient.core.handover import is_mark_void, must_drain, new_owner
-from streamclient.core.leases import LeaseWrite
+from streamclient.core.leases import LeaseWrite, WriteKind
 from streamclient.core.pauses import must_acknowledge, must_take_back, pause_reason
 from streamclient.core.shards import parents_finished
 from streamclient.core.situation import Situation
@@ -31,6 +31,8 @@ from streamclient.model import Lease, ShardInfo, ShutdownReason
 
 def send(situation: Situation, write: LeaseWrite, *, tries: int = 1) -> None:
     """Send one write; the lease must have none under way."""
+    if write.kind is WriteKind.TAKE:
+        write = leases.take_above(write, situation.compared.get(write.lease_key, 0))
     situation.launch(write, tries=tries)
     situation.emit(WriteLease(write))
 
@@ -183,11 +185,18 @@ def _obstacle(situation: Situation, held: HeldLease) -> str:
         return gate.reason
     if held.needs_epoch:
         return f"waiting for the epoch of this acquisition{held.epoch_problem and f' ({held.epoch_problem})'}"
-    if not situation.presence.was_seen_since(held.epoch_known_at):
-        situation.unseen.add(key)
-        situation.presence.look()
+    if not _was_seen_since(situation, key, max(held.epoch_known_at, held.moved_unseen_at)):
         return "waiting for a look at its worker's row"
     return ""
+
+
+def _was_seen_since(situation: Situation, lease_key: str, moment: float) -> bool:
+    """Whether no other process had this worker's name after a moment; if that is not known, look, and settle then."""
+    was_seen = situation.presence.was_seen_since(moment)
+    if not was_seen:
+        situation.unseen.add(lease_key)
+        situation.presence.look()
+    return was_seen
 
 
 def _own_obstacle(situation: Situation, held: HeldLease) -> str:
@@ -223,6 +232,8 @@ def _draw_epoch(situation: Situation, held: HeldLease) -> None:
 def _write_next(situation: Situation, held: HeldLease) -> None:
     key = held.lease.lease_key
     if key in situation.flights or held.is_absent or situation.now < held.not_before:
+        return
+    if not _was_seen_since(situation, key, held.moved_unseen_at):
         return
     if held.requests:
         _send_checkpoint(situation, held)

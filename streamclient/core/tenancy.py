@@ -107,6 +107,9 @@ class HeldLease:
     doubted_at: float | None = None
     """When the earliest write was sent whose answer did not say that it was applied, since the counter is known: it may
     have moved the row, now or later. Others count from then."""
+    moved_unseen_at: float = NEVER
+    """When a row was read back that had moved, by a write of this worker or of another process with its name: a later
+    look at the worker's own row tells, and nothing is written on what was read before that."""
     unexplained_moves: int = 0
     """Refused writes in a row after which the row looked as if they had been applied."""
 

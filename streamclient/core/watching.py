@@ -40,7 +40,9 @@ def workers_scanned(situation: Situation, event: RowsRead) -> None:
     presence = situation.presence
     if event.workers is None or not presence.keeps_rows:
         return
-    _take(situation, presence.scanned(event.workers, situation.scan_asked_at, situation.now))
+    news, wants_scan = presence.scanned(event.workers, situation.scan_asked_at, situation.now)
+    _take(situation, news)
+    situation.wants_scan = situation.wants_scan or wants_scan
     situation.view.note_killed(presence.roster.killed, situation.scan_asked_at, situation.now)
     _judge_uniformity(situation)
     _start_seen(situation)

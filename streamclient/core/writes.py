@@ -28,7 +28,7 @@ from streamclient.core.sync import creation_answered
 from streamclient.core.tenancies import lose, register, send, settle, start_anew
 from streamclient.core.tenancy import HeldLease, Standing, accepted, standing, was_stored
 from streamclient.errors import ConfigurationError
-from streamclient.model import Lease
+from streamclient.model import CheckpointPosition, Lease
 
 TAKE_TRIES_MAX = 3
 """How often a take of a row in this worker's own name is repeated at once with the counter just read. The old owner, or
@@ -213,6 +213,8 @@ def _applied_without_tenancy(situation: Situation, write: LeaseWrite, sent_at: f
         register(situation, write.result, sent_at)
     elif write.kind is WriteKind.CREATE:
         situation.has_created = True
+        if write.result is not None and write.result.checkpoint != CheckpointPosition.TRIM_HORIZON:
+            situation.begun_late.add(write.lease_key)
         creation_answered(situation)
     elif write.kind is WriteKind.TRANSFER:
         situation.report(Severity.INFO, write.lease_key, f"handed over without reading it: {write.result}")
@@ -253,6 +255,8 @@ def _resolve_held(situation: Situation, held: HeldLease, flight: Flight, row: Le
     explained = flight.outcome is WriteOutcome.UNCERTAIN or verdict not in (Standing.APPLIED, Standing.ADVANCED)
     moves = held.unexplained_moves + (0 if explained else 1)
     held = evolve(held, unexplained_moves=moves)
+    if row is not None and row.counter != held.lease.counter:
+        held = evolve(held, moved_unseen_at=situation.now)
     situation.keep(held)
     if verdict is Standing.NAME_CONFLICT or moves >= UNEXPLAINED_MOVES_MAX:
         _yield_name(situation, held, row)

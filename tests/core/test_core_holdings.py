@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from attrs import evolve
 from holdings_driver import Driver, answers, only, row, writes
 
 from streamclient.core import events, leases
 from streamclient.core.events import ConsumerEnd, Severity
 from streamclient.core.leases import WriteKind, WriteOutcome
-from streamclient.model import InitialPosition, Shard, ShardState, ShutdownReason
+from streamclient.model import CheckpointPosition, InitialPosition, Shard, ShardState, ShutdownReason
 
 
 def reader(**config: int) -> Driver:
@@ -440,8 +441,25 @@ def test_reset_row_is_taken_back_with_its_checkpoint() -> None:
     driver.now += 6
     driver.settle(driver.renew())
 
-    assert driver.table["a"] == row("a", "me", 1, checkpoint="i5")
+    assert driver.table["a"] == row("a", "me", 3, checkpoint="i5")
     assert not only(driver.log, events.StopConsumer)
+
+
+def test_a_write_that_was_sent_before_a_row_was_reset_never_lands_after_it() -> None:
+    """The counter of a reset row begins at 0, and grows past all that were compared with."""
+    driver = reader()
+    (late,) = writes(driver.checkpoint("a", "i5"))
+    driver.settle(driver.answer(late, WriteOutcome.UNCERTAIN))
+    driver.table["a"] = row("a")
+    outcomes = set()
+    for turn in range(5):
+        driver.now += 6
+        driver.settle(driver.renew())
+        outcomes.add(driver.land(late))
+        driver.settle(driver.checkpoint("a", f"i{7 + turn}"))
+
+    assert outcomes == {WriteOutcome.REFUSED}
+    assert driver.table["a"].checkpoint == "i11"
 
 
 # --- shards ----------------------------------------------------------------------------------------------------------
@@ -472,6 +490,29 @@ def test_start_at_latest_is_looked_up_before_the_row_is_created() -> None:
 
     assert only(commands, events.ResolveAndCreate) == [events.ResolveAndCreate(row("n"), 777)]
     assert [write.result for write in writes(commands)] == [row("c", parent_shard_ids={"p"})]
+
+
+def test_a_child_starts_at_the_latest_record_as_its_parent_does() -> None:
+    driver = Driver(position=InitialPosition.latest())
+    driver.scan()
+    (resolve,) = only(driver.list_shards(Shard("p"), Shard("c", "p")), events.ResolveAndCreate)
+    created = leases.create(evolve(resolve.lease, checkpoint="i7"))
+    commands = driver.answer(created, WriteOutcome.ACCEPTED)
+
+    assert only(commands, events.ResolveAndCreate) == [events.ResolveAndCreate(row("c", parent_shard_ids={"p"}), 777)]
+
+
+def test_a_child_starts_at_its_beginning_if_another_worker_was_first_to_create_its_parents_row() -> None:
+    """That worker may have started earlier, and its latest record with it."""
+    driver = Driver(position=InitialPosition.latest())
+    driver.scan()
+    (resolve,) = only(driver.list_shards(Shard("p"), Shard("c", "p"), Shard("g", "c")), events.ResolveAndCreate)
+    driver.table["p"] = row("p", "other", checkpoint="i5")
+    driver.answer(leases.create(evolve(resolve.lease, checkpoint="i7")), WriteOutcome.REFUSED)
+    commands = driver.settle(driver.scan())
+
+    assert not only(commands, events.ResolveAndCreate)
+    assert [driver.table[key].checkpoint for key in ("c", "g")] == [CheckpointPosition.TRIM_HORIZON] * 2
 
 
 def test_only_one_scan_and_one_listing_are_under_way() -> None:

@@ -204,6 +204,30 @@ def test_an_epoch_that_was_drawn_after_another_process_took_the_name_is_never_us
     assert not only(driver.log, events.StartConsumer)
 
 
+@pytest.mark.parametrize("is_replaced", [True, False])
+def test_nothing_is_written_on_a_row_that_moved_in_this_workers_name_before_a_look_at_the_own_row(
+    is_replaced: bool,
+) -> None:
+    """A newer process with this name may have taken the lease, and reads on from what it took."""
+    driver = FleetDriver(row("s1"))
+    driver.start()
+    driver.now += 1.0
+    driver.settle(driver.send(events.Tick()))
+    if is_replaced:
+        driver.land_worker(membership.register(driver.workers["me"], session("me", nonce="another")))
+    driver.table["s1"] = evolve(driver.table["s1"], counter=driver.table["s1"].counter + 1)
+    (write,) = writes(driver.checkpoint("s1", "i7"))
+    driver.answer(write)
+    driver.now += 0.1
+    found = driver.read_back("s1")
+    assert not writes(found)
+    (look,) = only(found, events.ReadSignals)
+    seen = driver.carry_out(look)
+
+    assert driver.holdings.is_ousted is is_replaced
+    assert [each.kind for each in writes(seen)] == ([] if is_replaced else [WriteKind.CHECKPOINT])
+
+
 def test_a_store_without_worker_rows_knows_no_sessions() -> None:
     from holdings_driver import Driver
 
@@ -337,6 +361,23 @@ def test_whoever_is_woken_scans_within_the_signal_interval() -> None:
 
     assert len(driver.scans) == 1
     assert driver.scans[0] - woken_at <= 0.45
+
+
+def test_a_wake_that_comes_while_a_scan_is_under_way_is_followed_by_another_scan() -> None:
+    """What it is for may have come after the leases were read."""
+    driver = FleetDriver(row("s1"), workers=["x"])
+    driver.start()
+    driver.now += 30
+    driver.settle(driver.send(events.Tick()))
+    driver.owed.clear()
+    driver.send(events.TakeDue())
+    assert events.ReadRows() in driver.owed
+    rows = tuple(driver.table.values())
+    woken = membership.woken(driver.workers["me"])
+    commands = driver.send(events.RowsRead(rows, workers=(woken, driver.workers["x"])))
+    assert only(commands, events.ReadRows)
+    again = driver.send(events.RowsRead(rows, workers=(woken, driver.workers["x"])))
+    assert not only(again, events.ReadRows)
 
 
 def test_the_owner_is_woken_after_a_mark_and_the_receiver_after_a_hand_over() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from attrs import evolve
-from worker_harness import Journal, RecordingProcessor, World
 
 from streamclient.core.events import CheckpointOutcome
 from streamclient.errors import (
@@ -30,6 +29,7 @@ from streamclient.model import (
     TrimmedDataPolicy,
 )
 from streamclient.testing.fakes import make_record
+from streamclient.testing.simulation.scene import Journal, RecordingProcessor, World
 from streamclient.worker.checkpointer import CheckpointTicket
 
 TRANSIENT = DependencyException("connection reset", kind=ErrorKind.TRANSIENT)

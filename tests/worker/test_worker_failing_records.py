@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
-from worker_harness import RecordingProcessor, SimulatedWorker, World
 
 from streamclient.config import FailurePolicy
 from streamclient.core import events
@@ -26,6 +25,8 @@ from streamclient.model import (
 )
 from streamclient.parking import MemoryParkingStore
 from streamclient.testing.fakes import make_record
+from streamclient.testing.simulation.scene import RecordingProcessor, World
+from streamclient.testing.simulation.workers import SimulatedWorker
 
 UNREACHABLE = DependencyException("no route to the parking store", kind=ErrorKind.AMBIGUOUS)
 

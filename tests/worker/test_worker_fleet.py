@@ -7,13 +7,14 @@ import threading
 from typing import Any
 
 import pytest
-from worker_harness import UNREACHABLE, FaultyLeases, RecordingProcessor, SimulatedWorker, World
 
 from streamclient.core.leases import WriteKind, WriteOutcome
 from streamclient.errors import DependencyException, ErrorKind, ShutdownException
 from streamclient.lease import WriteAnswer
 from streamclient.model import ProcessRecordsInput, ShutdownReason
 from streamclient.testing.fakes import make_record
+from streamclient.testing.simulation.scene import UNREACHABLE, FaultyLeases, RecordingProcessor, World
+from streamclient.testing.simulation.workers import SimulatedWorker
 
 
 def records(count: int, start: int = 0) -> list[Any]:

@@ -8,12 +8,13 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from worker_harness import FaultyLeases, RecordingProcessor, SimulatedWorker, World
 
 from streamclient.core.membership import SessionState, WorkerRow
 from streamclient.lease import MemoryLeaseManager, WriteAnswer
 from streamclient.model import BalanceBy, Lease, ProcessRecordsInput, ShutdownReason
 from streamclient.testing.fakes import make_record
+from streamclient.testing.simulation.scene import FaultyLeases, RecordingProcessor, World
+from streamclient.testing.simulation.workers import SimulatedWorker
 
 LEASE_SECONDS = 20.0
 WRITE_SECONDS = 0.1

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from test_worker_storm import Storm
-from worker_harness import FaultyLeases, RecordingProcessor, SimulatedWorker, World
 
 from streamclient.config import FailurePolicy
 from streamclient.core import events
@@ -22,6 +21,8 @@ from streamclient.metrics import table as t
 from streamclient.model import Lease, Metric, OnFailure, ProcessRecordsInput, ReasonKind, ShardState, ShardStatus
 from streamclient.parking import MemoryParkingStore
 from streamclient.testing.fakes import make_record
+from streamclient.testing.simulation.scene import FaultyLeases, RecordingProcessor, World
+from streamclient.testing.simulation.workers import SimulatedWorker
 from streamclient.worker.gauges import LINGER_SECONDS
 from streamclient.worker.instruments import SAMPLE_SECONDS, Instruments
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from worker_harness import FaultyLeases, RecordingProcessor, SimulatedWorker, World
 
 from streamclient.core import leases as rule
 from streamclient.core.leases import LeaseWrite, WriteOutcome
@@ -20,6 +19,8 @@ from streamclient.model import (
     ShutdownReason,
 )
 from streamclient.testing.fakes import make_record
+from streamclient.testing.simulation.scene import FaultyLeases, RecordingProcessor, World
+from streamclient.testing.simulation.workers import SimulatedWorker
 
 PAUSE = Pause("r1", "ann@host", "weekly maintenance")
 WALL_AT_ZERO = 1_600_000_000_000_000

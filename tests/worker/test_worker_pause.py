@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from test_worker_streams import Tables
-from worker_harness import World
 
 from streamclient.model import ShutdownReason
 from streamclient.testing.fakes import make_record
+from streamclient.testing.simulation.scene import World
 
 if TYPE_CHECKING:
     from streamclient.server import LocalTablestore

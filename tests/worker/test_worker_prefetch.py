@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from worker_harness import RecordingProcessor, World
 
 from streamclient.core.position import Position
 from streamclient.errors import DependencyException, ErrorKind, TrimmedDataException
 from streamclient.model import ProcessRecordsInput, ShutdownReason
 from streamclient.stream.api import RecordPage
 from streamclient.testing.fakes import FakeStream, make_record
+from streamclient.testing.simulation.scene import RecordingProcessor, World
 from streamclient.worker.fetcher import LEAST_RECORD_BYTES, DataFetcher, ShardSource
 from streamclient.worker.loop import OwnerLoop
 from streamclient.worker.prefetch import Claim, PrefetchBudget

@@ -11,7 +11,6 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from worker_harness import Journal, RecordingProcessor
 
 from streamclient import (
     ClientConfig,
@@ -29,6 +28,7 @@ from streamclient import (
 )
 from streamclient.model import InitializationInput, ProcessRecordsInput, ShutdownInput
 from streamclient.testing.fakes import FakeStream, make_record
+from streamclient.testing.simulation.scene import Journal, RecordingProcessor
 
 QUICK = {"taker_interval_millis": 50, "renewer_interval_millis": 500, "sync_shard_interval_millis": 100}
 PATIENCE_SECONDS = 60

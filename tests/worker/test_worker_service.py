@@ -7,7 +7,6 @@ from concurrent.futures import Executor, Future
 from typing import Any
 
 import pytest
-from worker_harness import Simulation, World
 
 from streamclient.core import events
 from streamclient.core.leases import LeaseWrite, WriteOutcome, create, renew, steal
@@ -16,6 +15,8 @@ from streamclient.interfaces import ILeaseManager
 from streamclient.lease import MemoryLeaseManager, WriteAnswer
 from streamclient.model import InitialPosition, Lease
 from streamclient.testing.fakes import FakeStream, make_record
+from streamclient.testing.simulation.scene import World
+from streamclient.testing.simulation.workers import Simulation
 from streamclient.worker.loop import OwnerLoop
 from streamclient.worker.service import (
     DRAWS_PER_REQUEST,

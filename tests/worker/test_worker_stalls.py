@@ -11,10 +11,11 @@ from functools import partial
 from typing import Any
 
 import pytest
-from worker_harness import RecordingProcessor, SimulatedWorker, World
 
 from streamclient.model import ProcessRecordsInput, ReasonKind, ShardState, ShutdownReason
 from streamclient.testing.fakes import make_record
+from streamclient.testing.simulation.scene import RecordingProcessor, World
+from streamclient.testing.simulation.workers import SimulatedWorker
 from streamclient.worker.reads import FAIR_TURN, ReadLane, ReadQueue
 from streamclient.worker.watchdog import CallWatch
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from worker_harness import FaultyLeases, RecordingProcessor, World
 
 from streamclient.core.leases import WriteKind
 from streamclient.model import ProcessRecordsInput
 from streamclient.testing.fakes import make_record
+from streamclient.testing.simulation.scene import FaultyLeases, RecordingProcessor, World
 
 TURNS = 40
 

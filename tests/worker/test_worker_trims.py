@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from tablestore import Condition, Row, RowExistenceExpectation
-from worker_harness import RecordingProcessor, SimulatedWorker, World
 
 from streamclient import ClientConfig, IRecordProcessor, StreamConfig, Worker
 from streamclient.errors import StreamClientException, TrimmedDataException
@@ -26,6 +25,8 @@ from streamclient.records import SequenceInfo
 from streamclient.server import LocalTablestore
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
 from streamclient.testing.fakes import make_record
+from streamclient.testing.simulation.scene import RecordingProcessor, World
+from streamclient.testing.simulation.workers import SimulatedWorker
 
 HOUR = 3_600_000_000
 START = 1_600_000_000_000_000

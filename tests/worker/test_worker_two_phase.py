@@ -7,10 +7,11 @@ import threading
 from typing import Any
 
 import pytest
-from worker_harness import RecordingProcessor, SimulatedWorker, World
 
 from streamclient.model import InitializationInput, PendingCheckpoint, ProcessRecordsInput, ShutdownReason
 from streamclient.testing.fakes import make_record
+from streamclient.testing.simulation.scene import RecordingProcessor, World
+from streamclient.testing.simulation.workers import SimulatedWorker
 
 
 def many(count: int, start: int = 0) -> list[Any]:

@@ -14,8 +14,8 @@ from attrs import evolve
 from streamclient.testing.simulation.dice import Dice
 from streamclient.testing.simulation.plan import Action, Do, Plan, Rates
 
-HISTORY_DURATIONS = 24
-"""Lease durations of storm in a history."""
+HISTORY_DURATIONS = 20
+"""Lease durations of storm in a history; recovering and resting afterwards takes half a dozen more, or many."""
 
 
 class Size(Enum):

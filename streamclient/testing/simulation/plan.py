@@ -198,7 +198,7 @@ class Plan:
             actions = tuple(_action(action) for action in entry.pop("actions", []))
             rates = Rates(**entry.pop("rates", {}))
             return cls(**{**entry, "actions": actions, "rates": rates})
-        except TypeError as error:
+        except (TypeError, KeyError) as error:
             raise ValueError(f"this is not a plan of this version: {error}") from error
 
     def calmed(self) -> Plan:

@@ -100,10 +100,12 @@ class World:
         self._registered_at: dict[str, float] = {}
         self._replaced_at: dict[Actor, float] = {}
         """When another process registered under the name of a process."""
+        self._born_at: dict[Actor, float] = {}
         self._moved_at: dict[str, float] = {}
         self._destroyed_at: dict[str, float] = {}
         self._accepted_at: dict[tuple[Actor, str], float] = {}
         self._started_at: dict[str, int] = {}
+        self._creators: dict[str, Actor] = {}
         laws = make_laws(self)
         self.deliveries = next(law for law in laws if isinstance(law, NothingIsLost))
         self.laws = Laws(laws)
@@ -181,9 +183,9 @@ class World:
         self.counts[what if actor.is_python else f"{actor.kind} {what}"] += 1
         if what not in QUIET_WRITES:
             self.trace.note(self.now, actor.label, what, key, (before, after))
+        self.laws.row_changed(actor, what, before, after, write)
         if what == WriteKind.CREATE.value and after is not None and before is None:
             self._row_created(actor, after)
-        self.laws.row_changed(actor, what, before, after, write)
         is_same = before is not None and after is not None
         if not is_same or (before.counter, before.owner) != (after.counter, after.owner):  # type: ignore[union-attr]
             self._moved_at[key] = self.now
@@ -227,9 +229,22 @@ class World:
         replaced_at = self._replaced_at.get(process)
         return replaced_at is not None and self.now - replaced_at < self.plan.duration_seconds
 
+    def has_had_row(self, lease_key: str) -> bool:
+        """Whether a lease ever had a row."""
+        return lease_key in self._started_at
+
+    def start_of(self, actor: Actor) -> float:
+        """When a process started."""
+        return self._born_at.get(actor, self.now)
+
+    def creator_of(self, lease_key: str) -> Actor | None:
+        """Who created the first row of a lease."""
+        return self._creators.get(lease_key)
+
     def _row_created(self, actor: Actor, row: Lease) -> None:
         """Where a shard starts for the first time, nothing before that place is asked for."""
         key = row.lease_key
+        self._creators.setdefault(key, actor)
         if key in self._started_at or row.checkpoint == CheckpointPosition.SHARD_END:
             self._started_at.setdefault(key, 0)
             return
@@ -311,6 +326,7 @@ class World:
         kind = JavaWorker if java else PythonProcess
         worker = self.workers[name] = kind(self, name, self.lives[name])
         self.everybody.append(worker)
+        self._born_at[worker] = self.now
         self.trace.note(self.now, worker.label, "starts")
         worker.start()
 

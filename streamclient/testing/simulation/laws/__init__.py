@@ -25,6 +25,7 @@ from streamclient.testing.simulation.laws.progress import (
     CheckpointsOnlyAdvance,
     LossesAreReported,
     NothingIsLost,
+    NothingIsSkipped,
     ParentsFirst,
 )
 from streamclient.testing.simulation.laws.sessions import KilledStaysKilled, SessionsFirst, VerdictsAreLate
@@ -48,6 +49,7 @@ SAFETY: tuple[type[Law], ...] = (
     PreparedIsRemembered,
     NothingIsRepeated,
     NothingIsLost,
+    NothingIsSkipped,
     LossesAreReported,
     PausedShardsRest,
     ProgramsPause,

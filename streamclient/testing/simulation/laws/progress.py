@@ -98,7 +98,7 @@ class CheckpointsFollowProcessing(Law):
             is_read = not shard.is_open and processed >= shard.size
             if not is_read and not (what == WriteKind.CREATE.value and key in self.world.ended):
                 raise self.broken(key, f"{actor.label} stored {after}, but {processed} of {shard.size} were processed")
-        elif place_of(after.checkpoint) > processed:
+        elif place_of(after.checkpoint) > processed and self.world.has_had_row(key):
             raise self.broken(key, f"{actor.label} stored {after}, but only {processed} were processed")
 
 
@@ -205,6 +205,32 @@ class NothingIsLost(Law):
         if later and later not in self.world.touched and consumer.lease_key not in self.world.touched:
             text = f"{consumer!r} wrote change {number} of key {record} again after {later} had gone on with it"
             raise LawBroken(self.order, consumer.lease_key, text)
+
+
+class NothingIsSkipped(Law):
+    """A shard is read from its beginning, but where reading starts at the latest record, and then only the first ones.
+
+    So a row's first checkpoint is a later place only if no other worker has created the row of a shard before it, and
+    no later than the start of the worker that creates it.
+    """
+
+    name = "nothing is skipped"
+
+    def row_changed(
+        self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
+    ) -> None:
+        if what != WriteKind.CREATE.value or after is None or not actor.is_python or after.is_finished:
+            return
+        world, key, first = self.world, after.lease_key, place_of(after.checkpoint)
+        if first == 0 or world.has_had_row(key):
+            return
+        known = sorted(name for name in world.stream.ancestors(key) if world.creator_of(name) not in (None, actor))
+        if known or world.plan.position == "oldest":
+            raise self.broken(
+                key, f"{actor.label} lets {after} start behind its beginning, although others created {known}"
+            )
+        if first > world.stream.place_at(key, world.start_of(actor)):
+            raise self.broken(key, f"{actor.label} lets {after} start behind what was written when it started itself")
 
 
 class LossesAreReported(Law):

@@ -17,8 +17,8 @@ from streamclient.testing.simulation.trials.settings import TrialSettings
 from streamclient.testing.simulation.trials.trial import Trial
 from streamclient.testing.simulation.trials.witness import Run, TrialFailed
 
-SHOWN_LINES = 25
-"""How many of the last steps a failure shows."""
+SHOWN_LINES = 12
+"""How many of the last steps, and of the last incidents, a failure shows."""
 
 
 class SimulationFailed(AssertionError):
@@ -142,6 +142,8 @@ class StreamSimulation:
             [
                 f"seed {trial.seed} (of {seeds}) fails: {failed.law}: {failed.text}",
                 f"it needs only: {', '.join(str(fault) for fault in needed) or 'no fault at all'}",
+                "what was done to the fleet:",
+                *(f"  {line}" for line in trial.incidents[-SHOWN_LINES:]),
                 "the last steps:",
                 *(f"  {line}" for line in trial.lines[-SHOWN_LINES:]),
                 f"run it again, step by step: pytest {where}--simulation-seed {trial.seed} -s",

@@ -18,7 +18,7 @@ from streamclient.testing.simulation.trials.faults import Fault, FaultKind
 from streamclient.testing.simulation.trials.leases import READ_FAILED, TrialLeases
 from streamclient.testing.simulation.trials.settings import TrialSettings
 from streamclient.testing.simulation.trials.witness import Change, Run, TrialFailed, Witness, WitnessedProcessor
-from streamclient.testing.simulation.workers import SimulatedWorker, Simulation
+from streamclient.testing.simulation.workers import STARTED_AT_SECONDS, SimulatedWorker, Simulation
 from streamclient.worker import Worker
 
 STORM_DURATIONS = 12.0
@@ -40,6 +40,9 @@ class Trial:
     tell: Callable[[str], None] | None = None
     """Told of every step, if somebody wants to read along."""
     lines: list[str] = field(factory=list)
+    """Every step."""
+    incidents: list[str] = field(factory=list)
+    """The steps that came from outside."""
     injected: Counter[FaultKind] = field(factory=Counter)
     failed: TrialFailed | None = None
     simulation: Simulation = field(init=False)
@@ -50,12 +53,17 @@ class Trial:
     fleet: list[SimulatedWorker] = field(factory=list)
     keys_of: dict[str, list[str]] = field(factory=dict)
     """Keys that are written to each open shard."""
+    changes_of: dict[str, list[Change]] = field(factory=dict)
+    """What was written to each shard that was ever written to."""
+    _reading_dice: Dice = field(init=False)
     _created: int = 0
+    _written_micros: int = 0
 
     def __attrs_post_init__(self) -> None:
         settings, shares = self.settings, {fault.kind: fault.share for fault in self.settings.faults}
         self.simulation = Simulation(Dice.of(self.seed, "order").getrandbits(32))
         self.dice = Dice.of(self.seed, "trial")
+        self._reading_dice = Dice.of(self.seed, "reads")
         names = [self._new_shard() for _ in range(settings.shards)]
         self.stream = FakeStream("simulated", names)
         self.stream.before_read = self._before_read
@@ -88,7 +96,7 @@ class Trial:
             self._advance(moment - self._elapsed)
             act()
         self._calm()
-        self._until(lambda: not self.witness.missing(), self._recovery_text)
+        self._until(self._is_caught_up, self._recovery_text)
         for worker in self._living():
             worker.stop()
         self._until(lambda: not self._living(), lambda: f"these workers did not stop: {self._names()}")
@@ -128,11 +136,7 @@ class Trial:
 
     @property
     def _elapsed(self) -> float:
-        return self.simulation.now - self._began
-
-    @property
-    def _began(self) -> float:
-        return 1_000.0
+        return self.simulation.now - STARTED_AT_SECONDS
 
     def _advance(self, seconds: float) -> None:
         self.simulation.until(lambda: self.failed is not None, max(0.0, seconds), required=False)
@@ -149,8 +153,22 @@ class Trial:
         if self.failed is not None:
             raise self.failed
 
+    def _is_caught_up(self) -> bool:
+        """Everything was accepted, and each shard's last change by a processor that may go on."""
+        return not self.witness.missing() and not self._unread_shards()
+
+    def _unread_shards(self) -> list[str]:
+        ended = self.leases.finished()
+        return [
+            shard_id
+            for shard_id, changes in self.changes_of.items()
+            if shard_id not in ended and not self.witness.is_read(shard_id, changes[-1], f"{shard_id}@{len(changes)}")
+        ]
+
     def _recovery_text(self) -> str:
         missing = self.witness.missing()
+        if not missing:
+            return f"{', '.join(self._unread_shards())}: nobody reads on from the stored checkpoint to the end"
         text = f"{len(missing)} changes were not accepted within {RECOVERY_DURATIONS:g} lease durations after the last"
         text += f" fault, the first is {missing[0]}"
         errors = [f"{number} times {error}" for error, number in self.witness.errors.most_common(3)]
@@ -174,7 +192,7 @@ class Trial:
             stream_api=self.stream,
             runtime=self.simulation.runtime(),
         )
-        self.note(name, "starts", "")
+        self.report(name, "starts")
         self.fleet.append(SimulatedWorker(self.simulation, worker))
 
     def _make_processor(self, name: str) -> IRecordProcessor:
@@ -212,14 +230,14 @@ class Trial:
 
     def _crash(self, dice: Dice) -> bool:
         worker = dice.choice(self._living())
-        self.note(worker.name, "is killed", "")
+        self.report(worker.name, "is killed")
         worker.kill()
         self._replace(worker.name, dice)
         return True
 
     def _stop(self, dice: Dice) -> bool:
         worker = dice.choice(self._living())
-        self.note(worker.name, "is asked to stop", "")
+        self.report(worker.name, "is asked to stop")
         worker.stop()
         self._replace(f"{worker.name}b", dice)
         return True
@@ -232,13 +250,13 @@ class Trial:
     def _freeze(self, dice: Dice) -> bool:
         worker = dice.choice(self._living())
         seconds = self._duration * (1.1 + dice.random())
-        self.note(worker.name, "stands still", f"for {seconds:.1f} s")
+        self.report(worker.name, "stands still", f"for {seconds:.1f} s")
         worker.freeze(seconds)
         return True
 
     def _cut_off(self, dice: Dice) -> bool:
         seconds = 2.0 * self._duration * dice.random()
-        self.note("network", "the status table is unreachable", f"for {seconds:.1f} s")
+        self.report("network", "the status table is unreachable", f"for {seconds:.1f} s")
         self.leases.is_unreachable = True
         self.simulation.call_at(self.simulation.now + seconds, self._reconnect)
         return True
@@ -247,7 +265,7 @@ class Trial:
         self.leases.is_unreachable = False
 
     def _calm(self) -> None:
-        self.note("network", "nothing goes wrong any more", "")
+        self.report("network", "nothing goes wrong any more")
         self.leases.is_calm, self.leases.is_unreachable = True, False
         self.stream.before_read = None
         if not self._living():
@@ -255,23 +273,23 @@ class Trial:
 
     def _before_read(self, shard_id: str) -> None:
         share = next((fault.share for fault in self.settings.faults if fault.kind is FaultKind.FAILING_READS), 0.0)
-        if self.leases._dice.chance(share):
+        if self._reading_dice.chance(share):
             self.injected[FaultKind.FAILING_READS] += 1
             raise READ_FAILED
 
     # --- the stream --------------------------------------------------------------------------------------------
 
     def _write(self) -> None:
+        """One change of a row. No two have the same time, so that key and time name it."""
         shard_id = self.dice.choice(sorted(name for name, keys in self.keys_of.items() if keys))
-        change = self.witness.write(self.dice.choice(self.keys_of[shard_id]))
-        micros = int(self.simulation.now * 1_000_000)
-        self.stream.append(shard_id, self._record(change, micros))
-
-    def _record(self, change: Change, micros: int) -> StreamRecord:
+        self._written_micros = max(self._written_micros + 1, int(self.simulation.now * 1_000_000))
+        change = self.witness.write(self.dice.choice(self.keys_of[shard_id]), self._written_micros)
         columns = self.settings.columns(change.key, change.number)
-        millis = micros // 1_000
+        millis = self._written_micros // 1_000
         cells = tuple(RecordColumn(name, ColumnOperation.PUT, value, millis) for name, value in columns.items())
-        return StreamRecord(RecordType.PUT, (("id", change.key),), cells, SequenceInfo(1, micros, change.number))
+        place = SequenceInfo(1, self._written_micros, 0)
+        self.stream.append(shard_id, StreamRecord(RecordType.PUT, (("id", change.key),), cells, place))
+        self.changes_of.setdefault(shard_id, []).append(change)
 
     def _split(self, dice: Dice) -> bool:
         parent = dice.choice(sorted(name for name, keys in self.keys_of.items() if len(keys) > 1) or [""])
@@ -279,7 +297,7 @@ class Trial:
             return False
         keys = self.keys_of.pop(parent)
         children = (self._new_shard(), self._new_shard())
-        self.note("stream", "split", f"{parent} into {' and '.join(children)}")
+        self.report("stream", "split", f"{parent} into {' and '.join(children)}")
         self.stream.split(parent, *children)
         self.keys_of.update({children[0]: keys[::2], children[1]: keys[1::2]})
         return True
@@ -289,7 +307,7 @@ class Trial:
             return False
         first, second = dice.sample(sorted(self.keys_of), 2)
         child = self._new_shard()
-        self.note("stream", "merge", f"{first} and {second} into {child}")
+        self.report("stream", "merge", f"{first} and {second} into {child}")
         self.stream.merge(first, second, child)
         self.keys_of[child] = self.keys_of.pop(first) + self.keys_of.pop(second)
         return True
@@ -299,6 +317,11 @@ class Trial:
         return f"shard-{self._created:02d}"
 
     # --- telling -----------------------------------------------------------------------------------------------
+
+    def report(self, who: str, what: str, detail: str = "") -> None:
+        """Write down what was done to the fleet."""
+        self.note(who, what, detail)
+        self.incidents.append(self.lines[-1])
 
     def note(self, who: str, what: str, detail: str) -> None:
         """Write one step down."""

@@ -69,15 +69,22 @@ class Witness:
     """The furthest change of each key that was handed out."""
     calls: dict[str, list[WitnessedProcessor]] = field(factory=dict)
     """Processors in a call, by shard."""
+    current: dict[str, WitnessedProcessor] = field(factory=dict)
+    """The processor of each shard that was initialized last."""
     errors: Counter[str] = field(factory=Counter)
     """What user code raised."""
+    _changes: dict[tuple[str, int], Change] = field(factory=dict)
 
-    def write(self, key: str) -> Change:
-        """Count one more change of a key."""
+    def write(self, key: str, micros: int) -> Change:
+        """Count one more change of a key, written at a time of its own."""
         number = self.newest[key] = self.newest.get(key, 0) + 1
-        change = Change(key, number)
+        change = self._changes[key, micros] = Change(key, number)
         self.written.append(change)
         return change
+
+    def change_of(self, record: StreamRecord) -> Change:
+        """Which change a record tells of."""
+        return self._changes[str(record.key["id"]), record.sequence_info.timestamp_micros]
 
     def begin(self, processor: WitnessedProcessor, call: str) -> None:
         """User code is about to be called."""
@@ -104,6 +111,14 @@ class Witness:
         """Changes that no call has accepted yet."""
         return [change for change in self.written if not self.accepted[change]]
 
+    def is_read(self, shard_id: str, last: Change, end: str) -> bool:
+        """Whether a processor that may go on has the last change of a shard, or was started behind it, at the end.
+
+        That a processor had it before its worker died proves nothing: what it kept in memory is gone.
+        """
+        processor = self.current.get(shard_id)
+        return processor is not None and processor.is_valid() and (processor.last == last or processor.begin == end)
+
 
 class WitnessedProcessor(IRecordProcessor):
     """The user's processor, with the witness in front of it."""
@@ -112,23 +127,28 @@ class WitnessedProcessor(IRecordProcessor):
         self.trial, self.worker, self.shard_id, self.identifier = trial, worker, "", ""
         self._own = make()
         self._last_call = "make"
+        self.begin = ""
+        self.last: Change | None = None
 
     def initialize(self, initialization_input: InitializationInput) -> None:
         """Pass on."""
         info = initialization_input.shard_info
         self.shard_id, self.identifier = info.shard_id, info.lease_identifier
         self._follows("initialize", ("make",))
-        detail = f"at {initialization_input.initial_checkpoint}, epoch {info.epoch}"
+        self.begin = initialization_input.initial_checkpoint
+        detail = f"at {self.begin}, epoch {info.epoch}"
         self._call("initialize", detail, lambda: self._own.initialize(initialization_input))
+        self.trial.witness.current[self.shard_id] = self
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
         """Judge, then pass on."""
         self._follows("process_records", ("initialize", "process_records"))
-        changes = [change_of(record) for record in process_records_input.records]
+        changes = [self.trial.witness.change_of(record) for record in process_records_input.records]
         self._judged(lambda: self.trial.witness.handed_out(self, changes))
         names = " ".join(str(change) for change in changes)
         self._call("process_records", names, lambda: self._own.process_records(process_records_input))
         self.trial.witness.accepted.update(changes)
+        self.last = changes[-1] if changes else self.last
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
         """Pass on."""
@@ -172,8 +192,3 @@ class WitnessedProcessor(IRecordProcessor):
 
     def __str__(self) -> str:
         return f"the processor of {self.shard_id} in {self.worker}"
-
-
-def change_of(record: StreamRecord) -> Change:
-    """Which change a record tells of."""
-    return Change(str(record.key["id"]), record.sequence_info.row_index)

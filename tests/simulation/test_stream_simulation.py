@@ -1,0 +1,221 @@
+"""The fixture ``stream_simulation``: what it checks, what it tells, and that a seed is a history."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamclient import ConfigurationError, IRecordProcessor, IRecordProcessorFactory, ShutdownReason
+from streamclient.model import InitializationInput, ProcessRecordsInput, ShutdownInput
+from streamclient.testing import Faults, Run, SimulationFailed, StreamSimulation
+from streamclient.testing.simulation.trials.settings import TrialSettings
+from streamclient.testing.simulation.trials.trial import Trial
+from streamclient.testing.simulation.trials.witness import Change, TrialFailed, Witness
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL: dict[str, Any] = {"workers": 2, "shards": 2, "records": 60, "keys": 8}
+
+
+class Sink(IRecordProcessor):
+    """Checkpoints every batch after it was kept."""
+
+    def __init__(self, kept: dict[str, list[int]]) -> None:
+        self.kept = kept
+
+    def initialize(self, initialization_input: InitializationInput) -> None:
+        pass
+
+    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
+        for record in process_records_input.records:
+            self.kept.setdefault(str(record.key["id"]), []).append(int(record.columns[0].value or 0))
+        process_records_input.checkpointer.checkpoint()
+
+    def shutdown(self, shutdown_input: ShutdownInput) -> None:
+        if shutdown_input.shutdown_reason is not ShutdownReason.ZOMBIE:
+            shutdown_input.checkpointer.checkpoint()
+
+
+class Stubborn(Sink):
+    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
+        raise OSError("the disk is full")
+
+
+def simulation(**options: Any) -> StreamSimulation:
+    return StreamSimulation(**{"tell": lambda line: None, **options})
+
+
+def run(make: Callable[[dict[str, list[int]]], IRecordProcessor] = Sink, **options: Any) -> dict[str, list[int]]:
+    kept: dict[str, list[int]] = {}
+    simulation().run(lambda: make(kept), before=kept.clear, **{**SMALL, "seeds": 1, **options})
+    return kept
+
+
+# --- what it does ----------------------------------------------------------------------------------------------------
+
+
+def test_without_faults_every_change_is_delivered_once_and_in_order() -> None:
+    kept = run()
+
+    assert sum(len(numbers) for numbers in kept.values()) == 60
+    assert all(numbers == list(range(1, len(numbers) + 1)) for numbers in kept.values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_under_all_faults_every_change_arrives_and_the_last_one_stays(seed: int) -> None:
+    seen: list[Run] = []
+    kept = run(faults=Faults.everything(), seeds=[seed], check=seen.append)
+    (found,) = seen
+
+    assert {key: numbers[-1] for key, numbers in kept.items()} == dict(found.newest)
+    assert found.faults["crash"] == found.faults["split"] == 1
+    assert sum(found.delivered.values()) >= 60
+
+
+def test_the_same_seed_is_the_same_history() -> None:
+    def lines(seed: int) -> list[str]:
+        told: list[str] = []
+        kept: dict[str, list[int]] = {}
+        simulation(seed=seed, tell=told.append).run(lambda: Sink(kept), faults=[Faults.crash()], **SMALL)
+        return told
+
+    assert lines(1) == lines(1)
+    assert lines(1) != lines(2)
+
+
+def test_a_factory_object_and_columns_of_ones_own_are_used() -> None:
+    kept: dict[str, list[int]] = {}
+
+    class Factory(IRecordProcessorFactory):
+        def create_processor(self) -> IRecordProcessor:
+            return Sink(kept)
+
+    simulation().run(Factory(), columns=lambda key, number: {"tens": 10 * number}, seeds=1, **SMALL)
+
+    assert all(numbers == [10 * n for n in range(1, len(numbers) + 1)] for numbers in kept.values())
+
+
+def test_more_seeds_or_another_one_can_be_asked_for_from_outside() -> None:
+    seeds: list[int] = []
+    options: dict[str, Any] = {**SMALL, "seeds": 2, "check": lambda run: seeds.append(run.seed)}
+    simulation(seeds=3).run(lambda: Sink({}), **options)
+    simulation(seed=9).run(lambda: Sink({}), **options)
+
+    assert seeds == [0, 1, 2, 9]
+
+
+# --- what it finds ---------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_check_names_seed_faults_steps_and_how_to_run_it_again() -> None:
+    def check(run: Run) -> None:
+        assert not run.faults, "there were faults"
+
+    with pytest.raises(SimulationFailed) as failure:
+        run(faults=[Faults.stop(), Faults.crash()], check=check)
+    text = str(failure.value)
+
+    assert text.startswith("seed 0 (of 1) fails: check: there were faults")
+    assert "it needs only: Faults.crash(1)" in text
+    assert "is killed" in text
+    assert "--simulation-seed 0 -s" in text
+    assert (failure.value.seed, failure.value.law) == (0, "check")
+
+
+def test_a_check_that_returns_false_fails() -> None:
+    with pytest.raises(SimulationFailed, match="it returned False"):
+        run(check=lambda run: False)
+
+
+def test_a_processor_that_never_accepts_loses_everything_and_its_error_is_named() -> None:
+    with pytest.raises(SimulationFailed, match=r"60 changes were not accepted .* OSError: the disk is full"):
+        run(Stubborn)
+
+
+def witness() -> Witness:
+    trial = Trial(TrialSettings(make_processor=lambda: Sink({})), seed=1)
+    for micros in (1, 2):
+        trial.witness.write("k", micros)
+    return trial.witness
+
+
+def test_a_change_that_was_passed_over_is_out_of_order() -> None:
+    with pytest.raises(TrialFailed, match=r"order per key: .* k/1 was never handed out"):
+        witness().handed_out(object(), [Change("k", 2)])  # type: ignore[arg-type]
+
+
+def test_two_calls_for_one_shard_at_once_are_two_readers() -> None:
+    class Busy:
+        shard_id, worker = "s", "w1"
+
+    present = witness()
+    present.begin(Busy(), "process_records")  # type: ignore[arg-type]
+
+    with pytest.raises(TrialFailed, match="one reader"):
+        present.begin(Busy(), "shutdown")  # type: ignore[arg-type]
+
+
+# --- arguments -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"workers": 0}, "workers must be a whole number above 0"),
+        ({"records": True}, "records must be a whole number"),
+        ({"seeds": 0}, "seeds must be"),
+        ({"faults": ["crash"]}, "made by Faults"),
+    ],
+)
+def test_wrong_arguments_are_named(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=problem):
+        run(**options)
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: Faults.crash(0), lambda: Faults.lost_answers(0.9), lambda: Faults.split(True)]
+)
+def test_wrong_faults_are_named(make: Callable[[], object]) -> None:
+    with pytest.raises(ConfigurationError, match="must be a"):
+        make()
+
+
+def test_the_factory_must_make_processors() -> None:
+    with pytest.raises(ConfigurationError, match="factory must make record processors"):
+        simulation().run(7)  # type: ignore[arg-type]
+
+
+# --- the plugin ------------------------------------------------------------------------------------------------------
+
+
+def test_the_plugin_is_light() -> None:
+    """It is imported in every run of pytest of everybody who has the package installed."""
+    program = (
+        "import sys, streamclient.testing.pytest_plugin\n"
+        "heavy = [name for name in sys.modules if name.startswith(('streamclient.worker', 'streamclient.core'))]\n"
+        "assert not heavy and 'apscheduler' not in sys.modules, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
+
+
+@pytest.mark.slow
+def test_the_fixture_is_there_by_itself_and_tells_every_step_of_one_seed(tmp_path: Path) -> None:
+    test = tmp_path / "test_mine.py"
+    test.write_text(
+        "from tests.simulation.test_stream_simulation import SMALL, Sink\n"
+        "def test_it(stream_simulation):\n"
+        "    stream_simulation.run(lambda: Sink({}), **SMALL)\n"
+    )
+    command = [sys.executable, "-m", "pytest", str(test), "-q", "-s", "--simulation-seed", "3"]
+    done = subprocess.run(
+        [*command, "-c", "/dev/null", "--rootdir", str(ROOT)], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "w1       starts" in done.stdout
+    assert done.stdout.count("process_records") > 10
