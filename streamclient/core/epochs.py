@@ -38,7 +38,6 @@ def epoch_drawn(situation: Situation, event: EpochDrawn) -> None:
         known = evolve(
             held,
             epoch=event.epoch,
-            epoch_known_at=situation.now,
             needs_epoch=False,
             epoch_problem="",
             epoch_failures=0,

@@ -78,6 +78,7 @@ def start_anew(situation: Situation, held: HeldLease, *, in_doubt: CheckpointOut
             held,
             identifier=situation.new_identifier(),
             has_started=False,
+            clear_since=None,
             consumer=ConsumerPhase.NONE,
             requests=(),
             sent_requests=0,
@@ -149,7 +150,7 @@ def _stop_reading(situation: Situation, held: HeldLease, why: ShutdownReason, re
     if held.consumer is ConsumerPhase.RUNNING:
         situation.emit(StopConsumer(held.lease.lease_key, held.identifier, why))
         held = evolve(held, consumer=ConsumerPhase.STOPPING)
-    return held if held.reason == reason else evolve(held, reason=reason)
+    return _waiting(held, reason, None)
 
 
 def _draining_because(held: HeldLease) -> str:
@@ -163,13 +164,23 @@ def _start_reading(situation: Situation, held: HeldLease) -> HeldLease:
     key = held.lease.lease_key
     reason = _obstacle(situation, held)
     if reason:
-        return held if held.reason == reason else evolve(held, reason=reason)
+        return _waiting(held, reason, None)
+    clear_since = situation.now if held.clear_since is None else held.clear_since
+    if not _was_seen_since(situation, key, max(clear_since, held.moved_unseen_at)):
+        return _waiting(held, "waiting for a look at its worker's row", clear_since)
     identifier = situation.new_identifier() if held.has_started else held.identifier
     situation.running[key] = identifier
     lease = held.lease
     info = ShardInfo(key, lease.stream_id, lease.parent_shard_ids, identifier, held.epoch)
     situation.emit(StartConsumer(info, lease.checkpoint, lease.pending, lease.progress))
-    return evolve(held, identifier=identifier, consumer=ConsumerPhase.RUNNING, has_started=True, reason="")
+    running = ConsumerPhase.RUNNING
+    return evolve(held, identifier=identifier, consumer=running, has_started=True, clear_since=None, reason="")
+
+
+def _waiting(held: HeldLease, reason: str, clear_since: float | None) -> HeldLease:
+    if (held.reason, held.clear_since) == (reason, clear_since):
+        return held
+    return evolve(held, reason=reason, clear_since=clear_since)
 
 
 def _obstacle(situation: Situation, held: HeldLease) -> str:
@@ -185,8 +196,6 @@ def _obstacle(situation: Situation, held: HeldLease) -> str:
         return gate.reason
     if held.needs_epoch:
         return f"waiting for the epoch of this acquisition{held.epoch_problem and f' ({held.epoch_problem})'}"
-    if not _was_seen_since(situation, key, max(held.epoch_known_at, held.moved_unseen_at)):
-        return "waiting for a look at its worker's row"
     return ""
 
 

@@ -64,8 +64,6 @@ class HeldLease:
     """Grows with each time that the lease may have had another owner before; consumers of one share an epoch."""
     epoch: int = 0
     """Of this acquisition; 0 until it is known."""
-    epoch_known_at: float = NEVER
-    """When the number arrived; it is used after a later look at the worker's own row."""
     needs_epoch: bool = True
     """Whether one has to be drawn, or another one to be sure that nobody acquired the lease in between."""
     epoch_problem: str = ""
@@ -75,6 +73,9 @@ class HeldLease:
     consumer: ConsumerPhase = ConsumerPhase.NONE
     has_started: bool = False
     """Whether a consumer was started under this identifier."""
+    clear_since: float | None = None
+    """Since when nothing but a look at the worker's own row is wanting for a consumer to start. A process of the same
+    name may have taken the lease while this one waited, and would be refused by what has seen this one's epoch."""
     is_draining: bool = False
     is_paused: bool = False
     """By an operator, or by the worker's own program."""

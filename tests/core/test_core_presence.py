@@ -192,6 +192,22 @@ def test_an_epoch_is_used_only_after_a_later_look_at_the_own_row() -> None:
     assert only(driver.carry_out(look), events.StartConsumer)
 
 
+def test_a_shard_that_waited_is_read_only_after_a_look_since_it_can_be() -> None:
+    """A newer process with this name may have taken the lease meanwhile."""
+    driver = FleetDriver(row("s1"))
+    driver.settle(driver.send(events.PauseRequested("s1", "maintenance")))
+    driver.start()
+    driver.run(1.0, ticks=False)
+    driver.land_worker(membership.register(driver.workers["me"], session("me", nonce="another")))
+    driver.now += 0.1
+    resumed = driver.send(events.ResumeRequested("s1"))
+    assert driver.holdings.held["s1"].reason == "waiting for a look at its worker's row"
+    driver.settle(resumed)
+
+    assert driver.holdings.is_ousted
+    assert not only(driver.log, events.StartConsumer)
+
+
 def test_an_epoch_that_was_drawn_after_another_process_took_the_name_is_never_used() -> None:
     driver = FleetDriver(row("s1"))
     (take,) = driver.settle_until_take()

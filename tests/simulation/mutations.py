@@ -89,6 +89,10 @@ def _has(*kinds: Do) -> Callable[[Plan], bool]:
     return lambda plan: bool({action.do for action in plan.actions} & set(kinds))
 
 
+def _puts_rows_anew(plan: Plan) -> bool:
+    return plan.has_java or _has(Do.RESET_ROW, Do.DELETE_ROW)(plan)
+
+
 def _has_sessions(plan: Plan) -> bool:
     return plan.has_sessions and not plan.has_java
 
@@ -314,7 +318,7 @@ MUTATIONS = (
         "a row in the own name passes for the own take",
         frozenset({"one reader", "fenced writes fail"}),
         [(writes, "_resolve_take", _believes_own_name)],
-        fits=_has(Do.TWIN),
+        fits=_has_no_sessions,
     ),
     Mutation(
         "a checkpoint is answered before it is stored",
@@ -331,7 +335,7 @@ MUTATIONS = (
         "a consumer starts beside the old one",
         frozenset({"one processor"}),
         [(tenancies, "_own_obstacle", _beside_the_old_consumer)],
-        fits=_has(Do.HANG, Do.FREEZE),
+        fits=_puts_rows_anew,
     ),
     Mutation(
         "a child starts without its parents",

@@ -178,7 +178,7 @@ class _ActionDrawing:
     """Draws one action after the other, and keeps count of the workers, so that a fleet does not outgrow its size."""
 
     def __init__(self, plan: Plan, dice: Dice, names: list[str]) -> None:
-        self._dice, self._duration = dice, plan.duration_seconds
+        self._dice, self._duration, self._end = dice, plan.duration_seconds, plan.storm_seconds
         self._names = names
         self._most = len(names) + 1
         self._present = len(names)
@@ -193,13 +193,16 @@ class _ActionDrawing:
             return self._join(now)
         if do in (Do.CRASH, Do.STOP):
             return self._leave(do, now, who)
-        if do is Do.FREEZE:
-            seconds = round(self._duration * 2.5 * dice.random(), 3)
+        if do in (Do.FREEZE, Do.HANG):
+            # A lease expires meanwhile, and its worker may get it again before the hanging call has returned.
+            seconds = round(self._duration * (2.5 if do is Do.FREEZE else 4.0) * dice.random(), 3)
         action = Action(at=now, do=do, seconds=seconds, amount=round(self._amount(do, seconds), 3))
         if do in (Do.SPLIT, Do.MERGE, Do.EXPIRE, Do.DELETE_ROW, Do.RESET_ROW, Do.DONE):
             return [Action(at=now, do=do, where=where)]
-        if do in (Do.FAIL, Do.DRAG, Do.HANG):
+        if do in (Do.FAIL, Do.DRAG):
             return [evolve(action, where=where, seconds=round(1.5 * seconds, 3))]
+        if do is Do.HANG:
+            return [evolve(action, where=where)]
         if do in (Do.PAUSE, Do.REWIND, Do.RELEASE, Do.MOVE, Do.HOLD, Do.HOLD_ALL):
             return [evolve(action, who=who, where=where)]
         is_everybody = do in (Do.THROTTLE, Do.STALE) or (do is not Do.FREEZE and dice.chance(0.3))
@@ -231,6 +234,8 @@ class _ActionDrawing:
             return [Action(at=now, do=do, who=who)]
         back = round(now + self._duration * 3.0 * self._dice.random() * self._dice.random(), 3)
         name = _next_name(who)
+        if back >= self._end:
+            return [Action(at=now, do=do, who=who)]
         return [Action(at=now, do=do, who=who), Action(at=back, do=Do.START, who=name, java=name.startswith("j"))]
 
 

@@ -16,7 +16,7 @@ RECOVERY_DURATIONS = 20.0
 """Within so many lease durations after the storm every shard is held, even and read: two expiries, then balancing at a
 third of the need per pass, then reading what was left behind."""
 
-LEVEL_DURATIONS = 2.0
+LEVEL_DURATIONS = 3.0
 """Marks and swaps that were decided before are carried out in this time."""
 
 QUIET_DURATIONS = 2.0

@@ -74,8 +74,12 @@ class Storm:
             if process.is_selective and self.world.newest(process.name) is process:
                 process.crash()
                 self.world.start_worker(process.name)
-        if all(process.is_stopping for process in self.world.living()):
+        if all(process.is_stopping or self._is_replaced(process) for process in self.world.living()):
             self.world.start_worker("last")
+
+    def _is_replaced(self, process: PythonProcess) -> bool:
+        """Whether another process was started under its name: it has no leases, whether that one lives or not."""
+        return self.world.newest(process.name) is not process
 
     # --- workers -----------------------------------------------------------------------------------------------
 
