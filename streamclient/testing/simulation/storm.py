@@ -162,8 +162,9 @@ class Storm:
         return self._destroy(action, _anew)
 
     def _destroy(self, action: Action, change: Callable[[Lease], Lease | None]) -> bool:
+        """Not twice within a short time: a late write that was meant to mend the first one would fit the second."""
         key = _pick(self.world.table.sorted_keys(), action.where)
-        if key is None:
+        if key is None or self.world.has_begun_anew(key):
             return False
         self.world.destroyed(key)
         self.world.table.put(VANDAL, action.do.value, key, change(self.world.table.rows[key]))
