@@ -23,7 +23,7 @@ from streamclient.testing.simulation.actors.consumer import Consumer
 from streamclient.testing.simulation.actors.java.worker import JavaWorker
 from streamclient.testing.simulation.laws.base import Law, Laws
 from streamclient.testing.simulation.plan import Plan
-from streamclient.testing.simulation.table import Actor
+from streamclient.testing.simulation.table import Actor, Outsider
 from streamclient.testing.simulation.trace import Entry
 from streamclient.testing.simulation.world import World
 
@@ -46,7 +46,8 @@ QUIET_WRITE_SECONDS, QUIET_ROUND_SECONDS = 30.0, 5.0
 """A quiet one where only the table's calls are counted."""
 SEED = 1
 HOT_WRITE_SECONDS = 1.0
-ONE_REQUEST = (events.ReadSignals, events.ReadRow, events.DrawEpoch, events.WakeWorkers)
+FLEET = Outsider("operator", "operator", "outside", is_python=False)
+"""Puts the rows of a stream that was read before."""
 
 
 @define
@@ -56,18 +57,32 @@ class Cost:
     requests: int = 0
     rows_read: int = 0
 
+    def add(self, requests: int, rows_read: int = 0) -> None:
+        """Count some."""
+        self.requests += requests
+        self.rows_read += rows_read
+
+    def less(self, other: Cost) -> Cost:
+        """What was added since."""
+        return Cost(self.requests - other.requests, self.rows_read - other.rows_read)
+
 
 @define(eq=False)
 class Meter:
     """Watches a world: who processes which shard when, and what it costs. An observer of the production cores."""
 
     now: Callable[[], float]
-    cost: Cost = field(factory=Cost)
+    for_leases: Cost = field(factory=Cost)
+    """What follows from how many leases there are: scans, and writes of single leases."""
+    for_workers: Cost = field(factory=Cost)
+    """What follows from how many workers there are: their signals and heartbeats, which leave together."""
     last: dict[str, tuple[str, float]] = field(factory=dict)
     """Shard to who processed it last, and when."""
     gaps: list[float] = field(factory=list)
     repeated: int = 0
     takes: int = 0
+    resets: int = 0
+    """Rows with an owner over which a new one was put."""
     processed: dict[str, int] = field(factory=dict)
     read_by_others: dict[str, float] = field(factory=dict)
     """Shard to when somebody else than before processed it first."""
@@ -84,7 +99,8 @@ class Meter:
 
     def reset(self) -> None:
         """Count from now on."""
-        self.cost, self.gaps, self.repeated, self.takes, self.read_by_others = Cost(), [], 0, 0, {}
+        self.for_leases, self.for_workers = Cost(), Cost()
+        self.gaps, self.repeated, self.takes, self.read_by_others = [], 0, 0, {}
 
     # --- the observer's side ---------------------------------------------------------------------------------
 
@@ -94,19 +110,23 @@ class Meter:
     def handled(self, now: float, label: str, event: Event, commands: Iterable[Command]) -> None:
         """Count the requests that follow from an event."""
         if isinstance(event, events.RowsRead):
-            self.cost.rows_read += len(event.rows) + len(event.workers or ())
+            self.for_leases.add(0, len(event.rows) + len(event.workers or ()))
         elif isinstance(event, events.SignalsRead):
-            self.cost.rows_read += len(event.workers)
+            self.for_workers.add(0, len(event.workers))
         heartbeats = writes = 0
         for command in commands:
-            if isinstance(command, events.WriteLease | events.WriteWorker):
-                is_heartbeat = command.write.kind in (WriteKind.RENEW, WorkerWriteKind.BEAT)
-                heartbeats, writes = heartbeats + is_heartbeat, writes + (not is_heartbeat)
-            elif isinstance(command, events.ReadRows):
-                self.cost.requests += 2
-            elif isinstance(command, ONE_REQUEST):
-                self.cost.requests += 1
-        self.cost.requests += -(-heartbeats // RENEWALS_PER_REQUEST) + -(-writes // WRITES_PER_REQUEST)
+            match command:
+                case events.WriteLease() | events.WriteWorker():
+                    is_heartbeat = command.write.kind in (WriteKind.RENEW, WorkerWriteKind.BEAT)
+                    heartbeats, writes = heartbeats + is_heartbeat, writes + (not is_heartbeat)
+                case events.ReadRows():
+                    self.for_leases.add(2)
+                case events.ReadRow() | events.DrawEpoch():
+                    self.for_leases.add(1)
+                case events.ReadSignals() | events.WakeWorkers():
+                    self.for_workers.add(1)
+        self.for_workers.add(-(-heartbeats // RENEWALS_PER_REQUEST))
+        self.for_leases.add(-(-writes // WRITES_PER_REQUEST))
 
 
 class Watching(Law):
@@ -126,6 +146,7 @@ class Watching(Law):
         """A lease may have another owner now."""
         if before is not None and after is not None and before.owner not in ("", after.owner):
             self.meter.takes += 1
+            self.meter.resets += after.owner == ""
 
 
 class MeasuredWorld(World):
@@ -178,8 +199,8 @@ class Line:
     java: str
 
 
-def world_of(workers: int, shards: int, *, java: bool, **changes: object) -> MeasuredWorld:
-    """Start a fleet at once on a stream that is written all the time."""
+def world_of(workers: int, shards: int, *, java: bool, has_rows: bool = True, **changes: object) -> MeasuredWorld:
+    """Start a fleet at once on a stream that is written all the time, and was read before if it has rows."""
     plan = Plan(
         seed=SEED,
         shards=shards,
@@ -189,16 +210,18 @@ def world_of(workers: int, shards: int, *, java: bool, **changes: object) -> Mea
         signal_interval_millis=400,
     )
     world = MeasuredWorld(evolve(plan, **changes))
+    for shard_id in sorted(world.stream.open_ids) if has_rows else ():
+        world.table.put(FLEET, "create", shard_id, Lease(shard_id, "stream"))
     for number in range(workers):
         world.start_worker(f"w{number:02d}", java=java)
     return world
 
 
-def cold_start(*, java: bool) -> str:
-    """Ten workers start at once."""
-    world = world_of(WORKERS, SHARDS, java=java)
+def cold_start(*, java: bool) -> tuple[str, str]:
+    """Ten workers start at once, on a stream that nobody has read yet; and what they do to each other's rows."""
+    world = world_of(WORKERS, SHARDS, java=java, has_rows=False)
     seconds = world.run_until(lambda: world.is_even(WORKERS), SETTLE_SECONDS)
-    return f"{_seconds(seconds)}, {world.meter.takes} moves after the first owner"
+    return _seconds(seconds), str(world.meter.resets)
 
 
 def scale_out(*, java: bool) -> tuple[str, str, str]:
@@ -244,21 +267,23 @@ def loss(*, java: bool) -> str:
     return f"median {statistics.median(seconds):.1f} s, longest {_seconds(max(seconds))}"
 
 
-def steady(workers: int, *, java: bool) -> tuple[str, float, float]:
-    """A fleet at rest: moves per hour, requests and rows read per lease and minute."""
+def steady(workers: int, *, java: bool) -> tuple[str, str, str, str]:
+    """A fleet at rest: moves per hour; requests and rows read per minute, for each lease and, ours, for each worker."""
     world = world_of(workers, SHARDS, java=java, write_seconds=QUIET_WRITE_SECONDS, round_seconds=QUIET_ROUND_SECONDS)
     world.run_until(lambda: world.is_even(workers), SETTLE_SECONDS)
     world.agenda.run_until(world.now + 2 * LEASE_SECONDS)
     world.meter.reset()
     before = world.java_cost()
     world.agenda.run_until(world.now + STEADY_SECONDS)
-    cost = world.meter.cost
-    if java:
-        after = world.java_cost()
-        cost = Cost(after.requests - before.requests, after.rows_read - before.rows_read)
     minutes = STEADY_SECONDS / 60
-    moves = world.meter.takes * 60 / minutes
-    return f"{moves:.0f}", cost.requests / SHARDS / minutes, cost.rows_read / SHARDS / minutes
+    for_leases = world.java_cost().less(before) if java else world.meter.for_leases
+    for_workers = world.meter.for_workers
+    return (
+        f"{world.meter.takes * 60 / minutes:.0f}",
+        f"{for_leases.requests / SHARDS / minutes:.2f}",
+        f"{for_leases.rows_read / SHARDS / minutes:.1f}",
+        f"{for_workers.requests / workers / minutes:.0f} and {for_workers.rows_read / workers / minutes:.0f}",
+    )
 
 
 def load_spread(by: BalanceBy) -> str:
@@ -294,7 +319,8 @@ def _seconds(seconds: float) -> str:
 
 def measure() -> list[Line]:
     """Every figure, both sides."""
-    lines = [Line("cold start until even", cold_start(java=False), cold_start(java=True))]
+    ours, java = cold_start(java=False), cold_start(java=True)
+    lines = [Line("cold start until even", ours[0], java[0]), Line("owned rows put anew by it", ours[1], java[1])]
     ours, java = scale_out(java=False), scale_out(java=True)
     names = ("9 to 10 workers until even", "gap of a move, last record to first", "records repeated by these moves")
     lines += [Line(name, mine, theirs) for name, mine, theirs in zip(names, ours, java, strict=True)]
@@ -305,8 +331,9 @@ def measure() -> list[Line]:
     for workers in (5, 10, 20):
         mine, theirs = steady(workers, java=False), steady(workers, java=True)
         lines.append(Line(f"moves per hour at rest, {workers} workers", mine[0], theirs[0]))
-        lines.append(Line(f"requests per lease and minute, {workers} workers", f"{mine[1]:.2f}", f"{theirs[1]:.2f}"))
-        lines.append(Line(f"rows read per lease and minute, {workers} workers", f"{mine[2]:.1f}", f"{theirs[2]:.1f}"))
+        lines.append(Line(f"requests for each lease and minute, {workers} workers", mine[1], theirs[1]))
+        lines.append(Line(f"rows read for each lease and minute, {workers} workers", mine[2], theirs[2]))
+        lines.append(Line(f"requests and rows for each worker and minute, {workers} workers", mine[3], "-"))
     count, load = load_spread(BalanceBy.COUNT), load_spread(BalanceBy.RECORDS)
     lines.append(Line("load per worker, one shard in ten is hot, by count", count, "-"))
     lines.append(Line("load per worker, one shard in ten is hot, by records", load, "-"))

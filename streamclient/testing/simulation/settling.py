@@ -43,9 +43,7 @@ class Settling:
         """Wait for the fleet to recover, then require that it keeps still."""
         world, duration = self.world, self.world.plan.duration_seconds
         began = world.now
-        limit = began + RECOVERY_DURATIONS * duration + self._absence_seconds()
-        while (reasons := self.unsettled()) and world.now < limit:
-            world.agenda.run_until(world.now + LOOK_DURATIONS * duration)
+        reasons = self._wait(RECOVERY_DURATIONS + self._absence_seconds() / duration)
         if reasons:
             raise LawBroken("recovery", reasons[0][0], "; ".join(text for _, text in reasons[:5]))
         self.recovery_seconds = world.now - began
@@ -55,9 +53,20 @@ class Settling:
         moved = self._moves() - before
         if moved and world.plan.balance_by == "count":
             raise LawBroken("rest", "", f"{moved} moves although nothing happened for {LEVEL_DURATIONS:g} durations")
+        if world.plan.balance_by != "count":
+            # Loads go on changing, and a move may be on its way.
+            self._wait(LEVEL_DURATIONS)
         reasons = self.unsettled()
         if reasons:
             raise LawBroken("rest", reasons[0][0], "; ".join(text for _, text in reasons[:5]))
+
+    def _wait(self, durations: float) -> list[tuple[str, str]]:
+        """Let time pass until nothing is missing, so many lease durations at most; what is still missing."""
+        world, duration = self.world, self.world.plan.duration_seconds
+        limit = world.now + durations * duration
+        while (reasons := self.unsettled()) and world.now < limit:
+            world.agenda.run_until(world.now + LOOK_DURATIONS * duration)
+        return reasons
 
     def _moves(self) -> int:
         return sum(self.world.counts[kind] for kind in MOVES)
