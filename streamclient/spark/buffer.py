@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from attrs import define, field, frozen
 
-from streamclient.records import RecordColumn, StreamRecord
+from streamclient.records import RecordColumn, SequenceInfo, StreamRecord
 from streamclient.spark.config import SparkConfig
 
 _RECORD_BYTES = 400
@@ -34,7 +34,7 @@ def _cells_bytes(columns: Sequence[RecordColumn]) -> int:
 
 @frozen
 class Page:
-    """What one read returned: the smallest unit of a batch, since only its end is a position."""
+    """What one read returned, at least one record: the smallest unit of a batch, since only its end is a position."""
 
     records: tuple[StreamRecord, ...]
     end_position: str
@@ -53,6 +53,11 @@ class Cut:
     def end_position(self) -> str:
         """Where the next batch starts."""
         return self.pages[-1].end_position
+
+    @property
+    def last(self) -> SequenceInfo:
+        """Place of its last record. Pages without records are never buffered."""
+        return self.pages[-1].records[-1].sequence_info
 
     @property
     def size_bytes(self) -> int:

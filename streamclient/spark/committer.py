@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from streamclient.errors import StreamClientException
+from streamclient.records import SequenceInfo
 from streamclient.spark.batch import Outcome, Piece
 from streamclient.spark.buffer import Page
 from streamclient.spark.config import SparkConfig
@@ -27,7 +28,7 @@ _PAGES_MAX = 4_000
 """Reads that one shard may have waiting, however small they are. Twice as many, waiting and in flight, stay well below
 the positions that a worker remembers as permitted checkpoints (10,000)."""
 
-_ALONE_MAX = 10_000
+_SUSPECTS_MAX = 10_000
 """Bound of the shards that are remembered as failed; a worker never holds as many."""
 
 
@@ -50,7 +51,9 @@ class Committer:
         self._buffered_bytes = 0
         self._waiting_for_room = 0
         self._is_closed = False
-        self._alone: set[str] = set()
+        self._suspects: dict[str, SequenceInfo] = {}
+        """Shards whose last batch failed, and how far it went. Up to there each page is committed in the call that
+        brings it: so a failure is met by a call, which the worker counts, and not by a processor without records."""
 
     @property
     def buffered_bytes(self) -> int:
@@ -68,7 +71,10 @@ class Committer:
                 self._thread.start()
 
     def offer(self, tenancy: Tenancy, page: Page) -> None:
-        """Add a page, once there is room for it; raises the shard's failure as soon as there is one."""
+        """Add a page, once there is room for it; raises the shard's failure as soon as there is one.
+
+        After a failure of the shard it returns only when the page is committed, until the place of the failure is past.
+        """
         with self._changed:
             self._wait_for_room(tenancy, page)
             tenancy.raise_error()
@@ -78,16 +84,15 @@ class Committer:
             tenancy.buffer.add(page)
             self._buffered_bytes += page.size_bytes
             self._changed.notify_all()
+            if tenancy.shard_info.shard_id in self._suspects:
+                self._await_commit(tenancy, "its batch")
+                tenancy.raise_error()
 
     def flush(self, tenancy: Tenancy) -> None:
         """Commit all that the shard has waiting; returns, or raises its failure, once that is settled."""
         with self._changed:
-            tenancy.is_flushing = True
-            self._changed.notify_all()
             try:
-                self._wait_for(lambda: tenancy.is_settled or self._is_closed, tenancy, "its last batch")
-                if not tenancy.is_ended and not tenancy.is_settled:
-                    self._refuse_if_closed()
+                self._await_commit(tenancy, "its last batch")
             except StreamClientException:
                 self._abandon(tenancy)
                 raise
@@ -113,6 +118,16 @@ class Committer:
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(self._config.max_wait_millis / 1000)
+
+    def _await_commit(self, tenancy: Tenancy, what: str) -> None:
+        tenancy.is_flushing = True
+        self._changed.notify_all()
+        try:
+            self._wait_for(lambda: tenancy.is_settled or self._is_closed, tenancy, what)
+        finally:
+            tenancy.is_flushing = False
+        if not tenancy.is_ended and not tenancy.is_settled:
+            self._refuse_if_closed()
 
     def _refuse_if_closed(self) -> None:
         if self._is_closed:
@@ -162,6 +177,9 @@ class Committer:
                 for piece in pieces:
                     self._settle(piece, outcome)
                 self._changed.notify_all()
+            # Without the lock, since this calls the worker. A shard without new records would never hear of it else.
+            for tenancy in (piece.tenancy for piece in pieces if outcome.get(piece.tenancy) is not None):
+                tenancy.marker.mark_for_process_restart()
 
     def _await_due(self) -> list[Piece] | None:
         while self._tenancies and not self._is_closed:
@@ -182,14 +200,13 @@ class Committer:
 
     def _take_due(self, now: float) -> list[Piece]:
         dates = [(at, tenancy) for tenancy in self._tenancies if (at := self._due_at(tenancy)) is not None]
-        due = [tenancy for at, tenancy in dates if at <= now]
-        if not due:
+        first_at, first = min(dates, key=lambda date: date[0], default=(now + 1.0, None))
+        if first is None or first_at > now:
             return []
-        suspect = next((tenancy for tenancy in due if tenancy.shard_info.shard_id in self._alone), None)
-        if suspect is not None:
-            return [self._cut(suspect)]
+        if first.shard_info.shard_id in self._suspects:
+            return [self._cut(first)]
         soon = now + self._config.max_age_millis / 1000 * _COMPANION_AGE
-        return [self._cut(one) for at, one in dates if at <= soon and one.shard_info.shard_id not in self._alone]
+        return [self._cut(one) for at, one in dates if at <= soon and one.shard_info.shard_id not in self._suspects]
 
     def _cut(self, tenancy: Tenancy) -> Piece:
         tenancy.in_flight = tenancy.buffer.cut(self._config)
@@ -207,12 +224,13 @@ class Committer:
         tenancy, shard_id = piece.tenancy, piece.tenancy.shard_info.shard_id
         tenancy.in_flight = None
         self._buffered_bytes -= piece.cut.size_bytes
-        error = outcome.get(tenancy)
+        error, until = outcome.get(tenancy), self._suspects.get(shard_id)
         if error is None:
-            self._alone.discard(shard_id)
+            if until is not None and piece.cut.last >= until:
+                del self._suspects[shard_id]
             return
         tenancy.error = error
         self._buffered_bytes -= tenancy.buffer.clear()
         # Its next batches go alone, so that one shard's poison does not stop the others again and again.
-        if len(self._alone) < _ALONE_MAX:
-            self._alone.add(shard_id)
+        if until is not None or len(self._suspects) < _SUSPECTS_MAX:
+            self._suspects[shard_id] = piece.cut.last if until is None else max(until, piece.cut.last)

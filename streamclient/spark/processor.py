@@ -38,8 +38,10 @@ class SparkRecordProcessor(IRecordProcessor):
     """Buffers one shard's records, and checkpoints them once the sink has written them.
 
     Made by ``SparkRecordProcessorFactory``. ``process_records`` returns as soon as the records are buffered, and blocks
-    only while the buffers of the whole worker are full. The sink runs in another thread; if it fails, the next call of
-    this processor raises that failure, a new processor starts from the last checkpoint, and records come again.
+    only while the buffers of the whole worker are full. The sink runs in another thread; if it fails, this processor
+    marks itself for a restart and raises that failure from its next call, a new one starts from the last checkpoint,
+    and records come again. Up to the place of the failure the new one's ``process_records`` returns only when its
+    records are committed.
     """
 
     def __init__(self, committer: Committer) -> None:
@@ -48,18 +50,28 @@ class SparkRecordProcessor(IRecordProcessor):
 
     def initialize(self, initialization_input: InitializationInput) -> None:
         """Join the committer; the first batch starts at the stored checkpoint."""
-        start = initialization_input.initial_checkpoint
-        self._tenancy = Tenancy(
-            initialization_input.shard_info, ShardBuffer(start), initialization_input.checkpointer, start
-        )
+        given, start = initialization_input, initialization_input.initial_checkpoint
+        self._tenancy = Tenancy(given.shard_info, ShardBuffer(start), given.checkpointer, start, given.shutdown_marker)
         self._committer.register(self._tenancy)
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
         """Buffer the records; wait for room if there is none.
 
+        Whatever it raises is marked as a restart first: no record of this call is to blame, so a failure policy must
+        neither deliver the call again to this processor, which is over, nor cut it, nor park its records. Pieces of a
+        read would also begin at one position, and replace each other in a lake.
+
         Raises:
-            StreamClientError: an earlier batch of this shard was not committed; nothing after it will be.
+            StreamClientError: a batch of this shard was not committed, and nothing after it will be; or there was no
+                room for too long; or the factory was closed.
         """
+        try:
+            self._buffer(process_records_input)
+        except Exception:
+            process_records_input.shutdown_marker.mark_for_process_restart()
+            raise
+
+    def _buffer(self, process_records_input: ProcessRecordsInput) -> None:
         tenancy = self._started()
         tenancy.raise_error()
         records = tuple(process_records_input.records)

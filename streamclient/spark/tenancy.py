@@ -5,7 +5,7 @@ from __future__ import annotations
 from attrs import define
 
 from streamclient.errors import StreamClientError
-from streamclient.interfaces import IRecordProcessorCheckpointer
+from streamclient.interfaces import IRecordProcessorCheckpointer, IShutdownMarker
 from streamclient.model import ShardInfo
 from streamclient.spark.buffer import Cut, ShardBuffer
 
@@ -20,6 +20,8 @@ class Tenancy:
     """Thread-safe by its contract; used by the committing thread."""
     stored_position: str
     """The last position that was checkpointed here, or the initial one."""
+    marker: IShutdownMarker
+    """Thread-safe by its contract; used by the committing thread when a batch failed and no call may come to say so."""
     in_flight: Cut | None = None
     """The batch that is being committed: at most one, so that a shard's batches stay in order."""
     is_flushing: bool = False

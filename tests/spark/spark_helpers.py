@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -47,9 +48,16 @@ def delete(number: int, key: int | str) -> StreamRecord:
 
 
 class Marker(IShutdownMarker):
-    def mark_for_process_done(self) -> None: ...
+    """Notes that the processor asked for a restart."""
 
-    def mark_for_process_restart(self) -> None: ...
+    def __init__(self) -> None:
+        self.is_marked = threading.Event()
+
+    def mark_for_process_done(self) -> None:
+        raise AssertionError("no Spark processor is ever done with a shard")
+
+    def mark_for_process_restart(self) -> None:
+        self.is_marked.set()
 
 
 class Checkpointer(IRecordProcessorCheckpointer):
@@ -94,10 +102,11 @@ class Run:
     def __init__(self, factory: SparkRecordProcessorFactory, shard: StoredShard, epoch: int = 0) -> None:
         self.shard = shard
         self.processor: SparkRecordProcessor = factory.create_processor()
+        self.marker = Marker()
         self.checkpointer = Checkpointer(shard)
         self.read_to = shard.start if shard.checkpoint != "SHARD_END" else len(shard.records)
         info = ShardInfo(shard.shard_id, "stream", frozenset(), f"tenancy-{id(self)}", epoch)
-        self.processor.initialize(InitializationInput(info, shard.checkpoint, self.checkpointer, Marker()))
+        self.processor.initialize(InitializationInput(info, shard.checkpoint, self.checkpointer, self.marker))
 
     def read(self, count: int) -> None:
         """Hand the next records out as one read."""
@@ -107,7 +116,7 @@ class Run:
 
     def give(self, records: Sequence[StreamRecord], position: str) -> None:
         self.checkpointer.permitted = position
-        self.processor.process_records(ProcessRecordsInput(tuple(records), self.checkpointer, Marker()))
+        self.processor.process_records(ProcessRecordsInput(tuple(records), self.checkpointer, self.marker))
 
     def stop(self, reason: ShutdownReason = ShutdownReason.STOLEN) -> None:
         self.processor.shutdown(ShutdownInput(reason, self.checkpointer))

@@ -161,8 +161,63 @@ def test_failure_is_raised_by_the_next_call_and_only_once(spark: Any) -> None:
         with pytest.raises(ApplicationException, match="gone"):
             run.read(1)
         run.stop(ShutdownReason.PROCESS_RESTART)
+    assert run.marker.is_marked.is_set()
     assert shard.checkpoints == []
     assert len(sink.contexts) == 1
+
+
+def test_failure_of_a_shard_without_new_records_asks_for_a_restart_by_itself(spark: Any) -> None:
+    """No call may ever come that could raise it."""
+
+    def fail(context: BatchContext) -> None:
+        raise OSError("gone")
+
+    shard = StoredShard("s1", puts(1))
+    with make(Recorder(fail), spark, max_records=1) as factory:
+        run = Run(factory, shard)
+        run.read(1)
+        assert run.marker.is_marked.wait(BOUND_SECONDS)
+        with pytest.raises(ApplicationException, match="gone"):
+            run.stop(ShutdownReason.PROCESS_RESTART)
+
+
+def test_whatever_a_call_raises_is_marked_before(spark: Any) -> None:
+    """A policy would deliver it again to a processor that is over, and then blame its records."""
+    shard = StoredShard("s1", puts(1))
+    with make(Recorder(), spark, max_age_millis=3_600_000) as factory:
+        run = Run(factory, shard)
+    with pytest.raises(StreamClientException, match="was closed"):
+        run.read(1)
+    assert run.marker.is_marked.is_set()
+
+
+def test_after_a_failure_each_call_commits_its_records_up_to_the_place_of_the_failure(spark: Any) -> None:
+    """So a failure that stays is met by a call each time, and the worker waits ever longer between them."""
+    poison = [OSError("once"), OSError("twice")]
+
+    def fail_twice(context: BatchContext) -> None:
+        if poison and any(one.record_count and "4" in one.end_position for one in context.ranges):
+            raise poison.pop(0)
+
+    sink, shard = Recorder(fail_twice), StoredShard("s1", puts(8))
+    with make(sink, spark, max_age_millis=3_600_000) as factory:
+        run = Run(factory, shard)
+        run.read(4)
+        with pytest.raises(ApplicationException, match="once"):
+            run.stop()
+        again = Run(factory, shard)
+        again.read(2)
+        assert shard.checkpoints == ["after 2"]
+        with pytest.raises(ApplicationException, match="twice"):
+            again.read(2)
+        assert again.marker.is_marked.is_set()
+        again.stop(ShutdownReason.PROCESS_RESTART)
+        last = Run(factory, shard)
+        last.read(2)
+        last.read(3)
+        assert shard.checkpoints == ["after 2", "after 4"], "behind it, records wait for company again"
+        last.stop()
+    assert sink.counts == [4, 2, 2, 2, 3]
 
 
 def test_shard_that_failed_commits_alone_until_it_succeeds(spark: Any) -> None:
@@ -184,7 +239,36 @@ def test_shard_that_failed_commits_alone_until_it_succeeds(spark: Any) -> None:
         other.read(1)
         other.stop()
         again.stop()
-    assert [[one.shard_id for one in context.ranges] for context in sink.contexts] == [["s1"], ["s2"], ["s1"]]
+    assert [[one.shard_id for one in context.ranges] for context in sink.contexts] == [["s1"], ["s1"], ["s2"]]
+
+
+def test_shard_that_failed_does_not_overtake_what_is_due_for_longer(spark: Any) -> None:
+    """Each of its reads is due at once; several such shards would hold up all others."""
+    failures = [OSError("once")]
+
+    def fail_once(context: BatchContext) -> None:
+        if failures:
+            raise failures.pop()
+
+    sink, failed, other = Recorder(fail_once), StoredShard("failed", puts(1)), StoredShard("other", puts(1))
+    with make(sink, spark, max_age_millis=3_600_000) as factory:
+        run = Run(factory, failed)
+        run.read(1)
+        with pytest.raises(ApplicationException):
+            run.stop()
+        again, patient = Run(factory, failed), Run(factory, other)
+        with factory._committer._changed:
+            # The committing thread runs only when the second read waits for it.
+            patient.read(1)
+            patient.processor._started().is_flushing = True
+            again.read(1)
+        patient.stop()
+        again.stop()
+    assert [[one.shard_id for one in context.ranges] for context in sink.contexts] == [
+        ["failed"],
+        ["other"],
+        ["failed"],
+    ]
 
 
 def test_zombie_writes_nothing_more_and_never_checkpoints(spark: Any) -> None:

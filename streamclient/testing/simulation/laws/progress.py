@@ -174,7 +174,7 @@ class NothingIsLost(Law):
         self._shards: dict[int, str] = {}
         """The shard of the last one."""
         self._unfenced: set[str] = set()
-        """Shards that a Java worker went on with: it has no epoch, so nobody refuses who comes late with an older one."""
+        """Shards that a Java worker went on with: it has no epoch, so nobody refuses who comes late."""
 
     def records_written(self, consumer: Consumer, start: int, end: int) -> None:
         shard, done, key = consumer.shard, self.done, consumer.lease_key
