@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -36,7 +37,12 @@ def make_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line, ``sys.argv`` by default; returns the exit code. Wrong arguments exit with 2."""
     parsed = make_parser().parse_args(arguments)
-    code: int = parsed.run(parsed)
+    try:
+        code: int = parsed.run(parsed)
+    except BrokenPipeError:
+        # Whoever read the output has seen enough; nothing more can be said there, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     return code
 
 

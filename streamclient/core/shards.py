@@ -24,6 +24,10 @@ takes and than any delay between a split and its listing; keeping a row of an ex
 PLAUSIBLE_SHARE = 0.5
 """A listing with fewer than this share of the previous one's shards is not believed until the next one agrees."""
 
+COUNTERS_BETWEEN = 1_000_000
+"""How far the counter of a row that is put again is from the last one seen. Its owner may have moved it a few times
+since, and a Java worker compares nothing else: it would go on renewing a row that is not its own any more."""
+
 Listing = Mapping[str, Shard]
 """A complete DescribeStream by shard id."""
 
@@ -194,7 +198,8 @@ def _new_lease(
 ) -> NewLease:
     lease = Lease(shard.shard_id, start.stream_id, parent_shard_ids=shard.parent_shard_ids)
     if vanished is not None:
-        kept = evolve(vanished, owner="", stealer="", pause_taken="", counter=vanished.counter + 1)
+        counter = vanished.counter + COUNTERS_BETWEEN
+        kept = evolve(vanished, owner="", stealer="", pause_taken="", counter=counter)
         return NewLease(evolve(kept, parent_shard_ids=lease.parent_shard_ids))
     rows_of_children = list(children)
     if any(_proves_parent_end(child, start) for child in rows_of_children):

@@ -38,10 +38,6 @@ def run_action(command: str, action: Action, arguments: argparse.Namespace) -> i
     except KeyboardInterrupt:
         print(f"streamclient {command}: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read the output has seen enough; nothing more can be said there, not even at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_DONE
 
 
 @contextmanager
