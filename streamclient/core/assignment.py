@@ -57,8 +57,8 @@ def assign_by_count(leases: Iterable[Placed], workers: Iterable[str]) -> Assignm
     Worked example: a has u1 to u4 and the finished f1; b has the finished f2 and f3; c has just joined; the holder of
     u5 has died. Five unfinished leases and three workers: two of them get two and one gets one. a keeps two, for it has
     them; c gets two and b one, for b has more finished ones. Eight leases in all: two workers get three and one gets
-    two. With f1 where it is, a has three, with f2 and f3, b has three too, and c has two. So b asks a for u3, c asks a
-    for u4 and takes u5. Once that is done, nobody does anything.
+    two. With f1 where it is, a has three, with f2 and f3, b has three too, and c has two. So b asks a for u4, c asks a
+    for u3 and takes u5. Once that is done, nobody does anything.
     """
     names = sorted(set(workers))
     if not names:
@@ -136,16 +136,20 @@ class _Held:
         return len(self.homeless) + sum(map(len, self.keys.values()))
 
     def dealt(self, quotas: Mapping[str, int]) -> dict[str, str]:
-        """Everybody keeps its first leases up to its quota; what is left over is dealt out in turn."""
+        """Everybody keeps its first leases up to its quota; each of the others goes to whom it suits best and has room.
+
+        Workers look at different moments, while some have carried out their parts already. What is left of the answer
+        is the same then: whoever took a lease has one place less, and was given that lease for the last of them.
+        """
         target = {key: name for name, keys in self.keys.items() for key in keys[: quotas[name]]}
         surplus = (key for name, keys in self.keys.items() for key in keys[quotas[name] :])
-        pool = iter(sorted([*self.homeless, *surplus]))
-        missing = {name: quotas[name] - self.count(name) for name in self.keys if quotas[name] > self.count(name)}
-        while missing:
-            for name in list(missing):
-                target[next(pool)] = name
-                missing[name] -= 1
-            missing = {name: number for name, number in missing.items() if number}
+        room = {name: quotas[name] - self.count(name) for name in self.keys if quotas[name] > self.count(name)}
+        for key in sorted([*self.homeless, *surplus]):
+            _, name = max((crc32(f"{name} {key}".encode()), name) for name in room)
+            target[key] = name
+            room[name] -= 1
+            if not room[name]:
+                del room[name]
         return target
 
 

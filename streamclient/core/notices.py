@@ -12,13 +12,19 @@ from streamclient.model import Lease
 
 
 def notice_rows(situation: Situation) -> None:
-    """Take over marks and pauses that the last scan showed: on rows of this tenancy, not newer than what is known."""
+    """Take over marks and pauses that the last scan showed: on rows of this tenancy, not newer than what is known.
+
+    A write under way may have landed before the row was read, and be answered later than that.
+    """
     scanned = situation.view.scanned
     for key, held in situation.held.items():
         row = scanned.get(key)
         if row is None or row.owner != situation.worker_id:
             continue
-        if held.first_counter <= row.counter <= held.lease.counter:
+        flight = situation.flights.get(key)
+        sent = flight.write.result if flight is not None else None
+        newest = held.lease.counter if sent is None else max(held.lease.counter, sent.counter)
+        if held.first_counter <= row.counter <= newest:
             noticed = _with_pause(situation, _with_mark(held, row), row)
             if noticed is not held:
                 situation.keep(noticed)

@@ -34,6 +34,10 @@ SIGNAL_SHARE = 0.1
 """Most of the lease duration that may lie between two reads of signals, whatever the configuration says: verdicts come
 that much later."""
 
+ALERT_READS, ALERT_SHARE = 8, 0.25
+"""After a wake so many reads of signals follow each other in this share of their interval: leases are mostly handed
+over one by one, and each wakes its receiver anew."""
+
 JITTER_SHARE = 0.1
 """Turns are early or late by up to this share, so that those of different workers do not stay together."""
 
@@ -70,6 +74,8 @@ class Presence:
     _reading: tuple[str, ...] | None = None
     _asked_at: float = NEVER
     """When signals were last asked for."""
+    _alert_reads: int = 0
+    """How many more reads of signals follow each other closely, because this worker was woken."""
     _failures: int = 0
     _retry_at: float = NEVER
     _verdicts: dict[str, WorkerWrite] = field(factory=dict)
@@ -212,6 +218,8 @@ class Presence:
 
     def _own_row_read(self, row: WorkerRow | None, asked_at: float, now: float, *, is_news: bool) -> tuple[News, bool]:
         is_woken = row is not None and self.session.take_wake(row)
+        if is_woken:
+            self._alert_reads = ALERT_READS
         confirmed = any(self.roster.is_over(name) for name in self._doubted)
         if confirmed:
             self.wake_all()
@@ -287,6 +295,7 @@ class Presence:
         if not is_scanning and self._reading is None and self._read_due_at() <= now:
             self._reading = (self.session.worker_id, *self._watched())
             self._asked_at, self.wants_look = now, False
+            self._alert_reads = max(0, self._alert_reads - 1)
             commands.append(ReadSignals(self._reading))
         names = tuple(sorted(self._to_wake & set(self.roster.others)))
         if self._waking is None and now >= self._wake_at:
@@ -338,6 +347,6 @@ class Presence:
             return self._retry_at
         if self.session.needs_read or self.wants_look:
             return NEVER
-        due = self._asked_at + self.signal_seconds
+        due = self._asked_at + self.signal_seconds * (ALERT_SHARE if self._alert_reads else 1.0)
         verdict_at = self.roster.verdict_at(self._watched())
         return due if verdict_at is None or verdict_at <= self._asked_at else min(due, verdict_at)

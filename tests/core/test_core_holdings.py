@@ -445,6 +445,21 @@ def test_reset_row_is_taken_back_with_its_checkpoint() -> None:
     assert not only(driver.log, events.StopConsumer)
 
 
+def test_a_mark_is_noticed_in_a_row_that_a_write_under_way_has_moved() -> None:
+    """The answer comes after the scan; a busy shard always has a write under way, and renews by checkpoints alone."""
+    driver = reader()
+    (checkpoint,) = writes(driver.checkpoint("a", "i5"))
+    driver.table["a"] = evolve(driver.table["a"], stealer="other")
+    driver.land(checkpoint)
+    driver.scan()
+    driver.send(events.WriteAnswered(checkpoint, WriteOutcome.ACCEPTED, driver.now))
+    driver.now += 0.1
+
+    assert driver.holdings.held["a"].is_draining
+    (stop,) = only(driver.log, events.StopConsumer)
+    assert stop.reason is ShutdownReason.STOLEN
+
+
 def test_a_write_that_was_sent_before_a_row_was_reset_never_lands_after_it() -> None:
     """The counter of a reset row begins at 0, and grows past all that were compared with."""
     driver = reader()

@@ -408,12 +408,13 @@ def test_the_owner_is_woken_after_a_mark_and_the_receiver_after_a_hand_over() ->
     mine = FleetDriver(row("s1"), row("s2"), workers=["x"])
     mine.start()
     mine.now += 6
-    mine.table["s1"] = evolve(mine.table["s1"], stealer="x")
+    (key,) = mine.holdings.held
+    mine.table[key] = evolve(mine.table[key], stealer="x")
     mine.settle(mine.renew())
     mine.woken.clear()
-    mine.settle(mine.stopped("s1"))
+    mine.settle(mine.stopped(key))
 
-    assert mine.table["s1"].owner == "x"
+    assert mine.table[key].owner == "x"
     assert mine.woken == ["x"]
 
 

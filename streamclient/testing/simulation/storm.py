@@ -227,8 +227,9 @@ class Storm:
         return key is not None and worker is not None and self.operator.move(key, worker.name)
 
     def _hold(self, action: Action) -> bool:
+        """A process that stands still does not call its own worker either."""
         worker, key = self._living(action), _pick(self.world.table.sorted_keys(), action.where)
-        if not isinstance(worker, PythonProcess) or key is None:
+        if not isinstance(worker, PythonProcess) or worker.is_frozen or key is None:
             return False
         worker.hold(None if action.do is Do.HOLD_ALL else key)
         self.world.agenda.after(action.seconds, worker.let_go, None if action.do is Do.HOLD_ALL else key)
