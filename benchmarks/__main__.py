@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from benchmarks import decoding, flow, leases, metrics, pages, parquet, polling, workers
+from benchmarks import decoding, flow, leases, metrics, pages, parquet, polling, tunnels, workers
 from benchmarks.report import Line, load, machine, progress, table
 from benchmarks.settings import FULL, QUICK, Settings
 from benchmarks.stage import Stage
@@ -20,6 +20,7 @@ GROUPS: Mapping[str, Callable[[Stage, Settings], list[Line]]] = {
     "polling": polling.measure,
     "parquet": parquet.measure,
     "leases": leases.measure,
+    "tunnel": tunnels.measure,
     "metrics": metrics.measure,
 }
 

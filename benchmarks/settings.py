@@ -30,6 +30,8 @@ class Settings:
     """Records that are processed one by one and key by key."""
     polling_seconds: float
     """How long reads of idle shards are counted."""
+    death_rounds: int
+    """How often a tunnel worker's process is ended; each time takes some seconds."""
 
 
 FULL = Settings(
@@ -44,6 +46,7 @@ FULL = Settings(
     lease_window_seconds=30.0,
     keyed_records=1_000,
     polling_seconds=180.0,
+    death_rounds=7,
 )
 
 QUICK = Settings(
@@ -58,4 +61,5 @@ QUICK = Settings(
     lease_window_seconds=6.0,
     keyed_records=100,
     polling_seconds=3.0,
+    death_rounds=1,
 )

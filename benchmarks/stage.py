@@ -29,6 +29,14 @@ _LISTENING = "listening on "
 _LOGGER = "streamclient.benchmarks.client"
 
 
+def connect(endpoint: str) -> OTSClient:
+    """A client of the official SDK for a server that runs."""
+    # Below WARNING the SDK renders each request as text before it asks whether anybody listens; at ERROR it
+    # reports each answer that is no success, also the expected one that a status table is not there yet.
+    logging.getLogger(_LOGGER).setLevel(logging.CRITICAL)
+    return OTSClient(endpoint, DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET, DEFAULT_INSTANCE, logger_name=_LOGGER)
+
+
 class Stage:
     """The server and the tables that the groups share; a context manager. Nothing starts before it is needed."""
 
@@ -66,12 +74,7 @@ class Stage:
 
     def client(self) -> OTSClient:
         """A client of the official SDK."""
-        # Below WARNING the SDK renders each request as text before it asks whether anybody listens; at ERROR it
-        # reports each answer that is no success, also the expected one that a status table is not there yet.
-        logging.getLogger(_LOGGER).setLevel(logging.CRITICAL)
-        return OTSClient(
-            self.endpoint, DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET, DEFAULT_INSTANCE, logger_name=_LOGGER
-        )
+        return connect(self.endpoint)
 
     def table(self, shards: int, records: int) -> FilledTable:
         """A table with so many shards and records; the same one each time."""

@@ -24,6 +24,7 @@ from streamclient import (
     WorkerStatus,
 )
 from streamclient.interfaces import RecordProcessorFactory
+from streamclient.tunnel import TunnelWorker
 
 SHARDS = (1, 4)
 PAGE_SIZES = (1_000, 100)
@@ -66,7 +67,7 @@ class Meter:
             if self._count >= self._expected:
                 self._complete.set()
 
-    def wait(self, worker: Worker | None = None) -> None:
+    def wait(self, worker: Worker | TunnelWorker | None = None) -> None:
         """Wait until all are done; raises at once if the worker ends before."""
         deadline = time.monotonic() + LONGEST_ROUND_SECONDS
         while not self._complete.wait(LOOK_SECONDS):
@@ -82,10 +83,11 @@ class Meter:
         return self._count / (self._ended - self._started)
 
 
-def _state_of(worker: Worker | None) -> str:
+def _state_of(worker: Worker | TunnelWorker | None) -> str:
     if worker is None:
         return "no worker"
-    return f"worker: {worker.worker_status}, {worker.exception!r}, {worker.shard_statuses()}"
+    statuses = worker.channel_statuses() if isinstance(worker, TunnelWorker) else worker.shard_statuses()
+    return f"worker: {worker.worker_status}, {worker.exception!r}, {statuses}"
 
 
 class CheckpointingProcessor(IRecordProcessor):

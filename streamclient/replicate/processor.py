@@ -10,7 +10,7 @@ from streamclient.interfaces import IRecordProcessor, IRecordProcessorFactory
 from streamclient.model import InitializationInput, ProcessRecordsInput, ShutdownInput, ShutdownReason
 from streamclient.records import StreamRecord
 from streamclient.replicate.changes import change_of, is_wanted
-from streamclient.replicate.writer import DestinationWriter
+from streamclient.replicate.writer import DestinationWriter, RefusedRowError
 
 
 @define
@@ -31,6 +31,9 @@ class ReplicationProcessors(IRecordProcessorFactory):
     writer: DestinationWriter
     end_micros: int | None = None
     counts: ReadCounts = field(factory=ReadCounts)
+    refused: RefusedRowError | None = None
+    """The first row that the destination refused for good, where such rows end the replication. To its worker it is a
+    failure like any other, which would be repeated for ever: whoever runs the worker has to look here."""
     _lock: threading.Lock = field(factory=threading.Lock)
 
     def create_processor(self) -> IRecordProcessor:
@@ -41,7 +44,11 @@ class ReplicationProcessors(IRecordProcessorFactory):
         """Write the wanted ones among some records of one shard, in order; counts them once they are written."""
         wanted = [record for record in records if is_wanted(record, self.end_micros)]
         changes = [change for change in map(change_of, wanted) if change is not None]
-        self.writer.write(changes)
+        try:
+            self.writer.write(changes)
+        except RefusedRowError as error:
+            self.refused = self.refused or error
+            raise
         base = sum(record.sequence_info.timestamp_micros == 0 for record in wanted)
         with self._lock:
             self.counts.base_records += base

@@ -112,7 +112,7 @@ class Replication:
         self.say(source.prepare())
         source.start()
         try:
-            error, is_complete = self._watch(source, writer)
+            error, is_complete = self._watch(source, processors)
         finally:
             source.stop()
         counts = writer.counts
@@ -123,16 +123,17 @@ class Replication:
             return TunnelSource(reader, self.settings, processors)
         return StreamSource(reader, self.settings, processors)
 
-    def _watch(self, source: Source, writer: DestinationWriter) -> tuple[BaseException | None, bool]:
+    def _watch(self, source: Source, processors: ReplicationProcessors) -> tuple[BaseException | None, bool]:
         """Show progress until there is nothing left to wait for. A look that fails is repeated with the next one."""
         started = time.monotonic()
         first: Snapshot | None = None
         while True:
-            if source.exception is not None:
-                return source.exception, False
+            problem = source.exception or processors.refused
+            if problem is not None:
+                return problem, False
             state = self._look(source)
             if state is not None:
-                now = self._snapshot(state, writer, time.monotonic() - started)
+                now = self._snapshot(state, processors.writer, time.monotonic() - started)
                 if first is None or first.stage != now.stage or first.share is None:
                     first = now
                 self.show(describe(now, remaining_seconds(first, now)))

@@ -55,7 +55,9 @@ class TunnelWorkerConfig:
     max_retry_interval_millis: int = field(default=2_000, validator=_positive)
     """Longest pause before an idle channel is read again."""
     max_channel_parallel: int = field(default=UNLIMITED, validator=_limit)
-    """How many channels are read and processed at once, each with one page in memory; the others take turns."""
+    """How many channels are read and processed at once, in turns of one call of the processor, first come first served;
+    -1 for no limit. With a limit nothing is read ahead. A channel that pauses, because it is idle or because its
+    processor failed, has no turn; only a batch that the failure policy delivers again stays in memory meanwhile."""
     read_max_times_per_round: int = field(default=1, validator=_positive)
     """How many pages are joined into one call of the processor."""
     read_max_bytes_per_round: int = field(default=4 * 1024 * 1024, validator=_positive)

@@ -1,6 +1,7 @@
 """The owner of a tunnel worker's state: takes events to ``TunnelSession``, and has its commands carried out.
 
 The consumers are those of the lease workers: a channel is read, processed, retried, parked and watched as a shard is.
+How many of them read and process at once is for ``Turns`` to decide.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from streamclient.core.events import AnswerCheckpoint, CheckpointOutcome, Consum
 from streamclient.core.tunnel import events
 from streamclient.core.tunnel.events import Command, Event
 from streamclient.core.tunnel.session import TunnelSession
+from streamclient.core.tunnel.turns import Turns
 from streamclient.errors import ConfigurationError
 from streamclient.model import ShardInfo, ShardStatus, ShutdownReason
 from streamclient.tunnel.calls import ChannelSlot, Stored, TunnelCalls
+from streamclient.tunnel.consumer import ChannelConsumer, TurnDesk
 from streamclient.tunnel.pages import ChannelPages, position_of, token_of
 from streamclient.worker.checkpointer import CheckpointTicket
-from streamclient.worker.consumer import ShardConsumer
 from streamclient.worker.consumer_state import Surroundings
 from streamclient.worker.loop import LONGEST_WAIT_SECONDS, OwnerLoop
 from streamclient.worker.runtime import Deadline
@@ -47,6 +49,7 @@ class TunnelCoordinator:
         *,
         tunnel_id: str,
         session: TunnelSession,
+        turns: Turns,
         loop: OwnerLoop,
         make_calls: Callable[[Callable[[Event], None]], TunnelCalls],
         make_surroundings: Callable[[TunnelCoordinator], Surroundings],
@@ -62,7 +65,8 @@ class TunnelCoordinator:
         self._shutdown_seconds = shutdown_timeout_millis / 1_000
         self._events: deque[Event] = deque()
         self._is_handling = False
-        self._consumers: dict[str, ShardConsumer] = {}
+        self._turns = TurnDesk(turns, loop)
+        self._consumers: dict[str, ChannelConsumer] = {}
         self._slots: dict[str, ChannelSlot] = {}
         self._declined: set[str] = set()
         self._waiting: dict[CheckpointTicket, str] = {}
@@ -185,7 +189,7 @@ class TunnelCoordinator:
     def _start_reader(self, command: events.StartReader) -> None:
         info = ShardInfo(command.channel_id, self._tunnel_id, frozenset(), command.reader, command.sequence_number)
         around = evolve(self._around, stream_api=self._make_pages(command.client_id, command.channel_id))
-        consumer = ShardConsumer(StartConsumer(info, position_of(command.token).text), around)
+        consumer = ChannelConsumer(StartConsumer(info, position_of(command.token).text), around, self._turns)
         self._consumers[command.reader] = consumer
         self._slots[command.reader] = ChannelSlot(command.client_id, command.channel_id, command.sequence_number)
         _log.info("tunnel %s: reading channel %s", self._tunnel_id, command.channel_id)

@@ -52,7 +52,10 @@ class IChannelProcessorFactory(ABC):
 ChannelCallback = Callable[[Sequence[StreamRecord]], None]
 """The smallest processor: a function of the records of one batch."""
 
-TunnelProcessor = ChannelCallback | IChannelProcessor | IChannelProcessorFactory | IRecordProcessorFactory
+TunnelProcessor = (
+    ChannelCallback | IChannelProcessor | IChannelProcessorFactory | IRecordProcessorFactory | type[IRecordProcessor]
+)
+"""What ``TunnelWorker`` accepts."""
 
 
 class CallbackProcessor(IChannelProcessor):

@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from google.protobuf.message import DecodeError
 from tablestore import AsyncOTSClient, OTSClient
 from tablestore.auth import RequestContext
 from tablestore.error import OTSServiceError
@@ -84,8 +83,8 @@ def _refusal(status: int, headers: Mapping[str, str], body: bytes) -> Exception:
 def _error_message(body: bytes) -> tuple[str, str] | None:
     """Code and text; also in JSON, as gateways answer."""
     try:
-        message = schema.parse(schema.Error, body)
-    except (CodecError, DecodeError):
+        message = schema.parse(schema.TunnelError, body)
+    except CodecError:
         try:
             document = json.loads(body)
         except ValueError:

@@ -16,6 +16,7 @@ from streamclient.config import ClientConfig
 from streamclient.core.retry import doubling_millis, with_jitter
 from streamclient.core.tunnel.events import Event
 from streamclient.core.tunnel.session import SessionSettings, TunnelSession
+from streamclient.core.tunnel.turns import Turns
 from streamclient.errors import ConfigurationError, StreamClientException
 from streamclient.metrics.labelled import labelled
 from streamclient.model import ShardStatus, WorkerStatus
@@ -126,7 +127,7 @@ class TunnelWorker:
                 self._machinery = machinery
                 if self._stop.is_set():
                     machinery.coordinator.request_stop()
-            machinery.run()
+            machinery.run(self._is_left_behind)
         except Exception as error:
             self._exception = error
             _log.error("tunnel worker of %s ends: %s", self._tunnel_id, error)
@@ -134,8 +135,12 @@ class TunnelWorker:
             self._ended.set()
 
     def connect_and_working(self) -> None:
-        """Run in a thread, and return at once (Java: ``connectAndWorking``)."""
-        self._thread = threading.Thread(target=self.run, name=f"tunnel-{self._tunnel_id}", daemon=True)
+        """Run in a thread, and return at once (Java: ``connectAndWorking``).
+
+        If the program's main thread ends, by an exception or otherwise, the worker shuts down as by ``shutdown``, and
+        the interpreter waits for that (Java: its shutdown hook). A killed process cannot: its session runs out.
+        """
+        self._thread = threading.Thread(target=self.run, name=f"tunnel-{self._tunnel_id}", daemon=False)
         self._thread.start()
 
     def shutdown(self, wait: bool = True) -> bool:
@@ -205,6 +210,10 @@ class TunnelWorker:
                     f"the tunnel worker is {self.worker_status.value} and runs only once; make a new one"
                 )
             self._owner = threading.get_ident()
+
+    def _is_left_behind(self) -> bool:
+        """Whether the program ended around the thread of ``connect_and_working``, which keeps it from exiting."""
+        return threading.current_thread() is self._thread and not threading.main_thread().is_alive()
 
     def _is_own_thread(self, machinery: _Machinery | None) -> bool:
         is_owner = self._owner == threading.get_ident()
@@ -294,6 +303,7 @@ class _Machinery:
         self.coordinator = TunnelCoordinator(
             tunnel_id=tunnel_id,
             session=TunnelSession(settings, runtime.dice, new_identifier=runtime.new_identifier),
+            turns=Turns(None if config.max_channel_parallel == UNLIMITED else config.max_channel_parallel),
             loop=self.loop,
             make_calls=self._calls,
             make_surroundings=self._surroundings,
@@ -301,11 +311,15 @@ class _Machinery:
             shutdown_timeout_millis=self._client_config.shutdown_timeout_millis,
         )
 
-    def run(self) -> None:
-        """Run until stopped; raise what made it fail, or what the service said."""
+    def run(self, is_left_behind: Callable[[], bool]) -> None:
+        """Run until stopped, or left behind; raise what made it fail, or what the service said."""
         problem: Exception | None = None
+        is_stopping = False
         try:
             while not self.coordinator.is_finished:
+                if not is_stopping and is_left_behind():
+                    is_stopping = True
+                    self.coordinator.request_stop()
                 try:
                     self.coordinator.step()
                 except Exception as error:
@@ -382,6 +396,7 @@ def _client_config(config: TunnelWorkerConfig, stores_by_itself: bool) -> Client
     """The consumers' settings, with what the tunnel's configuration decides.
 
     Where the worker stores progress, empty pages are delivered too: an idle channel's progress is that of the log.
+    With a limit of channels at once, nothing is read ahead: the limit is one of memory, too.
     """
     given = config.client_config
     limited = config.max_channel_parallel != UNLIMITED

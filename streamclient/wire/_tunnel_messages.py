@@ -1,11 +1,12 @@
 """The protobuf messages of the Tunnel Service, as text; notation as in the messages of the table operations.
 
-The union of the schemas of the Java SDK 5.17 and the Go SDK's tunnel package. Field 3 of the error message, the tunnel
-id, is left out on purpose: the Java SDK reads every error as that of the table operations, where field 3 is a message,
-and would lose the error's code.
+The union of the schemas of the Java SDK 5.17 and the Go SDK's tunnel package. Errors are read as ``TunnelError`` and
+sent as ``Error``, that is, without a tunnel id: the Java SDK reads every error as that of the table operations, where
+field 3 is a message, and would lose the error's code.
 """
 
 MESSAGES = """
+TunnelError: code=1! string, message=2 string, tunnel_id=3 string
 StreamTunnelConfig: flag=1 int32, start_offset=2 uint64, end_offset=3 uint64
 Tunnel: table_name=1! string, tunnel_name=3! string, tunnel_type=4! int32, stream_tunnel_config=5 StreamTunnelConfig, \
 need_all_time_series_columns=6 bool

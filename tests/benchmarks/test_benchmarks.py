@@ -70,6 +70,20 @@ def test_metrics_rows_are_measured_with_and_without() -> None:
 
 
 @pytest.mark.slow
+def test_tunnel_rows_stand_beside_a_plain_loop_and_a_shutdown() -> None:
+    lines = lines_of("tunnel")
+    names = [line.name for line in lines]
+
+    assert [line.ratio for line in lines if "read loop" in line.name or "shut down" in line.name] == [1.0] * 5
+    assert sum(name.endswith("TunnelWorker") for name in names) == 4
+    assert sum("max_channel_parallel=1" in name for name in names) == 2
+    shut_down, killed, calculated = lines[-3:]
+    # Killed right after a heartbeat: the time-out must pass first, less one interval since the last one.
+    assert killed.figure > (4 - 1) * 1_000 > shut_down.figure
+    assert calculated.figure == (300 + 30) * 1_000
+
+
+@pytest.mark.slow
 @pytest.mark.spark
 def test_parquet_rows_are_measured_with_and_without_arrow() -> None:
     names = [line.name for line in lines_of("parquet")]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamclient.core.tunnel.channels import Channel, ChannelStatus, merged
-from streamclient.core.tunnel.connection import ChannelConnection, ConnectionState, Step, failed_connection
+from streamclient.core.tunnel.connection import ChannelConnection, ConnectionState, Step
 
 OPEN, CLOSING, CLOSE, TERMINATED = (
     ChannelStatus.OPEN,
@@ -109,14 +109,6 @@ def test_failure_is_reported_as_let_go_and_the_end_as_terminated() -> None:
 
     assert (shown(failed), shown(finished)) == ("CLOSE@1 CLOSED", "TERMINATED@1 CLOSED")
     assert failed.state is ConnectionState.CLOSED
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("OPEN@0", "CLOSE@1"), ("CLOSING@0", "CLOSE@1"), ("CLOSE@2", "CLOSE@2"), ("TERMINATED@2", "TERMINATED@2")],
-)
-def test_channel_without_checkpoint_is_let_go(text: str, expected: str) -> None:
-    assert failed_connection(channel(text)) == channel(expected)
 
 
 CHANNELS = st.builds(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from streamclient.server import LocalTablestore
+from streamclient.server import Fail, FaultRule, LocalTablestore
 from tests.replicate.drill import command, configuration, drill, make_source
 
 
@@ -49,6 +49,42 @@ def test_bad_configuration_is_named_before_any_effect(tmp_path: Path) -> None:
 
     assert ended.returncode == 2
     assert "ots-reader.tableName: expected a text, got 5" in ended.stderr
+
+
+@pytest.mark.slow
+def test_programs_may_check_the_configuration_and_read_the_end_as_json(tmp_path: Path) -> None:
+    with LocalTablestore() as source, LocalTablestore() as destination:
+        make_source(source.client(), 300)
+        config = tmp_path / "copy.json"
+        config.write_text(json.dumps(configuration(source, destination, endTime="2020-01-01 00:00:00")))
+        checked = subprocess.run(command(str(config), "--check"), capture_output=True, text=True, check=False)
+        tables = destination.client().list_table()
+        ended = subprocess.run(
+            command(str(config), "--json", "--poll-seconds", "0.2"), capture_output=True, text=True, check=False
+        )
+
+    assert (checked.returncode, checked.stdout, list(tables)) == (0, "the configuration is valid\n", [])
+    assert ended.returncode == 0
+    told = [line for line in ended.stdout.splitlines() if line.startswith("{")]
+    assert told == ['{"complete": true, "rows": 300, "refused_rows": 0, "error": null}']
+    page = Path(__file__).resolve().parents[2] / "docs" / "replicate.md"
+    assert told[0] in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reader", [{}, {"source": "stream", "statusTableName": "progress"}], ids=["tunnel", "stream"])
+def test_row_that_is_refused_for_good_ends_the_replication_and_is_named(reader: dict[str, str], tmp_path: Path) -> None:
+    with LocalTablestore() as source, LocalTablestore() as destination:
+        make_source(source.client(), 20)
+        destination.add_fault(FaultRule("BatchWriteRow", Fail("OTSParameterInvalid")))
+        config = tmp_path / "copy.json"
+        config.write_text(json.dumps(configuration(source, destination, **reader)))
+        ended = subprocess.run(
+            command(str(config), "--poll-seconds", "0.2"), capture_output=True, text=True, check=False, timeout=60
+        )
+
+    assert ended.returncode == 1
+    assert "replication ended: table 'orders_copy' refuses put of row {'id': 0}" in ended.stderr
 
 
 @pytest.mark.slow

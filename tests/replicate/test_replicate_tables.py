@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tablestore import CapacityUnit, OTSClient, ReservedThroughput, TableMeta, TableOptions
+from tablestore import PK_AUTO_INCR, CapacityUnit, OTSClient, ReservedThroughput, TableMeta, TableOptions
 
 from streamclient.errors import ConfigurationError, StreamClientError
 from streamclient.records import ColumnOperation, RecordColumn
@@ -96,6 +96,30 @@ def test_two_changes_of_one_key_are_written_in_order(local: LocalTablestore) -> 
     assert columns(client, 1) == {"c0": (19, OLD)}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("numbers", "rows"),
+    [
+        ([7] * 500, 1),
+        (list(range(1_000)), 1_000),
+        ([number // 2 for number in range(1_000)], 500),
+        ([*range(200), 0, 199], 200),
+    ],
+    ids=["one key", "different keys", "pairs", "a full batch and two repeated keys"],
+)
+def test_every_change_is_written_whatever_is_repeated(local: LocalTablestore, numbers: list[int], rows: int) -> None:
+    """Values differ, so that a change that is only counted and not written would be seen."""
+    client = local.client()
+    make(client, "to")
+    made = writer(local)
+    made.write([put(number, place) for place, number in enumerate(numbers)])
+    latest = {number: place for place, number in enumerate(numbers)}
+
+    assert made.counts.rows == len(numbers)
+    assert len(latest) == rows
+    assert all(columns(client, number) == {"c0": (place, OLD)} for number, place in latest.items())
+
+
 def test_rows_that_failed_for_a_passing_reason_are_written_again_alone(local: LocalTablestore) -> None:
     client = local.client()
     make(client, "to")
@@ -163,6 +187,40 @@ def test_destination_that_would_lose_rows_is_refused_with_every_reason(local: Lo
 
     lines = [line.strip() for line in str(caught.value).splitlines()[1:]]
     assert [line.split(" ")[1] for line in lines] == ["takes", "keeps", "keeps"]
+
+
+def test_destination_with_another_key_is_refused(local: LocalTablestore) -> None:
+    client = local.client()
+    make(client, "from")
+    TablestoreStreamApi(client).create_table(
+        TableMeta("to", [("id", "STRING")]),
+        TableOptions(max_time_deviation=WIDEST_DEVIATION_SECONDS),
+        ReservedThroughput(CapacityUnit(0, 0)),
+    )
+
+    with pytest.raises(ConfigurationError, match=r"its key is \(id STRING\), expected \(id INTEGER\)"):
+        prepare_destination(client, "from", client, "to")
+
+
+def test_generated_key_column_is_copied_as_a_value_into_a_table_that_generates_none(local: LocalTablestore) -> None:
+    client = local.client()
+    key = [("owner", "STRING"), ("id", "INTEGER", PK_AUTO_INCR)]
+    for name in ("from", "generates"):
+        TablestoreStreamApi(client).create_table(
+            TableMeta(name, key),
+            TableOptions(max_time_deviation=WIDEST_DEVIATION_SECONDS),
+            ReservedThroughput(CapacityUnit(0, 0)),
+        )
+
+    assert prepare_destination(client, "from", client, "to") is True
+    assert TablestoreStreamApi(client).describe_table("to").auto_increment_key is None
+    change = RowChange(ChangeKind.PUT, (("owner", "a"), ("id", 17)))
+    writer(local).write([change])
+    assert client.get_row("to", [("owner", "a"), ("id", 17)])[1] is not None
+    with pytest.raises(ConfigurationError, match="its key column 'id' is generated and takes no values"):
+        prepare_destination(client, "from", client, "generates")
+    with pytest.raises(RefusedRowError):
+        writer(local, "generates").write([change])
 
 
 # --- comparing -----------------------------------------------------------------------------------------------------

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
+from server_http_tools import connect, receive
 from tablestore import (
     BatchWriteRowRequest,
     CapacityUnit,
     Condition,
+    OTSServiceError,
     PutRowItem,
     ReservedThroughput,
     Row,
@@ -19,7 +25,8 @@ from tablestore import (
     TableOptions,
 )
 
-from streamclient.records import RecordType, SequenceInfo, StreamRecord
+from streamclient.errors import ConfigurationError
+from streamclient.records import ColumnOperation, RecordType, SequenceInfo, StreamRecord
 from streamclient.server import LocalTablestore
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
 from streamclient.tunnel.client import TunnelClient
@@ -39,7 +46,10 @@ from streamclient.tunnel.model import (
     TunnelStage,
     TunnelType,
 )
-from streamclient.wire.tunnel import FINISHED
+from streamclient.tunnel.transport import TunnelTransport
+from streamclient.wire import schema, signature
+from streamclient.wire._tags import TAG_ROW_KEY
+from streamclient.wire.tunnel import FINISHED, decode_token
 
 TABLE = "orders"
 IGNORE = Condition(RowExistenceExpectation.IGNORE)
@@ -193,6 +203,52 @@ def test_deleted_tunnel_ends_its_sessions(scene: Scene) -> None:
         scene.beat(tunnel_id, client_id)
 
 
+@pytest.mark.parametrize("start", [True, False])
+def test_range_is_described_as_it_was_given(scene: Scene, start: bool) -> None:
+    now = time.time_ns() // 1_000_000 * 1_000
+    given = StreamTunnelConfig(start_micros=now - 60_000_000 if start else None, end_micros=now + 60_000_000)
+    scene.tunnel(TunnelType.STREAM, config=given)
+
+    described = scene.tunnels.describe_tunnel(TABLE, "t").info.config
+
+    assert described == given
+    assert described is not None
+    assert described.start is StartOffset.LATEST
+
+
+@pytest.mark.parametrize(
+    ("start_seconds", "end_seconds"),
+    [(-10, -20), (60, 0), (-48 * 3_600, 0)],
+    ids=["end before start", "start in the future", "start before the log"],
+)
+def test_range_that_cannot_be_read_is_refused(scene: Scene, start_seconds: int, end_seconds: int) -> None:
+    """Sent past our client, which refuses the first by itself."""
+    now = time.time_ns()
+    tunnel = schema.Tunnel(table_name=TABLE, tunnel_name="t", tunnel_type=int(schema.TunnelType.STREAM))
+    tunnel.stream_tunnel_config.start_offset = now + start_seconds * 10**9
+    tunnel.stream_tunnel_config.end_offset = now + end_seconds * 10**9 if end_seconds else 0
+
+    with pytest.raises(TunnelParameterInvalidError):
+        TunnelTransport(scene.ots).send("create", schema.CreateTunnelRequest(tunnel=tunnel), write=True)
+    assert scene.tunnels.list_tunnel(TABLE) == ()
+
+
+def test_range_that_ends_before_it_starts_is_refused_before_it_is_sent() -> None:
+    with pytest.raises(ConfigurationError, match="lies before"):
+        StreamTunnelConfig(start_micros=2_000, end_micros=1_000)
+
+
+def test_tunnel_outlives_no_table(scene: Scene) -> None:
+    scene.tunnel(TunnelType.STREAM)
+    scene.ots.delete_table(TABLE)
+
+    with pytest.raises(TunnelParameterInvalidError):
+        scene.tunnels.delete_tunnel(TABLE, "t")
+    with pytest.raises(OTSServiceError, match="not exist") as caught:
+        scene.ots.delete_table(TABLE)
+    assert caught.value.code == "OTSObjectNotExist"
+
+
 # --- data ----------------------------------------------------------------------------------------------------------
 
 
@@ -334,6 +390,99 @@ def test_consumed_log_may_be_trimmed(scene: Scene) -> None:
     assert ids(scene.consume(tunnel_id, channel_id)) == [3]
 
 
+def test_nothing_is_read_behind_a_page_that_says_so(scene: Scene) -> None:
+    tunnel_id = scene.tunnel(TunnelType.STREAM)
+    channel_id = only(scene.channels())
+    scene.put_many(2_400)
+    token, sizes, hints = scene.tunnels.get_checkpoint(tunnel_id, "x", channel_id).token, [], []
+    for _ in range(4):
+        page = scene.tunnels.read_records(tunnel_id, "x", channel_id, token)
+        token = page.next_token
+        sizes.append(len(page.records))
+        hints.append(page.may_more_record)
+
+    assert sizes == [1_000, 1_000, 400, 0]
+    assert hints == [True, True, False, False]
+
+
+def test_reading_behind_the_end_gives_nothing_and_ends_again(scene: Scene) -> None:
+    scene.put(1)
+    tunnel_id = scene.tunnel(TunnelType.BASE_DATA)
+
+    page = scene.tunnels.read_records(tunnel_id, "x", only(scene.channels()), FINISHED)
+
+    assert (page.records, page.next_token) == ((), FINISHED)
+
+
+def test_origin_columns_come_with_changes_of_rows_that_were_there(scene: Scene) -> None:
+    specification = StreamSpecification(enable_stream=True, expiration_time_hours=24, columns_to_get=("value",))
+    TablestoreStreamApi(scene.ots).create_table(
+        TableMeta("origins", [("id", "INTEGER")]),
+        TableOptions(),
+        ReservedThroughput(CapacityUnit(0, 0)),
+        stream=specification,
+    )
+    tunnel_id = scene.tunnels.create_tunnel("origins", "t", TunnelType.STREAM)
+    scene.ots.put_row("origins", Row([("id", 1)], [("value", "old")]), IGNORE)
+    scene.ots.update_row("origins", Row([("id", 1)], {"PUT": [("value", "new")]}), IGNORE)
+    channel_id = scene.tunnels.describe_tunnel("origins", "t").channels[0].channel_id
+
+    origin = raw_page(scene, tunnel_id, channel_id).records[1].origin_record
+    put, update = scene.consume(tunnel_id, channel_id)
+
+    assert (put.record_type, update.record_type) == (RecordType.PUT, RecordType.UPDATE)
+    assert [column.value for column in put.columns + update.columns] == ["old", "new"]
+    assert not put.original_columns
+    assert [column.value for column in update.original_columns or ()] == ["old"]
+    assert origin[4] == TAG_ROW_KEY, "the Go client wants the tag of the key first"
+
+
+def raw_page(scene: Scene, tunnel_id: str, channel_id: str) -> Any:
+    """The page at a channel's first position as it travels."""
+    text = scene.tunnels.get_checkpoint(tunnel_id, "x", channel_id).token
+    request = schema.ReadRecordsRequest(tunnel_id=tunnel_id, client_id="x", channel_id=channel_id, token=text)
+    return schema.parse(
+        schema.ReadRecordsResponse, TunnelTransport(scene.ots).send("readrecords", request, write=False)
+    )
+
+
+def test_records_are_read_in_order_with_the_client_id_that_describe_shows(scene: Scene) -> None:
+    """And with nobody's: reading needs no session."""
+    tunnel_id = scene.tunnel(TunnelType.STREAM)
+    (channel,) = scene.tunnels.describe_tunnel(TABLE, "t").channels
+    assert channel.client_id == ""
+    scene.put_many(1_000)
+
+    records, _ = scene.read_all(tunnel_id, channel.channel_id, channel.client_id)
+
+    assert ids(records) == list(range(1_000))
+    assert [record.columns[0].value for record in records] == list(range(1_000))
+    order = [record.sequence_info for record in records]
+    assert order == sorted(order)
+
+
+def test_every_change_is_delivered_as_what_it_was(scene: Scene) -> None:
+    tunnel_id = scene.tunnel(TunnelType.STREAM)
+    scene.put(1)
+    scene.ots.update_row(TABLE, Row([("id", 1)], {"PUT": [("more", 1)], "DELETE_ALL": ["value"]}), IGNORE)
+    scene.ots.update_row(TABLE, Row([("id", 1)], {"INCREMENT": [("more", 41)]}), IGNORE)
+    with pytest.raises(OTSServiceError, match="Condition check failed"):
+        scene.ots.put_row(TABLE, Row([("id", 1)], []), Condition(RowExistenceExpectation.EXPECT_NOT_EXIST))
+    scene.ots.delete_row(TABLE, [("id", 1)], IGNORE)
+
+    records = scene.consume(tunnel_id, only(scene.channels()))
+
+    assert [record.record_type for record in records] == [
+        RecordType.PUT,
+        RecordType.UPDATE,
+        RecordType.UPDATE,
+        RecordType.DELETE,
+    ]
+    (increment,) = records[2].columns
+    assert (increment.operation, increment.value) == (ColumnOperation.PUT, 42)
+    assert records[3].columns == ()
+
+
 # --- checkpoints ---------------------------------------------------------------------------------------------------
 
 
@@ -349,6 +498,21 @@ def test_checkpoint_is_kept_with_its_number_and_an_older_number_is_refused(scene
         scene.tunnels.checkpoint(tunnel_id, "x", channel_id, token, 4)
 
 
+def test_consumer_without_session_may_store_the_number_zero_again_and_again(scene: Scene) -> None:
+    """As a Spark connector does that knows no leases: two batches, then the end."""
+    scene.put(1, 2, 3)
+    tunnel_id = scene.tunnel(TunnelType.BASE_AND_STREAM)
+    base, stream = scene.channels()
+    page = scene.tunnels.read_records(
+        tunnel_id, "spark-client", base, scene.tunnels.get_checkpoint(tunnel_id, "spark-client", base).token
+    )
+    for _ in range(2):
+        scene.tunnels.checkpoint(tunnel_id, "spark-client", base, page.next_token, 0)
+
+    assert scene.channels() == {base: TERMINATED, stream: OPEN}
+    assert scene.tunnels.get_checkpoint(tunnel_id, "spark-client", base).token == FINISHED
+
+
 def test_late_checkpoint_of_a_session_that_lost_its_channel_is_refused(scene: Scene) -> None:
     tunnel_id = scene.tunnel(TunnelType.STREAM)
     first = scene.connect(tunnel_id)
@@ -360,6 +524,66 @@ def test_late_checkpoint_of_a_session_that_lost_its_channel_is_refused(scene: Sc
 
     with pytest.raises(SequenceNumberNotMatchError):
         scene.tunnels.checkpoint(tunnel_id, first, channel.channel_id, token, 2)
+
+
+def test_tokens_say_what_kind_of_channel_they_are_of(scene: Scene) -> None:
+    scene.put_many(6_000)
+    tunnel_id = scene.tunnel(TunnelType.BASE_AND_STREAM)
+    base, stream = scene.channels()
+    first = scene.tunnels.get_checkpoint(tunnel_id, "x", base).token
+    second = scene.tunnels.read_records(tunnel_id, "x", base, first).next_token
+
+    assert [decode_token(token).is_stream for token in (first, second)] == [False, False]
+    assert decode_token(second).total_count > 0
+    assert decode_token(scene.tunnels.get_checkpoint(tunnel_id, "x", stream).token).is_stream
+    assert base.startswith("BaseData_")
+    assert stream.count("_") == 1
+
+
+# --- the envelope --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ["2015-12-31", "2018-04-01"])
+@pytest.mark.parametrize("fraction", ["123", "11212", "1112", "112112"])
+def test_requests_of_both_official_clients_are_taken_and_answered_as_they_need(
+    scene: Scene, version: str, fraction: str
+) -> None:
+    """The Go client names a version of its own, and writes month, day and hour where the fraction should be."""
+    tunnel_id = scene.tunnel(TunnelType.STREAM)
+    requests = {
+        "connect": schema.ConnectRequest(tunnel_id=tunnel_id),
+        "heartbeat": schema.HeartbeatRequest(tunnel_id=tunnel_id, client_id="nobody"),
+        "shutdown": schema.ShutdownRequest(tunnel_id=tunnel_id, client_id="nobody"),
+        "list": schema.ListTunnelRequest(table_name=""),
+        "getrpobyoffset": schema.GetRpoRequest(tunnel_id=tunnel_id),
+    }
+    connection = connect(scene.local)
+    answers = {}
+    for verb, request in requests.items():
+        body = request.SerializeToString()
+        headers = {
+            "X-Ots-Date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.") + fraction + "Z",
+            "X-Ots-Apiversion": version,
+            "X-Ots-Accesskeyid": scene.local.access_key_id,
+            "X-Ots-Instancename": scene.local.instance,
+            "X-Ots-Contentmd5": signature.content_md5(body),
+            "X-Ots-Trace-Id": "5b1c",
+        }
+        signed = {name.lower(): value for name, value in headers.items()}
+        headers["X-Ots-Signature"] = signature.sign_request_v2(scene.local.access_key_secret, f"/tunnel/{verb}", signed)
+        connection.request("POST", f"/tunnel/{verb}", body, headers)
+        answers[verb] = receive(connection)
+    connection.close()
+
+    assert {verb: status for verb, (status, _, _) in answers.items()} == {
+        **dict.fromkeys(requests, 200),
+        "heartbeat": 410,
+    }
+    assert {verb for verb, (_, _, body) in answers.items() if not body} == {"shutdown"}
+    for _, headers, body in answers.values():
+        assert headers["content-length"] == str(len(body))
+        assert headers["x-ots-requestid"]
+        assert "x-ots-response-compress-type" not in headers
 
 
 # --- sessions ------------------------------------------------------------------------------------------------------
@@ -439,6 +663,41 @@ def test_silent_client_loses_its_session_and_its_channels(scene: Scene) -> None:
     assert channel.status is OPEN
     with pytest.raises(TunnelSessionGoneError):
         scene.beat(tunnel_id, silent)
+
+
+def test_session_that_is_not_known_ends_without_complaint(scene: Scene) -> None:
+    tunnel_id = scene.tunnel(TunnelType.STREAM)
+
+    scene.tunnels.shutdown(tunnel_id, "nobody")
+
+
+def test_report_on_a_channel_of_another_client_is_ignored(scene: Scene) -> None:
+    tunnel_id = scene.tunnel(TunnelType.STREAM)
+    holder, stranger = scene.connect(tunnel_id, "a"), scene.connect(tunnel_id, "b")
+    (channel,) = scene.beat(tunnel_id, holder)
+
+    assert scene.beat(tunnel_id, stranger, Channel(channel.channel_id, 9, TERMINATED)) == []
+    assert scene.beat(tunnel_id, holder, channel) == [channel]
+
+
+def test_consume_points_are_told_as_the_go_client_reads_them(scene: Scene) -> None:
+    tunnel_id = scene.tunnel(TunnelType.STREAM)
+    channel_id = only(scene.channels())
+    scene.put(1)
+    scene.consume(tunnel_id, channel_id)
+
+    answer = schema.parse(
+        schema.GetRpoResponse,
+        TunnelTransport(scene.ots).send("getrpo", schema.GetRpoRequest(tunnel_id=tunnel_id), write=False),
+    )
+
+    assert answer.tunnel_id == tunnel_id
+    (client,) = json.loads(answer.rpo_infos)[channel_id].values()
+    (whole,) = json.loads(answer.tunnel_rpo_infos).values()
+    assert client.keys() == {"ChannelTyp", "Status", "TotalCount", "AccessTime", "RpoTime"}
+    assert whole.keys() == {"Status", "TotalCount", "AccessTime", "RpoTime"}
+    assert (client["TotalCount"], whole["TotalCount"]) == (1, 1)
+    assert client["RpoTime"] == scene.tunnels.describe_tunnel(TABLE, "t").consume_point_micros * 1_000
 
 
 def test_suspended_channel_is_given_to_nobody_until_it_is_resumed(scene: Scene) -> None:

@@ -94,9 +94,3 @@ class ChannelConnection:
         was_active = self.state in (ConnectionState.RUNNING, ConnectionState.CLOSING)
         self.state = ConnectionState.CLOSED
         return Step.DROP if was_active else None
-
-
-def failed_connection(channel: Channel) -> Channel:
-    """What to report of a channel whose checkpoint could not be looked up: it is let go, to be offered again."""
-    is_offered = channel.status in (ChannelStatus.OPEN, ChannelStatus.CLOSING)
-    return channel.changed(ChannelStatus.CLOSE) if is_offered else channel

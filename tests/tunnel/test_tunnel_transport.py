@@ -1,0 +1,297 @@
+"""Calls over real HTTP to a server that answers as told: what is repeated, what is raised, what is sent and needed."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from attrs import define, field
+from tablestore import OTSClient
+
+from streamclient.errors import CodecError, ConfigurationError, DependencyException, ErrorKind
+from streamclient.stream.retry import ReadRetry
+from streamclient.tunnel import TunnelClient, TunnelPermissionDeniedError, TunnelServerUnavailableError
+from streamclient.tunnel.client import DATA_RETRY, MANAGEMENT_RETRY
+from streamclient.tunnel.errors import FINAL_ERRORS, TunnelError, typed
+from streamclient.wire import schema
+from streamclient.wire.service_errors import from_answer
+
+Reply = tuple[int, dict[str, str], bytes] | None
+"""Status, headers and body; ``None`` for a connection that is cut."""
+
+QUICK = ReadRetry(retries=5, shortest_pause_millis=1, longest_pause_millis=2, total_millis=30_000)
+NEEDED = {"x-ots-requestid": "request-1"}
+"""All that the tunnel endpoints are known to send: no date, no digest, no signature."""
+
+
+@define
+class Server:
+    """What is answered next, and what was asked; the last reply is repeated."""
+
+    replies: list[Reply]
+    paths: list[str] = field(factory=list)
+    headers: list[dict[str, str]] = field(factory=list)
+    port: int = 0
+
+    def next(self) -> Reply:
+        return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+
+    def client(self, **options: Any) -> OTSClient:
+        return OTSClient(f"http://127.0.0.1:{self.port}", "id", "secret", "inst", logger_name="tests.tunnel", **options)
+
+    def tunnels(self, **options: Any) -> TunnelClient:
+        return TunnelClient(self.client(**options), retry=QUICK, data_retry=QUICK)
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Server]]:
+    running: list[tuple[ThreadingHTTPServer, threading.Thread]] = []
+
+    def start(*replies: Reply) -> Server:
+        script = Server(list(replies))
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            wbufsize = -1
+
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                script.paths.append(self.path)
+                script.headers.append({name.lower(): value for name, value in self.headers.items()})
+                reply = script.next()
+                if reply is None:
+                    self.close_connection = True
+                    return
+                status, headers, body = reply
+                self.send_response(status)
+                for name, value in {**headers, "Content-Length": str(len(body))}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *args: Any) -> None:
+                """Stay silent."""
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        running.append((server, thread))
+        script.port = server.server_address[1]
+        return script
+
+    yield start
+    for server, thread in running:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def page(next_token: str = "finished") -> Reply:
+    return 200, NEEDED, schema.ReadRecordsResponse(next_token=next_token).SerializeToString()
+
+
+def refusal(status: int, code: str, more: bytes = b"") -> Reply:
+    return status, NEEDED, schema.Error(code=code, message="no").SerializeToString() + more
+
+
+UNAVAILABLE = refusal(503, "OTSTunnelServerUnavailable")
+BAD_GATEWAY: Reply = (502, {}, b"<html>bad gateway</html>")
+READS: list[Callable[[TunnelClient], object]] = [
+    lambda tunnels: tunnels.read_records("t", "c", "ch", "token"),
+    lambda tunnels: tunnels.list_tunnel(),
+]
+
+
+# --- what is repeated ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("reply", [UNAVAILABLE, BAD_GATEWAY])
+def test_service_that_stays_unavailable_is_asked_again_and_at_last_named(
+    serve: Callable[..., Server], read: Callable[[TunnelClient], object], reply: Reply
+) -> None:
+    server = serve(reply)
+
+    with pytest.raises(TunnelServerUnavailableError) as caught:
+        read(server.tunnels())
+
+    assert caught.value.code == "OTSTunnelServerUnavailable"
+    assert len(server.paths) == 1 + QUICK.retries
+    assert caught.value.request_id == ("request-1" if reply is UNAVAILABLE else None)
+
+
+@pytest.mark.parametrize("failures", [(UNAVAILABLE,) * 3, (None,) * 4, (BAD_GATEWAY, None, UNAVAILABLE)])
+def test_read_succeeds_once_the_service_is_back(serve: Callable[..., Server], failures: tuple[Reply, ...]) -> None:
+    server = serve(*failures, page())
+
+    assert server.tunnels().read_records("t", "c", "ch", "token").is_finished
+    assert set(server.paths) == {"/tunnel/readrecords"}
+
+
+def test_patience_is_that_of_the_go_client() -> None:
+    assert (MANAGEMENT_RETRY.total_millis, MANAGEMENT_RETRY.shortest_pause_millis) == (35_000, 100)
+    assert (DATA_RETRY.total_millis, DATA_RETRY.shortest_pause_millis, DATA_RETRY.longest_pause_millis) == (
+        75_000,
+        16,
+        3_000,
+    )
+
+
+def test_change_whose_answer_is_lost_is_not_sent_again(serve: Callable[..., Server]) -> None:
+    server = serve(None)
+
+    with pytest.raises(DependencyException) as caught:
+        server.tunnels().shutdown("t", "c")
+
+    assert caught.value.kind is ErrorKind.AMBIGUOUS
+    assert server.paths == ["/tunnel/shutdown"]
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "is_passing"),
+    [
+        (503, "OTSTunnelServerUnavailable", True),
+        (400, "OTSParameterInvalid", False),
+        (400, "OTSTunnelExpired", False),
+        (403, "OTSPermissionDenied", False),
+        (409, "OTSTunnelExist", False),
+        (400, "OTSSequenceNumberNotMatch", False),
+        (410, "OTSResourceGone", False),
+        (403, "OTSAuthFailed", False),
+    ],
+)
+def test_only_the_passing_code_is_repeated(
+    serve: Callable[..., Server], status: int, code: str, is_passing: bool
+) -> None:
+    server = serve(refusal(status, code), page())
+    tunnels = server.tunnels()
+
+    if is_passing:
+        assert tunnels.read_records("t", "c", "ch", "token").is_finished
+    else:
+        with pytest.raises(DependencyException) as caught:
+            tunnels.read_records("t", "c", "ch", "token")
+        assert (caught.value.code, caught.value.http_status, caught.value.request_id) == (code, status, "request-1")
+        assert len(server.paths) == 1
+
+
+def test_codes_that_end_a_worker_are_those_of_the_go_client() -> None:
+    codes = ["OTSParameterInvalid", "OTSTunnelExpired", "OTSPermissionDenied", "OTSResourceGone", "OTSAuthFailed"]
+    final = [code for code in codes if isinstance(typed(from_answer(code, "no", write=True)), FINAL_ERRORS)]
+
+    assert final == codes[:3]
+    assert not isinstance(typed(from_answer("OTSAuthFailed", "no", write=True)), TunnelError)
+
+
+# --- what an answer needs ------------------------------------------------------------------------------------------
+
+
+def test_answers_need_none_of_the_signed_headers_of_table_operations(serve: Callable[..., Server]) -> None:
+    server = serve((200, {}, schema.ConnectResponse(client_id="client-1").SerializeToString()))
+
+    assert server.tunnels().connect("t", timeout_seconds=30, client_tag="tag") == "client-1"
+
+
+def test_digest_that_comes_is_checked(serve: Callable[..., Server]) -> None:
+    body = schema.ConnectResponse(client_id="client-1").SerializeToString()
+    wrong = base64.b64encode(hashlib.md5(b"else").digest()).decode()
+    server = serve((200, {"x-ots-contentmd5": wrong}, body))
+
+    with pytest.raises(DependencyException, match="MD5 differs"):
+        server.tunnels().connect("t", timeout_seconds=30, client_tag="tag")
+
+
+@pytest.mark.parametrize("verb", ["connect", "getcheckpoint", "readrecords", "describe"])
+def test_empty_answer_where_a_message_is_needed_is_an_error_and_no_crash(
+    serve: Callable[..., Server], verb: str
+) -> None:
+    tunnels = serve((200, NEEDED, b"")).tunnels()
+    calls: dict[str, Callable[[], object]] = {
+        "connect": lambda: tunnels.connect("t", timeout_seconds=30, client_tag="tag"),
+        "getcheckpoint": lambda: tunnels.get_checkpoint("t", "c", "ch"),
+        "readrecords": lambda: tunnels.read_records("t", "c", "ch", "token"),
+        "describe": lambda: tunnels.describe_tunnel("table", "name"),
+    }
+
+    with pytest.raises(CodecError):
+        calls[verb]()
+
+
+def test_empty_answers_are_right_where_nothing_is_said(serve: Callable[..., Server]) -> None:
+    tunnels = serve((200, NEEDED, b"")).tunnels()
+
+    assert tunnels.heartbeat("t", "c", []) == ()
+    tunnels.checkpoint("t", "c", "ch", "token", 1)
+    tunnels.shutdown("t", "c")
+    tunnels.delete_tunnel("table", "name")
+    tunnels.schedule("t", [])
+
+
+def test_error_that_names_a_tunnel_keeps_its_code(serve: Callable[..., Server]) -> None:
+    """Field 3 is the tunnel's id in this service, and a message of its own in the table operations."""
+    server = serve(refusal(400, "OTSTunnelExpired", b"\x1a\x04id-1"))
+
+    with pytest.raises(TunnelError) as caught:
+        server.tunnels().get_checkpoint("t", "c", "ch")
+
+    assert caught.value.code == "OTSTunnelExpired"
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"not found", b"\x0a", b"\x0a\x7fshort", b"\x08\x01", b"\x12\x02no", b"\x80" * 9, b"\xff"]
+)
+def test_refusal_without_a_readable_error_is_named_by_its_status(serve: Callable[..., Server], body: bytes) -> None:
+    server = serve((404, {}, body))
+
+    with pytest.raises(DependencyException, match="HTTP status 404 without a readable error") as caught:
+        server.tunnels().get_checkpoint("t", "c", "ch")
+
+    assert caught.value.http_status == 404
+
+
+def test_refusal_of_a_gateway_in_json_keeps_its_code(serve: Callable[..., Server]) -> None:
+    server = serve((403, {}, b'{"code": "OTSPermissionDenied", "message": "no"}'))
+
+    with pytest.raises(TunnelPermissionDeniedError):
+        server.tunnels().get_checkpoint("t", "c", "ch")
+
+
+# --- what is sent --------------------------------------------------------------------------------------------------
+
+
+def test_request_carries_what_the_service_needs(serve: Callable[..., Server]) -> None:
+    server = serve(page())
+    server.tunnels().read_records("t", "c", "ch", "token")
+
+    (headers,) = server.headers
+    assert headers["x-ots-accesskeyid"] == "id"
+    assert headers["x-ots-instancename"] == "inst"
+    assert headers["x-ots-apiversion"] == "2015-12-31"
+    assert {"x-ots-date", "x-ots-contentmd5", "x-ots-signature"} <= headers.keys()
+    assert "x-ots-ststoken" not in headers
+
+
+def test_security_token_is_sent(serve: Callable[..., Server]) -> None:
+    server = serve(page())
+    server.tunnels(sts_token="temporary").read_records("t", "c", "ch", "token")
+
+    assert server.headers[0]["x-ots-ststoken"] == "temporary"
+
+
+def test_requests_are_signed_with_v4_where_the_client_has_a_region(serve: Callable[..., Server]) -> None:
+    server = serve(page())
+    server.tunnels(region="cn-hangzhou").read_records("t", "c", "ch", "token")
+
+    assert {"x-ots-signaturev4", "x-ots-signdate", "x-ots-signregion"} <= server.headers[0].keys()
+
+
+@pytest.mark.parametrize("client", [None, "endpoint", object()])
+def test_what_is_no_client_is_refused(client: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"tablestore\.OTSClient"):
+        TunnelClient(client)

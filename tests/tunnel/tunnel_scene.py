@@ -1,0 +1,111 @@
+"""A table with a writer that knows what it wrote, tunnels on it, and workers with short intervals."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tablestore import (
+    BatchWriteRowRequest,
+    CapacityUnit,
+    Condition,
+    PutRowItem,
+    ReservedThroughput,
+    Row,
+    RowExistenceExpectation,
+    TableInBatchWriteRowItem,
+    TableMeta,
+    TableOptions,
+)
+
+from streamclient import ClientConfig
+from streamclient.records import StreamRecord
+from streamclient.server import LocalTablestore
+from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from streamclient.tunnel import TunnelClient, TunnelStage, TunnelType, TunnelWorker, TunnelWorkerConfig
+
+TABLE = "orders"
+IGNORE = Condition(RowExistenceExpectation.IGNORE)
+BOUND_SECONDS = 30.0
+
+
+class Log:
+    """What callbacks were given, thread-safe."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.records: list[StreamRecord] = []
+
+    def __call__(self, records: Sequence[StreamRecord]) -> None:
+        with self.lock:
+            self.records += records
+
+    def values(self) -> dict[int, list[int]]:
+        """Values by key, each once, in the order of first delivery."""
+        found: dict[int, list[int]] = {}
+        with self.lock:
+            for record in self.records:
+                value = next((column.value for column in record.columns if column.name == "value"), None)
+                known = found.setdefault(int(record.key["id"]), [])
+                if value not in known:
+                    known.append(value)  # type: ignore[arg-type]  # the tests write integers
+        return found
+
+
+class Scene:
+    """A table, tunnels on it, and a writer that knows what it wrote."""
+
+    def __init__(self, local: LocalTablestore) -> None:
+        self.local = local
+        self.ots = local.client()
+        self.tunnels = TunnelClient(self.ots)
+        self.written: dict[int, list[int]] = {}
+        self.next_value = 1
+        TablestoreStreamApi(self.ots).create_table(
+            TableMeta(TABLE, [("id", "INTEGER")]),
+            TableOptions(),
+            ReservedThroughput(CapacityUnit(0, 0)),
+            stream=StreamSpecification(enable_stream=True, expiration_time_hours=24),
+        )
+
+    def put(self, *keys: int) -> None:
+        for start in range(0, len(keys), 100):
+            rows = []
+            for key in keys[start : start + 100]:
+                self.written.setdefault(key, []).append(self.next_value)
+                rows.append(PutRowItem(Row([("id", key)], [("value", self.next_value)]), IGNORE))
+                self.next_value += 1
+            request = BatchWriteRowRequest()
+            request.add(TableInBatchWriteRowItem(TABLE, rows))
+            assert self.ots.batch_write_row(request).is_all_succeed()
+
+    def tunnel(self, kind: TunnelType, name: str = "t") -> str:
+        return self.tunnels.create_tunnel(TABLE, name, kind)
+
+    def worker(self, tunnel_id: str, processor: Any, **config: Any) -> TunnelWorker:
+        settings = {"heartbeat_interval_seconds": 1, "heartbeat_timeout_seconds": 10, "checkpoint_interval_millis": 100}
+        client_config = config.pop("client_config", quick())
+        return TunnelWorker(
+            tunnel_id,
+            self.tunnels,
+            processor,
+            TunnelWorkerConfig(client_config=client_config, **{**settings, **config}),
+        )
+
+    def stage(self) -> TunnelStage:
+        return self.tunnels.describe_tunnel(TABLE, "t").info.stage
+
+
+def quick(**changes: Any) -> ClientConfig:
+    settings: dict[str, Any] = {"restart_backoff_min_millis": 20, "restart_backoff_max_millis": 100}
+    return ClientConfig(**{**settings, **changes})
+
+
+def wait_for(condition: Callable[[], bool], what: str = "") -> None:
+    pause = threading.Event()
+    deadline = time.monotonic() + BOUND_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"not reached within {BOUND_SECONDS} s: {what}"
+        pause.wait(0.02)
