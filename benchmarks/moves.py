@@ -32,6 +32,9 @@ LEASE_SECONDS = 20.0
 SETTLE_SECONDS = 600.0
 """Bound for becoming even; the Java client's rules mark one lease per worker and pass."""
 
+REGULAR_SECONDS = 10.0
+"""After becoming even, so that every shard is being read all the time when something happens."""
+
 STEADY_SECONDS = 600.0
 WATCH_SECONDS = 120.0
 LOOK_SECONDS = 1.0
@@ -228,6 +231,7 @@ def scale_out(*, java: bool) -> tuple[str, str, str]:
     """Nine workers become ten: time, moves, and what each move costs."""
     world = world_of(WORKERS - 1, SHARDS, java=java)
     world.run_until(lambda: world.is_even(WORKERS - 1), SETTLE_SECONDS)
+    world.agenda.run_until(world.now + REGULAR_SECONDS)
     world.meter.reset()
     world.start_worker(f"w{WORKERS - 1:02d}", java=java)
     seconds = world.run_until(lambda: world.is_even(WORKERS), SETTLE_SECONDS)
@@ -238,6 +242,7 @@ def shutdown(*, java: bool) -> tuple[str, str]:
     """One of ten is asked to stop. The Java client releases nothing: its leases run out."""
     world = world_of(WORKERS, SHARDS, java=java)
     world.run_until(lambda: world.is_even(WORKERS), SETTLE_SECONDS)
+    world.agenda.run_until(world.now + REGULAR_SECONDS)
     name = f"w{WORKERS - 1:02d}"
     theirs = {key for key, row in world.table.rows.items() if row.owner == name}
     world.meter.reset()
