@@ -172,6 +172,8 @@ def _parents(shard_id: str, row: Lease | None, listing: Listing | None) -> froze
 def _plan_creates(
     listing: Listing, rows: Mapping[str, Lease], start: Start, vanished: Mapping[str, Lease]
 ) -> tuple[NewLease, ...]:
+    if listing.keys() <= rows.keys():
+        return ()
     descends_from_row: set[str] = set()
     children = _children(listing, rows)
     creates = []
