@@ -103,17 +103,48 @@ class TunnelWorker:
         self._ended = threading.Event()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._owner: int | None = None
         self._machinery: _Machinery | None = None
         self._exception: BaseException | None = None
 
     def run(self) -> None:
         """Consume until ``shutdown()``, or until the service says that it cannot go on; then return.
 
+        ``KeyboardInterrupt`` in this thread shuts the worker down in order and is raised again afterwards; a second one
+        ends it at once.
+
         Raises:
             StreamClientException: the worker was run or shut down before.
         """
-        self._begin()
+        self._start(daemon=True)
+        try:
+            self._ended.wait()
+        except BaseException:
+            self.shutdown(wait=False)
+            self._ended.wait()
+            raise
+
+    def connect_and_working(self) -> None:
+        """Run in a thread, and return at once (Java: ``connectAndWorking``).
+
+        If the program's main thread ends, by an exception or otherwise, the worker shuts down as by ``shutdown``, and
+        the interpreter waits for that (Java: its shutdown hook). A killed process cannot: its session runs out.
+
+        Raises:
+            StreamClientException: the worker was run or shut down before.
+        """
+        self._start(daemon=False)
+
+    def _start(self, *, daemon: bool) -> None:
+        """Work in a thread of its own, so that the caller's is free for interrupts."""
+        with self._lock:
+            if self._thread is not None or self._stop.is_set():
+                raise StreamClientException(
+                    f"the tunnel worker is {self.worker_status.value} and runs only once; make a new one"
+                )
+            self._thread = threading.Thread(target=self._work, name=f"tunnel-{self._tunnel_id}", daemon=daemon)
+        self._thread.start()
+
+    def _work(self) -> None:
         try:
             machinery = _Machinery(
                 self._tunnel_id,
@@ -134,15 +165,6 @@ class TunnelWorker:
         finally:
             self._ended.set()
 
-    def connect_and_working(self) -> None:
-        """Run in a thread, and return at once (Java: ``connectAndWorking``).
-
-        If the program's main thread ends, by an exception or otherwise, the worker shuts down as by ``shutdown``, and
-        the interpreter waits for that (Java: its shutdown hook). A killed process cannot: its session runs out.
-        """
-        self._thread = threading.Thread(target=self.run, name=f"tunnel-{self._tunnel_id}", daemon=False)
-        self._thread.start()
-
     def shutdown(self, wait: bool = True) -> bool:
         """Stop: finish running calls, store last checkpoints, end the session. Any thread; whether it has ended.
 
@@ -151,7 +173,7 @@ class TunnelWorker:
         with self._lock:
             self._stop.set()
             machinery = self._machinery
-            if self._owner is None:
+            if self._thread is None:
                 self._ended.set()
         if machinery is not None:
             machinery.coordinator.request_stop()
@@ -179,7 +201,7 @@ class TunnelWorker:
             return WorkerStatus.ERROR
         if self._ended.is_set():
             return WorkerStatus.SHUTDOWN
-        return WorkerStatus.NOT_RUNNING if self._owner is None else WorkerStatus.RUNNING
+        return WorkerStatus.NOT_RUNNING if self._thread is None else WorkerStatus.RUNNING
 
     @property
     def exception(self) -> BaseException | None:
@@ -203,20 +225,13 @@ class TunnelWorker:
             raise StreamClientException(f"the worker of {self._tunnel_id} did not answer in {STATUS_SECONDS:.0f} s")
         return found
 
-    def _begin(self) -> None:
-        with self._lock:
-            if self._owner is not None or self._stop.is_set():
-                raise StreamClientException(
-                    f"the tunnel worker is {self.worker_status.value} and runs only once; make a new one"
-                )
-            self._owner = threading.get_ident()
-
-    def _is_left_behind(self) -> bool:
+    @staticmethod
+    def _is_left_behind() -> bool:
         """Whether the program ended around the thread of ``connect_and_working``, which keeps it from exiting."""
-        return threading.current_thread() is self._thread and not threading.main_thread().is_alive()
+        return not threading.main_thread().is_alive()
 
     def _is_own_thread(self, machinery: _Machinery | None) -> bool:
-        is_owner = self._owner == threading.get_ident()
+        is_owner = threading.current_thread() is self._thread
         return is_owner or (machinery is not None and machinery.user_code.is_inside())
 
 

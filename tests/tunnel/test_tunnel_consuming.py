@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -377,6 +378,39 @@ def test_program_that_ends_without_shutdown_leaves_nothing_behind(scene: Scene, 
     ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
     assert (ended.returncode, ended.stdout) == (code, "the processor was shut down\n"), ended.stderr
+    (channel,) = scene.tunnels.describe_tunnel(TABLE, "t").channels
+    assert channel.client_id == ""
+    assert channel.record_count == 1, "the last checkpoint was stored"
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A process that a shell started in the background ignores SIGINT; here it must arrive."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("interruptible")
+def test_an_interrupt_ends_the_session_before_it_is_raised_again(scene: Scene) -> None:
+    """Ctrl-C in a program that just calls ``run()``."""
+    tunnel_id, log = scene.tunnel(TunnelType.STREAM), Log()
+    scene.put(1)
+    worker = scene.worker(tunnel_id, log)
+    main_thread = threading.get_ident()
+
+    def interrupt() -> None:
+        wait_for(lambda: bool(log.records), "a delivery")
+        signal.pthread_kill(main_thread, signal.SIGINT)
+
+    interrupter = threading.Thread(target=interrupt)
+    interrupter.start()
+    with pytest.raises(KeyboardInterrupt):
+        worker.run()
+    interrupter.join(BOUND_SECONDS)
+
+    assert worker.worker_status is WorkerStatus.SHUTDOWN
     (channel,) = scene.tunnels.describe_tunnel(TABLE, "t").channels
     assert channel.client_id == ""
     assert channel.record_count == 1, "the last checkpoint was stored"
