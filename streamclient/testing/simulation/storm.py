@@ -62,11 +62,16 @@ class Storm:
 
     def _end_orders(self) -> None:
         self.operator.is_off_duty = True
-        for key in list(self.world.table.sorted_keys()):
-            self.operator.resume(key)
+        self._lift_pauses()
         for process in self.world.living():
             for held in list(process.held_by_program):
                 process.let_go(held)
+
+    def _lift_pauses(self) -> None:
+        """Again and again: a worker that mends a destroyed row brings back a pause that it does not know to be over."""
+        for key in list(self.world.table.sorted_keys()):
+            self.operator.resume(key)
+        self.world.agenda.after(self.world.plan.duration_seconds, self._lift_pauses)
 
     def _begin_new_lives(self) -> None:
         """Replace workers whose processors are done with a shard: they never take it again in the same life."""
