@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from streamclient._lazy import loader
 from streamclient._version import __version__
 
 if TYPE_CHECKING:
@@ -189,13 +189,7 @@ _HOMES = {
 or the scheduler, together most of a second, and even plain values take a twentieth, which a command line feels."""
 
 
-def __getattr__(name: str) -> Any:
-    """Load a public name when it is first used."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"streamclient.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = loader(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from streamclient._lazy import loader
 from streamclient.lease.memory import MemoryLeaseManager
 from streamclient.lease.store import LeaseStore, WriteAnswer, as_lease_store
 
@@ -14,8 +14,5 @@ if TYPE_CHECKING:
 __all__ = ["LeaseManager", "LeaseStore", "MemoryLeaseManager", "WriteAnswer", "as_lease_store"]
 
 
-def __getattr__(name: str) -> Any:
-    """Load the SDK, which takes a third of a second, only for whoever uses the status table."""
-    if name == "LeaseManager":
-        return import_module("streamclient.lease.manager").LeaseManager
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = loader(__name__, {"LeaseManager": "manager"})
+"""Loads the SDK, which takes a third of a second, only for whoever uses the status table."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from streamclient._lazy import loader
 
 if TYPE_CHECKING:
     from streamclient.parking.files import FileParkingStore
@@ -24,8 +25,4 @@ _HOMES = {
 """Public name to module; loaded when first used, because the store in a table needs the SDK and the others do not."""
 
 
-def __getattr__(name: str) -> Any:
-    """Load a public name when it is first used."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = loader(__name__, _HOMES)

@@ -6,9 +6,9 @@ From Python, ``with LocalTablestore() as local: client = local.client()``; for o
 The parts that need an HTTP server are loaded when they are first used: the command line should answer at once.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from streamclient._lazy import loader
 from streamclient.server.auth import (
     DEFAULT_ACCESS_KEY_ID,
     DEFAULT_ACCESS_KEY_SECRET,
@@ -60,8 +60,4 @@ __all__ = [
 _LOADED_LATER = {"Control": "control", "LocalTablestore": "local", "ShardView": "engine"}
 
 
-def __getattr__(name: str) -> Any:
-    """Load what ``_LOADED_LATER`` lists."""
-    if name not in _LOADED_LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_LOADED_LATER[name]}"), name)
+__getattr__ = loader(__name__, _LOADED_LATER)

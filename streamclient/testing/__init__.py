@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from streamclient._lazy import loader
 
 if TYPE_CHECKING:
     from streamclient.testing.simulation.trials.faults import Faults
@@ -17,19 +18,13 @@ if TYPE_CHECKING:
 __all__ = ["Faults", "Run", "SimulationFailed", "SimulationResult", "StreamSimulation"]
 
 _HOMES = {
-    "Faults": "faults",
-    "Run": "witness",
-    "SimulationFailed": "fixture",
-    "SimulationResult": "fixture",
-    "StreamSimulation": "fixture",
+    "Faults": "simulation.trials.faults",
+    "Run": "simulation.trials.witness",
+    "SimulationFailed": "simulation.trials.fixture",
+    "SimulationResult": "simulation.trials.fixture",
+    "StreamSimulation": "simulation.trials.fixture",
 }
 """Name to the module that has it, loaded when it is first used: pytest imports this package in every run."""
 
 
-def __getattr__(name: str) -> Any:
-    """Load a name when it is first used."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"streamclient.testing.simulation.trials.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = loader(__name__, _HOMES)
