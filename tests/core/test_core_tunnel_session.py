@@ -326,6 +326,19 @@ def test_stop_lets_readers_store_their_last_checkpoints_and_then_ends_the_sessio
     assert shell.of(events.Finish) == [events.Finish(None)]
 
 
+def test_stop_during_the_lookup_of_a_checkpoint_starts_no_reader() -> None:
+    """It would never be told to stop, and the session never end."""
+    shell = connected()
+    shell.answer("a OPEN@0")
+    (lookup,) = shell.of(events.FindCheckpoint)
+    shell.handle(events.StopRequested())
+    assert not shell.of(events.EndSession)
+    shell.handle(events.CheckpointFound("a", lookup.reader, "token", 0))
+
+    assert shell.of(events.StartReader) == []
+    assert shell.of(events.EndSession) == [events.EndSession("me")]
+
+
 def test_session_is_kept_alive_while_readers_end() -> None:
     shell = connected()
     shell.read("a OPEN@0")

@@ -513,6 +513,20 @@ def test_consumer_without_session_may_store_the_number_zero_again_and_again(scen
     assert scene.tunnels.get_checkpoint(tunnel_id, "spark-client", base).token == FINISHED
 
 
+def test_late_checkpoint_does_not_reopen_a_finished_channel(scene: Scene) -> None:
+    """A session lost the channel, and the next one read it to the end; that has no holder any more."""
+    tunnel_id = scene.tunnel(TunnelType.BASE_DATA)
+    late, channel_id = scene.connect(tunnel_id), only(scene.channels())
+    token = scene.tunnels.get_checkpoint(tunnel_id, late, channel_id).token
+    for _ in range(2):
+        scene.tunnels.checkpoint(tunnel_id, "another", channel_id, FINISHED, 1)
+    with pytest.raises(SequenceNumberNotMatchError):
+        scene.tunnels.checkpoint(tunnel_id, late, channel_id, token, 1)
+
+    assert scene.channels() == {channel_id: TERMINATED}
+    assert scene.tunnels.get_checkpoint(tunnel_id, late, channel_id).token == FINISHED
+
+
 def test_late_checkpoint_of_a_session_that_lost_its_channel_is_refused(scene: Scene) -> None:
     tunnel_id = scene.tunnel(TunnelType.STREAM)
     first = scene.connect(tunnel_id)

@@ -305,7 +305,7 @@ class TunnelSession:
         if state.readers.get(event.channel_id) != event.reader:
             return
         connection = state.connections.get(event.channel_id)
-        if connection is None or connection.state is not ConnectionState.RUNNING:
+        if state.is_stopping or connection is None or connection.state is not ConnectionState.RUNNING:
             self._reader_is_gone(event.channel_id, is_finished=False)
             return
         state.started.add(event.reader)

@@ -269,14 +269,15 @@ def read_records(state: ServerState, request: Any) -> bytes:
 def checkpoint(state: ServerState, request: Any) -> Any:
     """Store how far a channel was consumed; ``finished`` ends it.
 
-    Refused if a later checkpoint is stored, or if the channel went from this session to another.
+    Refused if a later checkpoint is stored, if the channel went from this session to another, or if it is over.
     """
     tunnel = _usable(state, request.tunnel_id)
     channel = _channel(tunnel, request.channel_id)
     is_outdated = request.sequence_number < channel.sequence_number
+    is_behind_the_end = channel.is_over and request.checkpoint != FINISHED
     sessions = {*tunnel.clients, *tunnel.former_clients}
     went_on = channel.client_id not in ("", request.client_id) and request.client_id in sessions
-    if is_outdated or went_on:
+    if is_outdated or is_behind_the_end or went_on:
         raise ServiceError(
             400,
             "OTSSequenceNumberNotMatch",

@@ -52,6 +52,8 @@ class TunnelProcess:
     clock_rate: float
     is_alive: bool = True
     is_finished: bool = False
+    is_leaving: bool = False
+    """Whether it was asked to stop."""
     frozen_until: float = 0.0
     readers: dict[str, Reader] = field(factory=dict)
     valid_until: float = 0.0

@@ -70,6 +70,8 @@ class TunnelWorld:
     _base: set[int] = field(factory=set)
     _positions: dict[str, int] = field(factory=dict)
     _identifiers: int = 0
+    _ended: set[str] = field(factory=set)
+    """Sessions that the service lost without a word."""
     _base_keys: frozenset[int] = frozenset()
 
     def __attrs_post_init__(self) -> None:
@@ -154,7 +156,9 @@ class TunnelWorld:
         elif action == "freeze" and live:
             dice.choice(live).frozen_until = self.agenda.now + 2.0 * TIMEOUT_SECONDS * dice.random()
         elif action == "stop" and len(live) > 1:
-            dice.choice(live).deliver(events.StopRequested())
+            leaving = dice.choice(live)
+            leaving.is_leaving = True
+            leaving.deliver(events.StopRequested())
         elif action == "end session" and live:
             self._end_session(dice.choice(live))
 
@@ -162,6 +166,7 @@ class TunnelWorld:
         """As if the service had lost it. What the process does until its next heartbeat is not its fault."""
         client_id = process.session.client_id
         if client_id and not process.readers:
+            self._ended.add(client_id)
             self.service.now("tunnel/shutdown", schema.ShutdownRequest(tunnel_id=self.tunnel_id, client_id=client_id))
 
     def _split(self) -> None:
@@ -217,6 +222,7 @@ class TunnelWorld:
         """A process has processed a page."""
         channel = self.tunnel.channels[reader.channel_id]
         is_valid = process.session.client_id == reader.client_id and process.local_now < process.valid_until
+        is_valid = is_valid and reader.client_id not in self._ended
         if is_valid and not reader.is_lost and not channel.is_over:
             holder = channel.client_id
             self.check(holder in ("", reader.client_id), "one holder", f"{process.name} {self.name(reader.channel_id)}")
@@ -255,7 +261,7 @@ class TunnelWorld:
         self.process_seconds = 0.05
         for process in self.processes:
             process.frozen_until = min(process.frozen_until, self.agenda.now)
-        if not any(process.is_alive and not process.is_finished for process in self.processes):
+        if not any(process.is_alive and not process.is_leaving for process in self.processes):
             self._start_process()
         deadline = self.agenda.now + SETTLE_SECONDS
         while (left := self._unsettled()) and self.agenda.now < deadline:
