@@ -139,7 +139,8 @@ class EpochsGrow(Law):
     """Each acquisition of a shard has a greater epoch than all before it.
 
     So a sink that remembers the greatest epoch refuses every late writer, and never the present owner. Whoever does not
-    know yet that its row was destroyed from outside is a late writer too.
+    know yet that its row was destroyed from outside is a late writer too. A late take by a process whose name another
+    one has by now is no acquisition: it may hold nothing.
     """
 
     name = "epochs grow"
@@ -154,7 +155,7 @@ class EpochsGrow(Law):
     def row_changed(
         self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
     ) -> None:
-        if what == "take" and after is not None:
+        if what == "take" and after is not None and not self.world.was_replaced(actor):
             owner, changes = self._takes.get(after.lease_key, (actor, 0))
             self._takes[after.lease_key] = (actor, changes + (owner is not actor))
 
