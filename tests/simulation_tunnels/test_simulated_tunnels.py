@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from streamclient.core.tunnel import session as session_module
-from streamclient.core.tunnel.channels import Channel
 from streamclient.core.tunnel.connection import ChannelConnection, ConnectionState
 from streamclient.core.tunnel.session import TunnelSession
 from streamclient.server.tunnels import actions, lifecycle
@@ -73,13 +71,6 @@ def starts_a_second_reader(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TunnelSession, "_find_checkpoint", find)
 
 
-def forgets_own_reports(patch: pytest.MonkeyPatch) -> None:
-    def merged(local: dict[str, Channel], answer: Any) -> dict[str, Channel]:
-        return {channel.channel_id: channel for channel in answer}
-
-    patch.setattr(session_module, "merged", merged)
-
-
 def calls_everything_finished(patch: pytest.MonkeyPatch) -> None:
     def ended(self: ChannelConnection, *, is_finished: bool) -> None:
         self.is_finished, self.state = True, ConnectionState.CLOSED
@@ -134,7 +125,6 @@ def server_takes_old_checkpoints(patch: pytest.MonkeyPatch) -> None:
         starts_a_second_reader,
         calls_everything_finished,
         reports_before_the_reader_ended,
-        forgets_own_reports,
         server_opens_children_early,
         server_takes_old_checkpoints,
     ],
