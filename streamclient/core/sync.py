@@ -38,6 +38,7 @@ def shards_listed(situation: Situation, event: ShardsListed) -> None:
         situation.view.forget_vanished(situation.listing)
         situation.is_sync_planned = False
         situation.compared = {key: number for key, number in situation.compared.items() if key in situation.listing}
+        situation.begun_late.intersection_update(situation.listing)
         plan_sync(situation)
         for held in list(situation.held.values()):
             if held.is_absent:

@@ -56,8 +56,6 @@ class TunnelProcess:
     """Whether it was asked to stop."""
     frozen_until: float = 0.0
     readers: dict[str, Reader] = field(factory=dict)
-    valid_until: float = 0.0
-    """Local time until which the session may be relied on, as the world computes it."""
     _tick_at: float | None = None
 
     # --- time ----------------------------------------------------------------------------------------------------
@@ -139,7 +137,6 @@ class TunnelProcess:
             if error is not None:
                 self.deliver(events.ConnectFailed(verdict_on(error), error))
                 return
-            self.valid_until = sent_at + self.world.timeout_seconds
             self.deliver(events.Connected(response.client_id, sent_at))
 
         self._call("connect", request, answered)
@@ -155,8 +152,6 @@ class TunnelProcess:
             if error is not None:
                 self.deliver(events.HeartbeatFailed(command.client_id, verdict_on(error), error))
                 return
-            if command.client_id == self.session.client_id:
-                self.valid_until = max(self.valid_until, sent_at + self.world.timeout_seconds)
             self.deliver(events.HeartbeatAnswered(command.client_id, _channels(response), sent_at))
 
         self._call("heartbeat", request, answered)

@@ -3,7 +3,8 @@
 One seed decides everything. The laws:
 
 * a process has one reader per channel;
-* a channel that the service leased to one client is not processed by another one whose session may be relied on;
+* a channel that the service leased to one client is not processed by another one, unless that was just frozen, or its
+  session was ended without a word;
 * what is first delivered of a key comes in the order of the log; full data before changes; a child after its parents;
 * a stored checkpoint never goes back;
 * in the end every row of the full data and every change was delivered, and the channels are spread evenly.
