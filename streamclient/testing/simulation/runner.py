@@ -44,7 +44,7 @@ class Verdict:
     events: int
     """Events that the cores handled."""
     recovery_seconds: float | None
-    """From the end of the storm until everything was held, even and read."""
+    """From the end of the storm, and of the freezes that began in it, until everything was held, even and read."""
     injected: Counter[str] = field(factory=Counter)
     counts: Counter[str] = field(factory=Counter)
 
@@ -58,6 +58,7 @@ def run_plan(plan: Plan, observer: Observer | None = None) -> Verdict:
         storm = Storm(world)
         world.agenda.run_until(plan.storm_seconds)
         storm.calm()
+        world.agenda.run_until(max(world.now, storm.last_thaw()))
         settling.run()
     except LawBroken as broken:
         violation = _violation(world, broken.law, broken.lease_key, broken.text)

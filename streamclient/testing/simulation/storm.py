@@ -44,7 +44,11 @@ class Storm:
             world.injected[action.do.value] += 1
 
     def calm(self) -> None:
-        """End every fault: from now on everything works, and the fleet has to recover."""
+        """End every fault: from now on everything works, and the fleet has to recover.
+
+        A freeze that has begun is not cut short: what reached the process since then waits for the end of the freeze,
+        and what comes later would overtake it.
+        """
         world = self.world
         world.trace.note(world.now, "outside", "calm")
         world.network.calm()
@@ -53,12 +57,14 @@ class Storm:
             lasting.clear()
         world.stale = (0.0, 0.0)
         self._end_orders()
-        everybody: list[PythonProcess | JavaWorker] = [*world.living(), *world.living_javas()]
-        for worker in everybody:
-            worker.frozen_until = min(worker.frozen_until, world.now)
         for java in world.living_javas()[1:] if world.plan.seed % 2 else world.living_javas():
             java.crash()
         self._begin_new_lives()
+
+    def last_thaw(self) -> float:
+        """When the last of those who stand still goes on; it may be past."""
+        everybody: list[PythonProcess | JavaWorker] = [*self.world.living(), *self.world.living_javas()]
+        return max((worker.frozen_until for worker in everybody), default=0.0)
 
     def _end_orders(self) -> None:
         self.operator.is_off_duty = True
