@@ -129,6 +129,10 @@ def only(commands: Iterable[events.Command], kind: type[COMMAND]) -> list[COMMAN
     return [command for command in commands if isinstance(command, kind)]
 
 
+def kinds(commands: list[events.Command]) -> list[str]:
+    return [type(command).__name__ for command in commands]
+
+
 def writes(commands: Iterable[events.Command]) -> list[LeaseWrite]:
     return [command.write for command in commands if isinstance(command, events.WriteLease)]
 

@@ -7,7 +7,7 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from holdings_driver import STREAM_ID, Driver
+from holdings_driver import STREAM_ID, Driver, only
 
 from streamclient.config import ClientConfig
 from streamclient.core import events, membership
@@ -152,3 +152,7 @@ class FleetDriver(Driver):
             self.now += STEP_SECONDS
         self.now = end
         return done
+
+
+def texts(driver: FleetDriver) -> list[str]:
+    return [report.text for report in only(driver.log, events.Report)]

@@ -13,25 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from tablestore import (
-    BatchWriteRowRequest,
-    CapacityUnit,
-    Condition,
-    PutRowItem,
-    ReservedThroughput,
-    Row,
-    RowExistenceExpectation,
-    TableInBatchWriteRowItem,
-    TableMeta,
-    TableOptions,
-)
+from tablestore import Row
 from tunnel_scene import BOUND_SECONDS, TABLE, Log, Scene, quick, wait_for
 
 from streamclient import WorkerStatus
 from streamclient.errors import ConfigurationError
 from streamclient.records import SequenceInfo, StreamRecord
 from streamclient.server import Fail, FaultRule
-from streamclient.stream import TablestoreStreamApi
 from streamclient.tunnel import (
     Channel,
     ChannelStatus,
@@ -46,8 +34,6 @@ from streamclient.tunnel import (
 )
 from streamclient.tunnel.coordinator import TunnelCoordinator
 from streamclient.wire.tunnel import TunnelPage
-
-IGNORE = Condition(RowExistenceExpectation.IGNORE)
 
 
 class Batches:
@@ -65,17 +51,8 @@ class Batches:
 @pytest.mark.slow
 def test_rows_without_attributes_come_once_from_several_channels(scene: Scene) -> None:
     table, count = "keys_only", 5_000
-    TablestoreStreamApi(scene.ots).create_table(
-        TableMeta(table, [("id", "INTEGER")]),
-        TableOptions(),
-        ReservedThroughput(CapacityUnit(0, 0)),
-        split_points=[1_000, 2_000, 3_000],
-    )
-    for start in range(0, count, 200):
-        request = BatchWriteRowRequest()
-        rows = [PutRowItem(Row([("id", number)], []), IGNORE) for number in range(start, start + 200)]
-        request.add(TableInBatchWriteRowItem(table, rows))
-        assert scene.ots.batch_write_row(request).is_all_succeed()
+    scene.create_table(table, split_points=[1_000, 2_000, 3_000])
+    scene.put_rows(table, [Row([("id", number)], []) for number in range(count)])
     tunnel_id = scene.tunnels.create_tunnel(table, "t", TunnelType.BASE_DATA)
     assert len(scene.tunnels.describe_tunnel(table, "t").channels) == 4
 

@@ -30,6 +30,9 @@ TABLE = "orders"
 IGNORE = Condition(RowExistenceExpectation.IGNORE)
 BOUND_SECONDS = 30.0
 
+ROWS_PER_REQUEST = 200
+"""What ``BatchWriteRow`` takes at most."""
+
 
 class Log:
     """What callbacks were given, thread-safe."""
@@ -63,22 +66,26 @@ class Scene:
         self.tunnels = TunnelClient(self.ots)
         self.written: dict[int, list[int]] = {}
         self.next_value = 1
+        self.create_table(TABLE, stream=StreamSpecification(enable_stream=True, expiration_time_hours=24))
+
+    def create_table(self, table: str, **options: Any) -> None:
         TablestoreStreamApi(self.ots).create_table(
-            TableMeta(TABLE, [("id", "INTEGER")]),
-            TableOptions(),
-            ReservedThroughput(CapacityUnit(0, 0)),
-            stream=StreamSpecification(enable_stream=True, expiration_time_hours=24),
+            TableMeta(table, [("id", "INTEGER")]), TableOptions(), ReservedThroughput(CapacityUnit(0, 0)), **options
         )
 
     def put(self, *keys: int) -> None:
-        for start in range(0, len(keys), 100):
-            rows = []
-            for key in keys[start : start + 100]:
-                self.written.setdefault(key, []).append(self.next_value)
-                rows.append(PutRowItem(Row([("id", key)], [("value", self.next_value)]), IGNORE))
-                self.next_value += 1
+        rows = []
+        for key in keys:
+            self.written.setdefault(key, []).append(self.next_value)
+            rows.append(Row([("id", key)], [("value", self.next_value)]))
+            self.next_value += 1
+        self.put_rows(TABLE, rows)
+
+    def put_rows(self, table: str, rows: Sequence[Row]) -> None:
+        for start in range(0, len(rows), ROWS_PER_REQUEST):
             request = BatchWriteRowRequest()
-            request.add(TableInBatchWriteRowItem(TABLE, rows))
+            items = [PutRowItem(row, IGNORE) for row in rows[start : start + ROWS_PER_REQUEST]]
+            request.add(TableInBatchWriteRowItem(table, items))
             assert self.ots.batch_write_row(request).is_all_succeed()
 
     def tunnel(self, kind: TunnelType, name: str = "t") -> str:

@@ -1,0 +1,344 @@
+"""Wakes and signals in ``Holdings``: who is woken, who scans when, and how a worker that stops says so."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+from attrs import evolve
+from holdings_driver import kinds, only, row, writes
+from membership_driver import FleetDriver, session, texts
+
+from streamclient.core import events, membership
+from streamclient.core.leases import WriteKind, WriteOutcome
+from streamclient.core.membership import SessionState
+from streamclient.model import Shard
+
+REFUSED, UNCERTAIN = WriteOutcome.REFUSED, WriteOutcome.UNCERTAIN
+
+# --- wakes -----------------------------------------------------------------------------------------------------------
+
+
+def test_whoever_is_woken_scans_within_the_signal_interval() -> None:
+    driver = FleetDriver(workers=["a"])
+    driver.start()
+    driver.scans.clear()
+    driver.run(0.1, ticks=False)
+    driver.workers["me"] = membership.woken(driver.workers["me"])
+    woken_at = driver.now
+    driver.run(2.0, ticks=False)
+
+    assert len(driver.scans) == 1
+    assert driver.scans[0] - woken_at <= 0.45
+
+
+def test_a_wake_that_comes_while_a_scan_is_under_way_is_followed_by_another_scan() -> None:
+    """What it is for may have come after the leases were read."""
+    driver = FleetDriver(row("s1"), workers=["x"])
+    driver.start()
+    driver.now += 30
+    driver.settle(driver.send(events.Tick()))
+    driver.owed.clear()
+    driver.send(events.TakeDue())
+    assert events.ReadRows() in driver.owed
+    rows = tuple(driver.table.values())
+    woken = membership.woken(driver.workers["me"])
+    commands = driver.send(events.RowsRead(rows, workers=(woken, driver.workers["x"])))
+    assert only(commands, events.ReadRows)
+    again = driver.send(events.RowsRead(rows, workers=(woken, driver.workers["x"])))
+    assert not only(again, events.ReadRows)
+
+
+def test_the_owner_is_woken_after_a_mark_and_the_receiver_after_a_hand_over() -> None:
+    driver = FleetDriver(workers=["a"])
+    driver.start()
+    driver.woken.clear()
+    driver.table |= {f"s{number}": row(f"s{number}", "a", 5) for number in range(4)}
+    driver.now += 12
+    marks = [write for write in writes(driver.start()) if write.kind is WriteKind.STEAL]
+    assert len(marks) == 2
+    assert set(driver.woken) == {"a"}
+    mine = FleetDriver(row("s1"), row("s2"), workers=["x"])
+    mine.start()
+    mine.now += 6
+    (key,) = mine.holdings.held
+    mine.table[key] = evolve(mine.table[key], stealer="x")
+    mine.settle(mine.renew())
+    mine.woken.clear()
+    mine.settle(mine.stopped(key))
+
+    assert mine.table[key].owner == "x"
+    assert mine.woken == ["x"]
+
+
+def test_everybody_is_woken_after_registering_and_after_saying_goodbye() -> None:
+    driver = FleetDriver(row("s1"), workers=["x", "y"])
+    driver.start()
+    assert set(driver.woken) == {"x", "y"}
+    driver.woken.clear()
+    driver.settle(driver.send(events.StopRequested()))
+
+    assert set(driver.woken) == {"x", "y"}
+
+
+def test_everybody_is_woken_after_rows_were_created() -> None:
+    driver = FleetDriver(workers=["a", "b"])
+    driver.start()
+    driver.woken.clear()
+    driver.settle(driver.list_shards(Shard("s1"), Shard("s2")))
+
+    assert set(driver.woken) == {"a", "b"}
+
+
+def test_holders_of_children_are_woken_when_their_parent_is_finished() -> None:
+    child = row("c1", "b", 5, parent_shard_ids=frozenset({"p"}))
+    driver = FleetDriver(row("p"), child, row("other", "a", 5), workers=["a", "b"])
+    driver.start()
+    driver.woken.clear()
+    driver.settle(driver.checkpoint("p", "SHARD_END"))
+
+    assert driver.woken == ["b"]
+
+
+def test_a_wake_that_failed_is_repeated_after_a_pause() -> None:
+    driver = FleetDriver(workers=["a"])
+    driver.start()
+    driver.holdings._situation.presence.wake(["a"])
+    (command,) = only(driver.send(events.Tick()), events.WakeWorkers)
+    driver.send(events.WakesSent(command.names, ConnectionError("no answer")))
+    driver.woken.clear()
+    driver.run(0.9, ticks=False)
+    assert driver.woken == []
+    driver.run(0.5, ticks=False)
+
+    assert driver.woken == ["a"]
+
+
+def test_workers_without_a_live_session_are_not_woken() -> None:
+    driver = FleetDriver(workers=["a", session("b", state=SessionState.KILLED)])
+    driver.start()
+    driver.woken.clear()
+    driver.holdings._situation.presence.wake(["a", "b", "java", "me"])
+    driver.settle(driver.send(events.Tick()))
+
+    assert driver.woken == ["a"]
+
+
+# --- signals and turns -----------------------------------------------------------------------------------------------
+
+
+def test_signals_are_the_own_row_and_those_of_the_two_successors() -> None:
+    driver = FleetDriver(workers=["a", "b", "x", "y", "z"])
+    driver.start()
+    driver.reads.clear()
+    driver.run(4.0, ticks=False)
+
+    assert set(driver.reads) == {("me", "x", "y")}
+    assert 8 <= len(driver.reads) <= 10
+
+
+def test_signals_that_cannot_be_read_are_asked_for_with_growing_pauses() -> None:
+    driver = FleetDriver(workers=["a"])
+    driver.start()
+    driver.run(0.5, ticks=False)
+    asked = []
+    for _ in range(5):
+        deadline = driver.holdings.next_deadline(driver.now)
+        assert deadline is not None
+        driver.now = deadline
+        if only(driver.send(events.Tick()), events.ReadSignals):
+            asked.append(driver.now)
+            driver.send(events.SignalsUnreadable(ConnectionError("no answer")))
+    pauses = [second - first for first, second in pairwise(asked)]
+
+    assert len([text for text in texts(driver) if "worker rows cannot be read" in text]) == 1
+    assert pauses == sorted(pauses)
+    assert pauses[0] >= 0.4
+    assert pauses[-1] > 1
+
+
+def test_signals_and_scans_are_never_read_at_the_same_time() -> None:
+    driver = FleetDriver(workers=["a"])
+    driver.start()
+    driver.now += 10
+    scan = driver.send(events.TakeDue())
+    assert kinds(scan) in (["ReadSignals"], ["ReadRows"])
+    more = driver.send(events.Tick()) + driver.send(events.TakeDue())
+
+    assert not only(more, events.ReadSignals)
+    assert not only(more, events.ReadRows)
+
+
+@pytest.mark.parametrize(("others", "least", "most"), [(0, 9, 11), (1, 4, 6), (4, 1, 3), (9, 0, 2)])
+def test_in_a_fleet_of_sessions_each_worker_scans_in_its_turn(others: int, least: int, most: int) -> None:
+    """Sixty seconds hold ten intervals, whoever of the fleet makes the scan."""
+    driver = FleetDriver(row("s1"), workers=[f"w{number}" for number in range(others)])
+    driver.start()
+    driver.run(60.0)
+    driver.scans.clear()
+    driver.run(60.0)
+
+    assert least <= len(driver.scans) <= most
+
+
+def test_beside_a_worker_without_a_session_every_worker_scans_in_every_interval() -> None:
+    driver = FleetDriver(row("s1"), row("s2", "java", 5), workers=[f"w{number}" for number in range(9)])
+    driver.start()
+    driver.scans.clear()
+    for _ in range(60):
+        driver.run(1.0, ticks=_ % 6 == 0)
+        driver.table["s2"] = evolve(driver.table["s2"], counter=driver.table["s2"].counter + 1)
+
+    assert len(driver.scans) >= 9
+
+
+def test_when_a_worker_without_a_session_shows_up_the_others_are_told() -> None:
+    driver = FleetDriver(row("s1"), row("s2", "w", 5), workers=["w"])
+    driver.start()
+    driver.woken.clear()
+    driver.table["s2"] = evolve(driver.table["s2"], stealer="java")
+    driver.run(14.0)
+
+    assert "w" in driver.woken
+    assert any("workers without sessions" in text and "java" in text for text in texts(driver))
+
+
+def test_a_scan_that_failed_is_repeated_after_a_pause() -> None:
+    driver = FleetDriver(row("s1"), workers=[f"w{number}" for number in range(9)])
+    driver.start()
+    driver.workers["me"] = membership.woken(driver.workers["me"])
+    driver.now += 0.5
+    (read,) = only(driver.send(events.Tick()), events.ReadSignals)
+    assert only(driver.carry_out(read), events.ReadRows)
+    driver.send(events.RowsUnreadable(ConnectionError("no answer")))
+    driver.scans.clear()
+    driver.run(1.5, ticks=False)
+
+    assert len(driver.scans) == 1
+
+
+def test_one_worker_lists_shards_for_all_and_the_others_in_their_turn() -> None:
+    listings = {}
+    for name, others in (("aa", ["b", "c", "d"]), ("me", ["a", "b", "c"])):
+        driver = FleetDriver(row("s1"), workers=others, name=name)
+        driver.shards = (Shard("s1"),)
+        driver.start()
+        driver.run(21.0)
+        listings[name] = len(only(driver.run(120.0), events.ListShards))
+
+    assert listings["aa"] >= 11
+    assert 2 <= listings["me"] <= 5
+
+
+def test_the_row_of_a_shard_that_left_is_deleted_although_its_owner_renews_it_all_the_time() -> None:
+    """The leader's last scan may be minutes old, so it scans before it deletes."""
+    driver = FleetDriver(row("s1", "x", 5, checkpoint="SHARD_END"), row("s2"), workers=["x", "y", "z"])
+    driver.shards = (Shard("s2"),)
+    driver.start()
+    for _ in range(60):
+        driver.run(6.0)
+        driver.others_renew()
+    deletes = [write for write in writes(driver.log) if write.kind is WriteKind.DELETE]
+
+    assert "s1" not in driver.table
+    assert len(deletes) == 1
+
+
+def test_a_worker_that_finds_only_rows_that_others_created_wakes_nobody() -> None:
+    driver = FleetDriver(row("s1"), workers=["x"])
+    driver.start()
+    driver.woken.clear()
+    create = driver.list_shards(Shard("s1"), Shard("s2"))
+    (command,) = only(create, events.WriteLease)
+    driver.table["s2"] = row("s2")
+    driver.settle([command])
+
+    assert driver.woken == []
+
+
+# --- stopping --------------------------------------------------------------------------------------------------------
+
+
+def test_a_stopping_worker_scans_says_goodbye_hands_over_and_removes_its_row() -> None:
+    driver = FleetDriver(*(row(f"s{number}") for number in range(4)), workers=["a", "b"])
+    driver.start()
+    mine = sorted(driver.holdings.held)
+    driver.table.update({key: row(key, "a", 5) for key in driver.table if key not in mine})
+    driver.settle(driver.send(events.StopRequested()))
+    assert driver.workers["me"].state is SessionState.LEAVING
+    for key in mine:
+        driver.settle(driver.stopped(key))
+
+    assert {driver.table[key].owner for key in mine} <= {"a", "b"}
+    assert driver.holdings.is_drained
+    assert "me" not in driver.workers
+
+
+def test_what_a_stopping_worker_leaves_is_spread_evenly_by_what_is_true_now() -> None:
+    """What it saw last may be minutes old: meanwhile a has got four leases more."""
+    mine = [row(f"m{number}") for number in range(4)]
+    driver = FleetDriver(*mine, workers=[])
+    driver.start()
+    driver.workers |= {name: session(name) for name in ("a", "b")}
+    driver.run(7.0)
+    driver.table.update({f"x{number}": row(f"x{number}", "a", 9) for number in range(4)})
+    driver.settle(driver.send(events.StopRequested()))
+    for key in sorted(driver.holdings.held):
+        driver.settle(driver.stopped(key))
+    counts = Counter(lease.owner for lease in driver.table.values())
+
+    assert counts == {"a": 4, "b": 4}
+
+
+def test_if_that_scan_fails_leases_are_handed_over_all_the_same() -> None:
+    driver = FleetDriver(row("s1"), workers=["x"])
+    driver.start()
+    commands = driver.send(events.StopRequested())
+    (identifier,) = [c.lease_identifier for c in only(commands, events.StopConsumer)]
+    assert not [w for w in writes(driver.stopped("s1", identifier=identifier)) if w.kind is WriteKind.TRANSFER]
+    for command in list(driver.owed):
+        if isinstance(command, events.ReadSignals):
+            driver.settle(driver.carry_out(command))
+    commands = driver.send(events.RowsUnreadable(ConnectionError("no answer")))
+
+    assert [write.result and write.result.owner for write in writes(commands)] == ["x"]
+
+
+def test_leases_are_not_handed_to_workers_that_are_leaving() -> None:
+    driver = FleetDriver(row("s1"), workers=["x", "y"])
+    driver.start()
+    driver.workers["x"] = session("x", 2, state=SessionState.LEAVING)
+    driver.settle(driver.send(events.StopRequested()))
+    driver.settle(driver.stopped("s1"))
+
+    assert driver.table["s1"].owner == "y"
+
+
+def test_a_mark_of_a_worker_that_is_leaving_is_erased() -> None:
+    driver = FleetDriver(row("s1"), workers=["x"])
+    driver.start()
+    driver.workers["x"] = session("x", 2, state=SessionState.LEAVING)
+    driver.run(7.0)
+    assert "s1" in driver.holdings.held
+    driver.table["s1"] = evolve(driver.table["s1"], stealer="x")
+    driver.run(14.0)
+
+    assert (driver.table["s1"].owner, driver.table["s1"].stealer) == ("me", "")
+    assert not only(driver.log, events.StopConsumer)
+
+
+def test_the_row_stays_until_all_wakes_were_answered() -> None:
+    """The process may end as soon as the row is gone, and with it what is still on its way."""
+    driver = FleetDriver(row("s1"), workers=["x"])
+    driver.start()
+    driver.settle(driver.send(events.StopRequested()))
+    (transfer,) = only(driver.stopped("s1"), events.WriteLease)
+    commands = driver.carry_out(transfer)
+    assert only(commands, events.WakeWorkers)
+    assert not only(commands, events.WriteWorker)
+    assert not driver.holdings.is_drained
+    driver.settle(driver.send(events.WakesSent(("x",))))
+
+    assert driver.holdings.is_drained
+    assert "me" not in driver.workers
