@@ -7,7 +7,8 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from java_worker import JavaUnavailable, build
+from client_process import ClientUnavailable
+from java_worker import build
 from mixed_fleet import Event, RowChange, Scene, counter_jumps, overlaps, spans, without_lease
 
 from streamclient.core import leases as rule
@@ -26,7 +27,7 @@ SIX_SHARDS = ("160", "330", "500", "660", "830")
 def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
     try:
         return build(tmp_path_factory.mktemp("java"))
-    except JavaUnavailable as reason:
+    except ClientUnavailable as reason:
         pytest.skip(f"the Java stream client is out of reach: {reason}")
 
 

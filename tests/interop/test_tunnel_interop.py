@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from client_process import ClientUnavailable
 from tablestore import (
     BatchWriteRowRequest,
     CapacityUnit,
@@ -22,7 +23,7 @@ from tablestore import (
     TableMeta,
     TableOptions,
 )
-from tunnel_clients import ClientUnavailable, TunnelClientProcess, build_go, build_java
+from tunnel_clients import TunnelClientProcess, build_go, build_java
 
 from streamclient.server import LocalTablestore
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
