@@ -32,7 +32,8 @@ class Settling:
     """Watches a world recover.
 
     Laws: "recovery" (every shard has one owner, leases and work are within one of each other, all records were
-    delivered, within the bound) and "rest" (no lease moves after that).
+    delivered, within the bound) and "rest" (no lease moves after that). What a Java worker reads is excused from
+    recovering; whenever it has come to the end of a shard, work is uneven and children begin, so rest begins anew.
     """
 
     def __init__(self, world: World) -> None:
@@ -47,18 +48,30 @@ class Settling:
         if reasons:
             raise LawBroken("recovery", reasons[0][0], "; ".join(text for _, text in reasons[:5]))
         self.recovery_seconds = world.now - began
+        ended = self._finished()
+        while unrest := self._unrest():
+            newly_ended = self._finished() - ended
+            if not newly_ended or not world.living_javas():
+                raise LawBroken("rest", *unrest)
+            ended |= newly_ended
+
+    def _unrest(self) -> tuple[str, str] | None:
+        """Let time pass in which nothing may move; what moved or is missing all the same, as (lease, reason)."""
+        world, duration = self.world, self.world.plan.duration_seconds
         world.agenda.run_until(world.now + LEVEL_DURATIONS * duration)
         before = self._moves()
         world.agenda.run_until(world.now + QUIET_DURATIONS * duration)
         moved = self._moves() - before
         if moved and world.plan.balance_by == "count":
-            raise LawBroken("rest", "", f"{moved} moves although nothing happened for {LEVEL_DURATIONS:g} durations")
+            return "", f"{moved} moves although nothing happened for {LEVEL_DURATIONS:g} durations"
         if world.plan.balance_by != "count":
             # Loads go on changing, and a move may be on its way.
             self._wait(LEVEL_DURATIONS)
         reasons = self.unsettled()
-        if reasons:
-            raise LawBroken("rest", reasons[0][0], "; ".join(text for _, text in reasons[:5]))
+        return (reasons[0][0], "; ".join(text for _, text in reasons[:5])) if reasons else None
+
+    def _finished(self) -> set[str]:
+        return {key for key, row in self.world.table.rows.items() if row.is_finished}
 
     def _wait(self, durations: float) -> list[tuple[str, str]]:
         """Let time pass until nothing is missing, so many lease durations at most; what is still missing."""
@@ -123,7 +136,7 @@ class Settling:
         does not tell finished leases from others: it may be left with too many of them, and never gives any away.
         Balancing by load leaves counts as they are.
         """
-        finished = {key for key, row in self.world.table.rows.items() if row.is_finished}
+        finished = self._finished()
         javas = {java.name for java in self.world.living_javas()}
         is_seen = self.world.plan.has_sessions and not self.world.plan.has_java
         counts = {name: len(keys) for name, keys in held.items() if keys or not finished or is_seen}

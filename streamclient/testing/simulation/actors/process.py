@@ -61,6 +61,8 @@ class PythonProcess:
         self.identifiers = 0
         self.held_by_program: dict[str | None, None] = {}
         """What its own program paused: shards, or ``None`` for the whole worker."""
+        self.decided: dict[str, LeaseWrite] = {}
+        """The last write of each lease; whatever else arrives under its name is late."""
         self._tick_due = NEVER_DUE
         """The deadline that a tick is on the agenda for."""
         position = InitialPosition.oldest() if plan.position == "oldest" else InitialPosition.latest()
@@ -297,6 +299,8 @@ class PythonProcess:
     # --- writing -----------------------------------------------------------------------------------------------
 
     def _sort_write(self, write: LeaseWrite | WorkerWrite, heartbeats: list[LeaseWrite | WorkerWrite]) -> None:
+        if isinstance(write, LeaseWrite):
+            self.decided[write.lease_key] = write
         if write.kind in (WriteKind.RENEW, WorkerWriteKind.BEAT):
             heartbeats.append(write)
         else:

@@ -35,7 +35,8 @@ def place(checkpoint: str) -> int:
 class CheckpointsOnlyAdvance(Law):
     """A stored checkpoint never goes back, except by an operator or by whoever destroys rows from outside.
 
-    A worker that puts a destroyed row back stores at least what it knows that it had stored.
+    A worker that puts a destroyed row back stores at least what it knows that it had stored. That is what it decides; a
+    take from before it had the lease, which arrives late on a row that was just put anew, restores nothing.
     """
 
     name = "checkpoints only advance"
@@ -63,8 +64,11 @@ class CheckpointsOnlyAdvance(Law):
             raise self.broken(key, f"{what} of {actor.label} stored {after} where {before} was")
         self._reached[key] = stored
         owner, told = self._own.get(key, (actor, 0))
-        if owner is actor and what in RESTORATIONS and stored < told and key in held_by(actor):
-            raise self.broken(key, f"{what} of {actor.label} stored {after}, but it had stored {told} before")
+        if owner is actor and what in RESTORATIONS and key in held_by(actor):
+            if write is not last_decision(actor, key):
+                return
+            if stored < told:
+                raise self.broken(key, f"{what} of {actor.label} stored {after}, but it had stored {told} before")
         if what == WriteKind.TAKE.value:
             self._own[key] = (actor, stored)
 
@@ -80,6 +84,12 @@ def held_by(actor: Actor) -> Container[str]:
     """Keys of the leases that a worker holds, as it believes."""
     holdings = getattr(actor, "holdings", None)
     return () if holdings is None else holdings.held
+
+
+def last_decision(actor: Actor, lease_key: str) -> LeaseWrite | None:
+    """The last write of a lease that a worker sent."""
+    decided: dict[str, LeaseWrite] = getattr(actor, "decided", {})
+    return decided.get(lease_key)
 
 
 class CheckpointsFollowProcessing(Law):
