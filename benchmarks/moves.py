@@ -11,6 +11,8 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
 
 from attrs import define, evolve, field, frozen
 
@@ -202,7 +204,7 @@ class Line:
     java: str
 
 
-def world_of(workers: int, shards: int, *, java: bool, has_rows: bool = True, **changes: object) -> MeasuredWorld:
+def world_of(workers: int, shards: int, *, java: bool, has_rows: bool = True, **changes: Any) -> MeasuredWorld:
     """Start a fleet at once on a stream that is written all the time, and was read before if it has rows."""
     plan = Plan(
         seed=SEED,
@@ -260,14 +262,14 @@ def loss(*, java: bool) -> str:
     seconds: list[float] = []
     for moment in range(5):
         world = world_of(WORKERS, SHARDS, java=java)
-        world.run_until(lambda world=world: world.is_even(WORKERS), SETTLE_SECONDS)
+        world.run_until(partial(world.is_even, WORKERS), SETTLE_SECONDS)
         world.agenda.run_until(world.now + moment * 1.2)
         name = f"w{WORKERS - 1:02d}"
         theirs = {key for key, row in world.table.rows.items() if row.owner == name}
         world.meter.reset()
         crashed_at = world.now
         world.workers[name].crash()
-        world.run_until(lambda theirs=theirs, world=world: theirs <= world.meter.read_by_others.keys(), WATCH_SECONDS)
+        world.run_until(partial(theirs.issubset, world.meter.read_by_others), WATCH_SECONDS)
         seconds += [world.meter.read_by_others.get(key, float("inf")) - crashed_at for key in theirs]
     return f"median {statistics.median(seconds):.1f} s, longest {_seconds(max(seconds))}"
 
@@ -326,9 +328,9 @@ def measure() -> list[Line]:
     """Every figure, both sides."""
     ours, java = cold_start(java=False), cold_start(java=True)
     lines = [Line("cold start until even", ours[0], java[0]), Line("owned rows put anew by it", ours[1], java[1])]
-    ours, java = scale_out(java=False), scale_out(java=True)
+    moved, stolen = scale_out(java=False), scale_out(java=True)
     names = ("9 to 10 workers until even", "gap of a move, last record to first", "records repeated by these moves")
-    lines += [Line(name, mine, theirs) for name, mine, theirs in zip(names, ours, java, strict=True)]
+    lines += [Line(name, mine, theirs) for name, mine, theirs in zip(names, moved, stolen, strict=True)]
     stopped, left = shutdown(java=False), shutdown(java=True)
     lines.append(Line("gap when a worker is shut down", stopped[0], left[0]))
     lines.append(Line("records repeated by it", stopped[1], left[1]))

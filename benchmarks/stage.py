@@ -110,9 +110,9 @@ class Stage:
             headers = {"Authorization": f"Bearer {DEFAULT_ACCESS_KEY_SECRET}"}
             connection.request(method, f"/_admin/{what}", body, headers)
             response = connection.getresponse()
-            body = response.read()
+            answer = response.read()
         finally:
             connection.close()
         if response.status != http.HTTPStatus.OK:
-            raise RuntimeError(f"the admin surface answered {response.status}: {body!r}")
-        return json.loads(body)
+            raise RuntimeError(f"the admin surface answered {response.status}: {answer!r}")
+        return json.loads(answer)

@@ -64,7 +64,7 @@ class FencedSink:
     def count(self) -> int:
         """How many changes are stored."""
         with self._lock:
-            return self._connection.execute("SELECT count(*) FROM changes").fetchone()[0]
+            return int(self._connection.execute("SELECT count(*) FROM changes").fetchone()[0])
 
     def take_over(self, shard_id: str, epoch: int) -> None:
         """From now on only this owner, or a later one, writes for the shard."""

@@ -98,5 +98,6 @@ class SqliteLeaseManager(ILeaseManager):
 
 
 def _lease(row: tuple[str, str, str, int, str, str, str]) -> Lease:
-    *columns, parents = row
-    return Lease(*columns, parent_shard_ids=frozenset(filter(None, parents.split("\n"))))
+    lease_key, stream_id, owner, counter, stealer, checkpoint, parents = row
+    parent_shard_ids = frozenset(filter(None, parents.split("\n")))
+    return Lease(lease_key, stream_id, owner, counter, stealer, checkpoint, parent_shard_ids)

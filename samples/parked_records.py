@@ -113,7 +113,7 @@ def main() -> None:
 
         print(f"{len(totals.amounts)} orders after {totals.calls} calls")
         for parked in store.parked():
-            print(f"parked: order {parked.record.key['id']}, {parked.attempts} failed calls, {parked.error}")
+            print(f"parked: order {parked.record.key['id']!r}, {parked.attempts} failed calls, {parked.error}")
 
         report = replay_parked(store, lambda: Adding(totals, mended))
         print(f"replayed: {report.replayed}, left: {len(report.left)}")

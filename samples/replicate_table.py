@@ -43,7 +43,7 @@ def main() -> None:
         # Runs until the end time is past; a change that is made meanwhile is copied too.
         change = threading.Timer(0.5, put_orders, (source.client(), "orders", [1000]))
         change.start()
-        progress = []
+        progress: list[str] = []
         outcome = Replication(settings, say=print, show=progress.append, poll_seconds=0.2).run()
         print(f"complete: {outcome.is_complete}, {outcome.rows} rows written")
         reader, writer = client_for(settings.reader), client_for(settings.writer)

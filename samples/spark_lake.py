@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 
+from pyspark.sql import DataFrame
 from tablestore import (
     INF_MAX,
     INF_MIN,
@@ -78,7 +79,7 @@ class Progress:
         self.missing = expected
         self.is_complete = threading.Event()
 
-    def __call__(self, frame, context: BatchContext) -> None:
+    def __call__(self, frame: DataFrame, context: BatchContext) -> None:
         self.sink(frame, context)
         self.missing -= context.record_count
         print(f"a batch of {context.record_count} changes is in the lake")

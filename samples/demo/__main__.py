@@ -66,7 +66,7 @@ def judge(stage: Stage, acknowledged: int) -> Outcome:
     history = read_history(stage.streams, stream_id)
     deliveries = read_deliveries(sorted(stage.directory.glob("*.lines")))
     with errors_into(stage.directory / "comparison.log"):
-        spark = local_session("demo-comparison", **SHORT_LIVED_JAVA)
+        spark = local_session("demo-comparison", cores=2, **SHORT_LIVED_JAVA)
     try:
         return compare(
             spark,

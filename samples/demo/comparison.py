@@ -128,7 +128,7 @@ def _misplaced(changes: DataFrame) -> int:
     """Changes whose writer's number is smaller than that of an earlier change of the same key."""
     by_key = Window.partitionBy(*KEY).orderBy("_sequence")
     numbered = changes.filter("revision is not null").withColumn("before", f.lag("revision").over(by_key))
-    return numbered.filter("before > revision").count()
+    return int(numbered.filter("before > revision").count())
 
 
 def _table(spark: SparkSession, client: OTSClient, table: str) -> DataFrame:

@@ -21,7 +21,7 @@ from tablestore import (
     UpdateRowItem,
 )
 
-from samples.demo.orders import Change, Kind, changes
+from samples.demo.orders import Change, Key, Kind, changes
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
 
 TABLE = "orders"
@@ -87,7 +87,7 @@ class Writer:
 def _batches(source: Iterator[Change]) -> Iterator[list[Change]]:
     """Cut into batches in which no key occurs twice: the order inside one batch is the server's."""
     batch: list[Change] = []
-    keys = set()
+    keys: set[Key] = set()
     for change in source:
         if change.key in keys or len(batch) == BATCH_ROWS:
             yield batch
