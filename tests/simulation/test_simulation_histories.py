@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
+from itertools import count
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 
 from streamclient.testing.simulation.drawing import Size, draw_plan
 from streamclient.testing.simulation.plan import Plan
 from streamclient.testing.simulation.runner import run_plan
+from streamclient.testing.simulation.settling import Settling
 from tests.simulation.mutations import MUTATIONS, Mutation
 
 FOUND = sorted((Path(__file__).parent / "found").glob("*.json"))
@@ -37,6 +41,17 @@ def test_no_law_is_broken(seed: int) -> None:
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: path.stem)
 def test_what_was_found_once_is_mended(path: Path) -> None:
     assert run_plan(Plan.from_json(path.read_text())).violation is None
+
+
+@pytest.mark.parametrize("path", FOUND, ids=lambda path: path.stem)
+def test_moves_without_a_reason_would_be_seen(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also beside a Java worker, where rest begins anew with each shard that ends."""
+    monkeypatch.setattr(Settling, "_moves", partial(next, count()))
+    plan = evolve(Plan.from_json(path.read_text()), balance_by="count")
+    violation = run_plan(plan).violation
+
+    assert violation is not None
+    assert violation.law == "rest"
 
 
 def test_a_plan_survives_being_stored() -> None:

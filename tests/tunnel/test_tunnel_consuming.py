@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -34,6 +33,7 @@ from streamclient.tunnel import (
 )
 from streamclient.tunnel.coordinator import TunnelCoordinator
 from streamclient.wire.tunnel import TunnelPage
+from tests.interrupts import interrupted_after
 
 
 class Batches:
@@ -360,32 +360,14 @@ def test_program_that_ends_without_shutdown_leaves_nothing_behind(scene: Scene, 
     assert channel.record_count == 1, "the last checkpoint was stored"
 
 
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """A process that a shell started in the background ignores SIGINT; here it must arrive."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.slow
-@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_ends_the_session_before_it_is_raised_again(scene: Scene) -> None:
     """Ctrl-C in a program that just calls ``run()``."""
     tunnel_id, log = scene.tunnel(TunnelType.STREAM), Log()
     scene.put(1)
     worker = scene.worker(tunnel_id, log)
-    main_thread = threading.get_ident()
-
-    def interrupt() -> None:
-        wait_for(lambda: bool(log.records), "a delivery")
-        signal.pthread_kill(main_thread, signal.SIGINT)
-
-    interrupter = threading.Thread(target=interrupt)
-    interrupter.start()
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_after(lambda: wait_for(lambda: bool(log.records), "a delivery")):
         worker.run()
-    interrupter.join(BOUND_SECONDS)
 
     assert worker.worker_status is WorkerStatus.SHUTDOWN
     (channel,) = scene.tunnels.describe_tunnel(TABLE, "t").channels

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +28,7 @@ from streamclient import (
 from streamclient.model import InitializationInput, ProcessRecordsInput, ShutdownInput
 from streamclient.testing.fakes import FakeStream, make_record
 from streamclient.testing.simulation.scene import Journal, RecordingProcessor
+from tests.interrupts import interrupted_after
 
 QUICK = {"taker_interval_millis": 50, "renewer_interval_millis": 500, "sync_shard_interval_millis": 100}
 PATIENCE_SECONDS = 60
@@ -323,37 +323,18 @@ def test_a_call_that_the_executor_gives_up_is_noticed() -> None:
     assert worker.worker_status is WorkerStatus.SHUTDOWN
 
 
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """A process that a shell started in the background ignores SIGINT; here it must arrive."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_hands_over_before_it_is_raised_again() -> None:
     """Ctrl-C in a program that just calls ``run()``."""
     scene = Scene("a")
     worker = scene.worker()
-    main_thread = threading.get_ident()
-
-    def interrupt() -> None:
-        scene.until(lambda: "a" in scene.journal.by_shard)
-        signal.pthread_kill(main_thread, signal.SIGINT)
-
-    interrupter = threading.Thread(target=interrupt)
-    interrupter.start()
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_after(lambda: scene.until(lambda: "a" in scene.journal.by_shard)):
         worker.run()
-    interrupter.join(PATIENCE_SECONDS)
 
     assert scene.journal.shutdowns("a") == [ShutdownReason.STOLEN]
     assert worker.worker_status is WorkerStatus.SHUTDOWN
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_waits_for_processors_that_take_their_time_to_stop() -> None:
     """Threads that the interrupt struck while they were waited for still count as running."""
     scene = Scene("a")
@@ -366,17 +347,8 @@ def test_an_interrupt_waits_for_processors_that_take_their_time_to_stop() -> Non
 
     scene.journal.on_shutdown = shut_down
     worker = scene.worker()
-    main_thread = threading.get_ident()
-
-    def interrupt() -> None:
-        scene.until(lambda: "a" in scene.journal.by_shard)
-        signal.pthread_kill(main_thread, signal.SIGINT)
-
-    interrupter = threading.Thread(target=interrupt)
-    interrupter.start()
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_after(lambda: scene.until(lambda: "a" in scene.journal.by_shard)):
         worker.run()
-    interrupter.join(PATIENCE_SECONDS)
 
     assert scene.journal.by_shard["a"][-1] == ("stopped", None)
     assert (worker.worker_status, worker.exception) == (WorkerStatus.SHUTDOWN, None)
