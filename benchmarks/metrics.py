@@ -17,8 +17,8 @@ from benchmarks.tables import FilledTable
 from benchmarks.workers import CheckpointingProcessor, Meter
 from streamclient import ClientConfig, IMetrics, Lease, StreamConfig, Worker
 from streamclient.core import events, leases
-from streamclient.core.leases import WriteOutcome
 from streamclient.core.position import Position
+from streamclient.core.rows import WriteOutcome
 from streamclient.core.tenancy import HeldLease
 from streamclient.metrics import OpenTelemetryMetrics, PrometheusMetrics, labelled
 from streamclient.metrics.table import RECORDS_PROCESSED

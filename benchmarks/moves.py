@@ -18,8 +18,8 @@ from attrs import define, evolve, field, frozen
 
 from streamclient.core import events
 from streamclient.core.events import Command, Event
-from streamclient.core.leases import LeaseWrite, WriteKind
-from streamclient.core.membership import WorkerWriteKind
+from streamclient.core.leases import LeaseWrite
+from streamclient.core.rows import WorkerWriteKind, WriteKind
 from streamclient.model import BalanceBy, Lease
 from streamclient.testing.simulation.actors.consumer import Consumer
 from streamclient.testing.simulation.actors.java.worker import JavaWorker

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from streamclient import __version__
 from streamclient.core.lifecycle import TRANSITIONS
+from streamclient.core.rows import RULES
 from streamclient.metrics import METRICS
 from streamclient.metrics.table import WORKER_LABELS
 
@@ -43,7 +44,21 @@ def write_metrics(app: object) -> None:
     target.write_text("\n".join(lines) + "\n")
 
 
+def write_rules(app: object) -> None:
+    """List what each write of the status table compares and stores, from the table that the code uses."""
+    lines = ["| Write | If it is as its writer saw it | Stores | and, where there is something to store |"]
+    lines.append("|---|---|---|---|")
+    for kind, rule in RULES.items():
+        compared, always, sometimes = (", ".join(names) for names in (rule.if_same, rule.writes, rule.may_write))
+        stores = "removes the row" if rule.removes else always
+        lines.append(f"| {kind.value} | {compared or 'whatever it holds'} | {stores} | {sometimes} |")
+    target = Path(__file__).parent / "_generated" / "rules.md"
+    target.parent.mkdir(exist_ok=True)
+    target.write_text("\n".join(lines) + "\n")
+
+
 def setup(app: object) -> None:
     """Called by Sphinx."""
     app.connect("builder-inited", write_lifecycle)  # type: ignore[attr-defined]
     app.connect("builder-inited", write_metrics)  # type: ignore[attr-defined]
+    app.connect("builder-inited", write_rules)  # type: ignore[attr-defined]

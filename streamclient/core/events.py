@@ -12,8 +12,9 @@ from enum import Enum
 
 from attrs import frozen
 
-from streamclient.core.leases import LeaseWrite, WriteOutcome
+from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import WorkerRow, WorkerWrite
+from streamclient.core.rows import WriteOutcome
 from streamclient.model import Lease, PendingCheckpoint, Progress, Shard, ShardInfo, ShutdownReason
 
 # --- events ------------------------------------------------------------------------------------------------------

@@ -1,55 +1,11 @@
-"""The rule of the lease table, once.
-
-Every change of a lease row is a ``LeaseWrite``: which row, what must be true of it, which columns change.
-``apply_write`` is the rule; the memory lease manager is that function under a lock, and the Tablestore condition is
-derived from the same value. Conditions are at least as strict as the Java client's, so both may work on one table:
-
-* the counter alone fences renew, take, transfer and checkpoint there; we also compare the owner;
-* a renewal also compares the stealer, so that a mark is noticed on the very next heartbeat, without a scan;
-* a mark (steal) leaves the counter alone and needs an empty stealer;
-* a lease is created only if its row is absent, and deleted only if unchanged.
-
-Operators change rows beside the workers: a pause leaves the counter alone, so that it costs its owner nothing; a rewind
-and a release move it, so that the owner's next heartbeat is refused and shows it the row.
-"""
+"""The writes of lease rows, one function each; ``rows.RULES`` says what each of them compares and stores."""
 
 from __future__ import annotations
 
-from enum import Enum
+from attrs import evolve, frozen
 
-from attrs import evolve, fields, frozen
-
+from streamclient.core.rows import RESTORED_FIELDS, RULES, Rule, WriteKind
 from streamclient.model import Lease, Pause, PendingCheckpoint, Progress
-
-
-class WriteKind(Enum):
-    """The operations on a lease row."""
-
-    CREATE = "create"
-    RENEW = "renew"
-    TAKE = "take"
-    STEAL = "steal"
-    TRANSFER = "transfer"
-    CHECKPOINT = "checkpoint"
-    PREPARE = "prepare"
-    TAKE_PAUSE = "take pause"
-    LEAVE_PAUSE = "leave pause"
-    DELETE = "delete"
-
-    # An operator's, never a worker's.
-    SET_PAUSE = "set pause"
-    REWIND = "rewind"
-    RELEASE = "release"
-
-
-class WriteOutcome(Enum):
-    """What is known after a write was sent."""
-
-    ACCEPTED = "accepted"
-    REFUSED = "refused"
-    """The row did not meet the condition. After a retry the first try may have been applied: read back."""
-    UNCERTAIN = "uncertain"
-    """No usable answer: applied or not. Read back."""
 
 
 @frozen
@@ -59,13 +15,25 @@ class LeaseWrite:
     kind: WriteKind
     seen: Lease
     """The row as its writer last saw it; the condition compares with it. For CREATE, the row to store."""
-    compares_counter: bool
-    compares_owner: bool
-    compares_stealer: bool
     result: Lease | None
     """The row afterwards if accepted; ``None`` after DELETE."""
-    changes: tuple[str, ...] = ()
-    """Fields of ``Lease`` that are written, with their values in ``result``; the row keeps all others."""
+    also: tuple[str, ...] = ()
+    """Fields that this very write stores beside those that its rule always does."""
+
+    @property
+    def rule(self) -> Rule:
+        """What such a write compares and stores."""
+        return RULES[self.kind]
+
+    @property
+    def expected(self) -> Lease | None:
+        """The row that must be there; ``None``: none may."""
+        return None if self.kind is WriteKind.CREATE else self.seen
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """Fields of ``Lease`` that are written, with their values in ``result``; the row keeps all others."""
+        return (*self.rule.writes, *self.also)
 
     @property
     def lease_key(self) -> str:
@@ -76,35 +44,23 @@ class LeaseWrite:
         return f"{self.kind.value} {self.seen} -> {self.result or 'absent'}"
 
 
-STORED_FIELDS = tuple(
-    name for name in (field.name for field in fields(Lease)) if name not in ("lease_key", "stream_id")
-)
-"""Fields of a lease that are columns, all of which CREATE writes."""
-
-OWNERSHIP = ("counter", "owner", "stealer")
-"""Fields that say who has a lease, and that it changed hands."""
-
-RESTORED_FIELDS = ("checkpoint", "pending", "progress", "pause", "pause_taken")
-"""What a row must get back that lost it, because somebody put it anew."""
-
-
 def create(lease: Lease) -> LeaseWrite:
     """Store a new row, if none is there."""
-    return LeaseWrite(WriteKind.CREATE, lease, False, False, False, lease, STORED_FIELDS)
+    return LeaseWrite(WriteKind.CREATE, lease, lease)
 
 
 def renew(seen: Lease) -> LeaseWrite:
     """Heartbeat: counter + 1."""
-    return LeaseWrite(WriteKind.RENEW, seen, True, True, True, evolve(seen, counter=seen.counter + 1), ("counter",))
+    return LeaseWrite(WriteKind.RENEW, seen, evolve(seen, counter=seen.counter + 1))
 
 
 def take(seen: Lease, owner: str, *, checkpoint: str | None = None) -> LeaseWrite:
     """Become owner of a free, expired or handed-over lease; clears the stealer. Optionally restores a checkpoint."""
     result = evolve(seen, owner=owner, stealer="", counter=seen.counter + 1)
     if checkpoint in (None, seen.checkpoint):
-        return LeaseWrite(WriteKind.TAKE, seen, True, True, False, result, OWNERSHIP)
+        return LeaseWrite(WriteKind.TAKE, seen, result)
     restored = evolve(result, checkpoint=checkpoint, pending=None)
-    return LeaseWrite(WriteKind.TAKE, seen, True, True, False, restored, (*OWNERSHIP, "checkpoint", "pending"))
+    return LeaseWrite(WriteKind.TAKE, seen, restored, ("checkpoint", "pending"))
 
 
 def restore(seen: Lease, known: Lease) -> LeaseWrite:
@@ -116,7 +72,7 @@ def restore(seen: Lease, known: Lease) -> LeaseWrite:
         pause=seen.pause or known.pause,
         parent_shard_ids=seen.parent_shard_ids,
     )
-    return LeaseWrite(WriteKind.TAKE, seen, True, True, False, result, (*OWNERSHIP, *RESTORED_FIELDS))
+    return LeaseWrite(WriteKind.TAKE, seen, result, RESTORED_FIELDS)
 
 
 def take_above(write: LeaseWrite, counter: int) -> LeaseWrite:
@@ -135,7 +91,7 @@ def steal(seen: Lease, stealer: str) -> LeaseWrite:
     if not seen.owner:
         raise ValueError(f"cannot mark {seen}: it has no owner; take it instead")
     wanted = evolve(seen, stealer="")
-    return LeaseWrite(WriteKind.STEAL, wanted, False, True, True, evolve(seen, stealer=stealer), ("stealer",))
+    return LeaseWrite(WriteKind.STEAL, wanted, evolve(seen, stealer=stealer))
 
 
 def transfer(seen: Lease, new_owner: str) -> LeaseWrite:
@@ -143,21 +99,20 @@ def transfer(seen: Lease, new_owner: str) -> LeaseWrite:
     if not new_owner:
         raise ValueError(f"cannot transfer {seen} to nobody")
     result = evolve(seen, owner=new_owner, stealer=new_owner, counter=seen.counter + 1)
-    return LeaseWrite(WriteKind.TRANSFER, seen, True, True, False, result, OWNERSHIP)
+    return LeaseWrite(WriteKind.TRANSFER, seen, result)
 
 
 def checkpoint(seen: Lease, value: str, progress: Progress | None = None) -> LeaseWrite:
     """Store progress; counts as a heartbeat. What was prepared is void from then on, whatever was stored."""
     result = evolve(seen, checkpoint=value, counter=seen.counter + 1, pending=None, progress=progress or seen.progress)
     optional = (("pending", seen.pending), ("progress", progress))
-    changes = ("counter", "checkpoint", *(name for name, value in optional if value is not None))
-    return LeaseWrite(WriteKind.CHECKPOINT, seen, True, True, False, result, changes)
+    return LeaseWrite(WriteKind.CHECKPOINT, seen, result, tuple(name for name, value in optional if value is not None))
 
 
 def prepare(seen: Lease, pending: PendingCheckpoint) -> LeaseWrite:
     """Store the first half of a two-phase checkpoint beside the checkpoint; counts as a heartbeat."""
     result = evolve(seen, counter=seen.counter + 1, pending=pending)
-    return LeaseWrite(WriteKind.PREPARE, seen, True, True, False, result, ("counter", "pending"))
+    return LeaseWrite(WriteKind.PREPARE, seen, result)
 
 
 def take_pause(seen: Lease) -> LeaseWrite:
@@ -166,7 +121,7 @@ def take_pause(seen: Lease) -> LeaseWrite:
         raise ValueError(f"{seen} is not paused, so there is no pause to take")
     taken = f"{seen.pause.request_id} {seen.owner}"
     result = evolve(seen, counter=seen.counter + 1, pause_taken=taken)
-    return LeaseWrite(WriteKind.TAKE_PAUSE, seen, True, True, False, result, ("counter", "pause_taken"))
+    return LeaseWrite(WriteKind.TAKE_PAUSE, seen, result)
 
 
 def leave_pause(seen: Lease) -> LeaseWrite:
@@ -176,12 +131,12 @@ def leave_pause(seen: Lease) -> LeaseWrite:
     operator's write that compares the counter is sure of that, also after a pause that ended by itself.
     """
     result = evolve(seen, counter=seen.counter + 1, pause_taken="")
-    return LeaseWrite(WriteKind.LEAVE_PAUSE, seen, True, True, False, result, ("counter", "pause_taken"))
+    return LeaseWrite(WriteKind.LEAVE_PAUSE, seen, result)
 
 
 def delete(seen: Lease) -> LeaseWrite:
     """Remove the row of a shard that left the stream, if it is still as seen."""
-    return LeaseWrite(WriteKind.DELETE, seen, True, True, False, None)
+    return LeaseWrite(WriteKind.DELETE, seen, None)
 
 
 # --- an operator's -------------------------------------------------------------------------------------------------
@@ -193,8 +148,7 @@ def set_pause(seen: Lease, pause: Pause | None) -> LeaseWrite:
     The counter stays: no heartbeat fails, and the owner notices by its next scan.
     """
     result = evolve(seen, pause=pause, pause_taken=seen.pause_taken if pause else "")
-    changes = ("pause",) if pause else ("pause", "pause_taken")
-    return LeaseWrite(WriteKind.SET_PAUSE, seen, False, True, False, result, changes)
+    return LeaseWrite(WriteKind.SET_PAUSE, seen, result, () if pause else ("pause_taken",))
 
 
 def rewind(seen: Lease, checkpoint: str) -> LeaseWrite:
@@ -203,8 +157,7 @@ def rewind(seen: Lease, checkpoint: str) -> LeaseWrite:
     The owner's next write is refused. It reads the row back, ends its consumer, and goes on from the new checkpoint.
     """
     result = evolve(seen, checkpoint=checkpoint, counter=seen.counter + 1, pending=None)
-    changes = ("counter", "checkpoint", "pending")
-    return LeaseWrite(WriteKind.REWIND, seen, True, True, True, result, changes)
+    return LeaseWrite(WriteKind.REWIND, seen, result)
 
 
 def release(seen: Lease) -> LeaseWrite:
@@ -215,54 +168,4 @@ def release(seen: Lease) -> LeaseWrite:
     paused and acknowledged, or what has no living owner.
     """
     result = evolve(seen, owner="", stealer="", counter=seen.counter + 1)
-    return LeaseWrite(WriteKind.RELEASE, seen, True, True, False, result, OWNERSHIP)
-
-
-# --- the rule ------------------------------------------------------------------------------------------------------
-
-
-def permits(row: Lease | None, write: LeaseWrite) -> bool:
-    """Whether the stored row meets the write's condition. An absent row meets only CREATE (and DELETE, trivially)."""
-    if row is None:
-        return write.kind in (WriteKind.CREATE, WriteKind.DELETE)
-    if write.kind is WriteKind.CREATE:
-        return False
-    return (
-        (not write.compares_counter or row.counter == write.seen.counter)
-        and (not write.compares_owner or row.owner == write.seen.owner)
-        and (not write.compares_stealer or row.stealer == write.seen.stealer)
-    )
-
-
-def apply_write(row: Lease | None, write: LeaseWrite) -> Lease | None:
-    """The row after a permitted write: only the fields that the operation writes change.
-
-    Raises ``ValueError`` if the row does not permit it; callers ask ``permits`` under the same lock first.
-    """
-    if not permits(row, write):
-        raise ValueError(f"{row or 'absent row'} does not permit {write}")
-    if row is None or write.result is None or row == write.seen:
-        return write.result
-    return evolve(row, **{name: getattr(write.result, name) for name in write.changes})
-
-
-def was_applied(row: Lease | None, write: LeaseWrite) -> bool:
-    """Whether a row that was read back shows that this write was applied (and nothing happened since).
-
-    A mark or a pause that arrived after the write does not hide it. A hand-over to the taker is not its take: both may
-    lead to the same owner and counter, when the old owner transferred the lease just before an expired one was taken.
-    """
-    if row is None or write.result is None:
-        return row is None and write.result is None
-    expected = write.result
-    if write.kind is WriteKind.STEAL:
-        return row.owner == expected.owner and row.stealer == expected.stealer
-    if write.kind is WriteKind.SET_PAUSE:
-        return row.owner == expected.owner and row.pause == expected.pause
-    if row.is_handed_over != expected.is_handed_over:
-        return False
-    if write.kind is WriteKind.LEAVE_PAUSE and row.pause_taken:
-        return False
-    if "pending" in write.changes and row.pending != expected.pending:
-        return False
-    return (row.owner, row.counter, row.checkpoint) == (expected.owner, expected.counter, expected.checkpoint)
+    return LeaseWrite(WriteKind.RELEASE, seen, result)

@@ -1,4 +1,4 @@
-"""Worker sessions: the rows by which workers know of each other, and the rule of their writes.
+"""Worker sessions: the rows by which workers know of each other, and their writes; ``rows.RULES`` has the rule.
 
 Every worker has one row beside the leases. A *session* is one life of it: it begins when the row gets a new ``nonce``,
 lives as long as its ``beat`` moves, and ends when its worker removes the row or when another worker that saw it stand
@@ -42,6 +42,8 @@ from enum import Enum
 
 from attrs import evolve, frozen
 
+from streamclient.core.rows import RULES, Rule, WorkerWriteKind
+
 
 class SessionState(Enum):
     """What a worker row says about its worker."""
@@ -83,15 +85,6 @@ class WorkerRow:
         return f"{self.worker_id}({self.state.value}, {self.nonce}, {self.beat})"
 
 
-class WorkerWriteKind(Enum):
-    """The operations on a worker row, but for the wake, which has no condition."""
-
-    REGISTER = "register"
-    BEAT = "beat"
-    KILL = "kill"
-    REMOVE = "remove"
-
-
 @frozen
 class WorkerWrite:
     """One conditional change of one worker row. Made by the functions below, never by hand."""
@@ -102,8 +95,24 @@ class WorkerWrite:
     """The row must have this nonce, beat and state; ``None``: it must be absent."""
     result: WorkerRow | None
     """The row afterwards if accepted, but for its ``wake``; ``None`` after REMOVE."""
-    writes_info: bool = False
-    """Whether ``info`` is stored, too; it may be long, and changes rarely."""
+    also: tuple[str, ...] = ()
+    """Fields that this very write stores beside those that its rule always does: ``info`` may be long, and changes
+    rarely."""
+
+    @property
+    def rule(self) -> Rule:
+        """What such a write compares and stores."""
+        return RULES[self.kind]
+
+    @property
+    def expected(self) -> WorkerRow | None:
+        """The row that must be there; ``None``: none may."""
+        return self.seen
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """Fields of ``WorkerRow`` that are written, with their values in ``result``; the row keeps all others."""
+        return (*self.rule.writes, *self.also)
 
     def __str__(self) -> str:
         return f"{self.kind.value} {self.seen or self.worker_id} -> {self.result or 'absent'}"
@@ -114,7 +123,7 @@ def register(seen: WorkerRow | None, row: WorkerRow) -> WorkerWrite:
     if seen is not None and seen.nonce == row.nonce:
         raise ValueError(f"a new session needs a new nonce, not that of {seen}")
     result = evolve(row, wake=0 if seen is None else seen.wake)
-    return WorkerWrite(WorkerWriteKind.REGISTER, row.worker_id, seen, result, writes_info=True)
+    return WorkerWrite(WorkerWriteKind.REGISTER, row.worker_id, seen, result)
 
 
 def restore(known: WorkerRow) -> WorkerWrite:
@@ -124,14 +133,14 @@ def restore(known: WorkerRow) -> WorkerWrite:
     """
     _check_alive(known)
     result = evolve(known, beat=known.beat + 1)
-    return WorkerWrite(WorkerWriteKind.BEAT, known.worker_id, None, result, writes_info=True)
+    return WorkerWrite(WorkerWriteKind.BEAT, known.worker_id, None, result, ("info",))
 
 
 def beat(seen: WorkerRow, *, state: SessionState | None = None, info: str | None = None) -> WorkerWrite:
     """Heartbeat of a session: beat + 1, perhaps with another state or other information."""
     _check_alive(seen)
     result = evolve(seen, beat=seen.beat + 1, state=state or seen.state, info=seen.info if info is None else info)
-    return WorkerWrite(WorkerWriteKind.BEAT, seen.worker_id, seen, result, writes_info=info is not None)
+    return WorkerWrite(WorkerWriteKind.BEAT, seen.worker_id, seen, result, () if info is None else ("info",))
 
 
 def kill(seen: WorkerRow) -> WorkerWrite:
@@ -144,32 +153,6 @@ def remove(seen: WorkerRow) -> WorkerWrite:
     return WorkerWrite(WorkerWriteKind.REMOVE, seen.worker_id, seen, None)
 
 
-def permits(row: WorkerRow | None, write: WorkerWrite) -> bool:
-    """Whether the stored row meets the write's condition."""
-    if row is None:
-        return write.seen is None or write.kind is WorkerWriteKind.REMOVE
-    return write.seen is not None and _identity(row) == _identity(write.seen)
-
-
-def apply_write(row: WorkerRow | None, write: WorkerWrite) -> WorkerRow | None:
-    """The row after a permitted write; a stored ``wake`` stays, and ``info`` unless the write carries one.
-
-    Raises ``ValueError`` if the row does not permit it; callers ask ``permits`` under the same lock first.
-    """
-    if not permits(row, write):
-        raise ValueError(f"{row or 'an absent row'} does not permit {write}")
-    if row is None or write.result is None:
-        return write.result
-    return evolve(write.result, wake=row.wake, info=write.result.info if write.writes_info else row.info)
-
-
-def was_applied(row: WorkerRow | None, write: WorkerWrite) -> bool:
-    """Whether a row that was read back shows that this write was applied, and no other since."""
-    if row is None or write.result is None:
-        return row is None and write.result is None
-    return _identity(row) == _identity(write.result)
-
-
 def woken(row: WorkerRow) -> WorkerRow:
     """The row after a wake. It needs an existing row and no other condition, and may be lost or repeated."""
     return evolve(row, wake=row.wake + 1)
@@ -178,7 +161,3 @@ def woken(row: WorkerRow) -> WorkerRow:
 def _check_alive(row: WorkerRow) -> None:
     if not row.is_live:
         raise ValueError(f"{row} cannot beat: killed is final, register a new session")
-
-
-def _identity(row: WorkerRow) -> tuple[str, int, SessionState]:
-    return row.nonce, row.beat, row.state

@@ -15,7 +15,7 @@ from streamclient.core.balance import TakePlan, plan_takes
 from streamclient.core.events import Severity
 from streamclient.core.fleet import Fleet, FleetPlan, Move, plan_part
 from streamclient.core.handover import new_owner
-from streamclient.core.leases import WriteKind
+from streamclient.core.rows import WriteKind
 from streamclient.core.situation import Situation
 from streamclient.core.tenancies import give, send, settle, settle_all
 from streamclient.model import BalanceBy, Lease

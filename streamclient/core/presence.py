@@ -21,10 +21,10 @@ from attrs import define, field
 from streamclient.config import ClientConfig
 from streamclient.core import membership
 from streamclient.core.events import Command, ReadSignals, WakeWorkers, WriteWorker
-from streamclient.core.leases import WriteOutcome
-from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite, WorkerWriteKind
+from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite
 from streamclient.core.retry import lease_pause_seconds
 from streamclient.core.roster import Roster
+from streamclient.core.rows import WorkerWriteKind, WriteOutcome
 from streamclient.core.session import News, Session
 
 NEVER = float("-inf")

@@ -20,8 +20,8 @@ from enum import Enum
 from attrs import define, evolve, field
 
 from streamclient.core import membership
-from streamclient.core.leases import WriteOutcome
-from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite, WorkerWriteKind
+from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite
+from streamclient.core.rows import WorkerWriteKind, WriteOutcome, was_applied
 from streamclient.core.tenancy import valid_until
 
 NEVER = float("-inf")
@@ -151,7 +151,7 @@ class Session:
         self._wake = write.result.wake if self._wake is None else self._wake
         self._is_absent = self.is_beat_due = False
         self._tries, self.not_before = 0, NEVER
-        if write.writes_info:
+        if "info" in write.changes:
             self._stored_info = write.result.info
         self.valid_until = max(self.valid_until, valid_until(sent_at, self.duration_seconds))
         self.seen_at = max(self.seen_at, sent_at)
@@ -195,7 +195,7 @@ class Session:
         write, sent_at = self._flight, self._first_sent_at
         assert write is not None
         assert sent_at is not None
-        if membership.was_applied(row, write):
+        if was_applied(row, write):
             return self._accepted(write, sent_at, now)
         self._flight, self._is_in_doubt = None, False
         self._tries += 1

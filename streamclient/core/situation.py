@@ -15,10 +15,11 @@ from streamclient.config import ClientConfig
 from streamclient.core.census import add
 from streamclient.core.deadlines import Deadlines
 from streamclient.core.events import Command, ListShards, ReadRows, Report, Severity
-from streamclient.core.leases import LeaseWrite, WriteKind, WriteOutcome
+from streamclient.core.leases import LeaseWrite
 from streamclient.core.loads import Loads
 from streamclient.core.presence import Presence
 from streamclient.core.retry import lease_pause_seconds
+from streamclient.core.rows import COUNTER, WriteKind, WriteOutcome
 from streamclient.core.shards import Listing, NewLease, Start
 from streamclient.core.tenancy import HeldLease
 from streamclient.core.view import LeaseView
@@ -172,7 +173,7 @@ class Situation:
         if key in self.flights:
             raise AssertionError(f"{write} while {self.flights[key].write} is under way")
         self.flights[key] = Flight(write, tries=tries)
-        if write.compares_counter:
+        if COUNTER in write.rule.if_same:
             self.compared[key] = max(write.seen.counter, self.compared.get(key, 0))
         self._count_flight(write, 1)
 

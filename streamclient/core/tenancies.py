@@ -21,8 +21,9 @@ from streamclient.core.events import (
     WriteLease,
 )
 from streamclient.core.handover import is_mark_void, must_drain, new_owner
-from streamclient.core.leases import LeaseWrite, WriteKind
+from streamclient.core.leases import LeaseWrite
 from streamclient.core.pauses import must_acknowledge, must_take_back, pause_reason
+from streamclient.core.rows import WriteKind
 from streamclient.core.shards import parents_finished
 from streamclient.core.situation import Situation
 from streamclient.core.tenancy import ConsumerPhase, HeldLease, valid_until

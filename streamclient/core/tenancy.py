@@ -15,7 +15,8 @@ from enum import Enum
 from attrs import evolve, frozen
 
 from streamclient.core.census import NEVER
-from streamclient.core.leases import LeaseWrite, WriteKind, was_applied
+from streamclient.core.leases import LeaseWrite
+from streamclient.core.rows import WriteKind, was_applied
 from streamclient.model import Lease, PendingCheckpoint, Progress, ShardState
 
 MARGIN_SHARE = 0.05

@@ -22,7 +22,8 @@ from streamclient.core.events import (
     WriteAnswered,
 )
 from streamclient.core.handover import new_owner
-from streamclient.core.leases import LeaseWrite, WriteKind, WriteOutcome
+from streamclient.core.leases import LeaseWrite
+from streamclient.core.rows import WriteKind, WriteOutcome
 from streamclient.core.situation import Flight, Situation
 from streamclient.core.sync import creation_answered
 from streamclient.core.tenancies import lose, register, send, settle, start_anew

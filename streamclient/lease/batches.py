@@ -7,7 +7,7 @@ from typing import Any
 
 from tablestore import BatchWriteRowRequest, OTSClient, OTSServiceError, TableInBatchWriteRowItem
 
-from streamclient.core.leases import WriteOutcome
+from streamclient.core.rows import WriteOutcome
 from streamclient.errors import DependencyException, ErrorKind, StreamClientError
 from streamclient.lease.store import WriteAnswer
 from streamclient.wire.service_errors import CONDITION_CHECK_FAIL, classify

@@ -11,27 +11,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from attrs import frozen
-from tablestore import (
-    BatchGetRowRequest,
-    ComparatorType,
-    Condition,
-    DeleteRowItem,
-    OTSClient,
-    PutRowItem,
-    Row,
-    RowExistenceExpectation,
-    SingleColumnCondition,
-    TableInBatchGetRowItem,
-    UpdateRowItem,
-)
+from tablestore import BatchGetRowRequest, OTSClient, TableInBatchGetRowItem
 
-from streamclient.core.leases import WriteOutcome
+from streamclient.core import rows
+from streamclient.core.rows import EpochRow, EpochWrite, WriteOutcome
 from streamclient.errors import DependencyException, ErrorKind, StreamClientException
 from streamclient.lease.batches import row_error, send_rows, translated
-from streamclient.lease.rows import EPOCH_STATUS_TYPE, key_of
+from streamclient.lease.rows import EPOCH_STATUS_TYPE, Cells, item_of, key_of
+from streamclient.lease.store import WriteAnswer
 
 EPOCH = "Epoch"
 """The last number that was drawn."""
+
+CELLS: Cells[EpochRow] = {"number": lambda row: {EPOCH: row.number}}
+"""How an epoch row is stored."""
 
 ROWS_PER_DRAW = 100
 """The service takes at most this many rows in one BatchGetRow, half of what a BatchWriteRow takes."""
@@ -60,9 +53,7 @@ class EpochRows:
         """Delete the rows of some keys; which ones stay, and why."""
         kept: dict[str, Exception] = {}
         for batch in _batches(lease_keys):
-            condition = Condition(RowExistenceExpectation.IGNORE)
-            items = [DeleteRowItem(Row(self._key(key)), condition) for key in batch]
-            answers = send_rows(self.client, self.table_name, items)
+            answers = self._send([rows.forget(key) for key in batch])
             kept.update((key, answer.error) for key, answer in zip(batch, answers, strict=True) if answer.error)
         return kept
 
@@ -78,30 +69,21 @@ class EpochRows:
 
     def _try(self, lease_keys: Sequence[str]) -> Mapping[str, int | Exception]:
         """Try once; keys for which somebody else was faster are left out."""
-        last = self._read(lease_keys)
-        drawn = {key: number for key, number in last.items() if isinstance(number, Exception)}
-        next_numbers = {key: number + 1 for key, number in last.items() if not isinstance(number, Exception)}
-        if not next_numbers:
-            return drawn
-        items = [self._item(key, number) for key, number in next_numbers.items()]
-        answers = send_rows(self.client, self.table_name, items)
-        outcomes = {
-            key: answer.error or number
-            for (key, number), answer in zip(next_numbers.items(), answers, strict=True)
-            if answer.outcome is not WriteOutcome.REFUSED
-        }
-        return {**drawn, **outcomes}
+        found = self._read(lease_keys)
+        drawn: dict[str, int | Exception] = {key: row for key, row in found.items() if isinstance(row, Exception)}
+        writes = [rows.draw(key, row) for key, row in found.items() if not isinstance(row, Exception)]
+        for write, answer in zip(writes, self._send(writes), strict=True):
+            if answer.outcome is not WriteOutcome.REFUSED and write.result is not None:
+                drawn[write.lease_key] = answer.error or write.result.number
+        return drawn
 
-    def _item(self, lease_key: str, number: int) -> Any:
-        """Set the row to ``number``, if it is what was read: one less, or absent."""
-        key = self._key(lease_key)
-        if number == 1:
-            return PutRowItem(Row(key, [(EPOCH, 1)]), Condition(RowExistenceExpectation.EXPECT_NOT_EXIST))
-        unchanged = SingleColumnCondition(EPOCH, number - 1, ComparatorType.EQUAL, False, True)
-        condition = Condition(RowExistenceExpectation.EXPECT_EXIST, unchanged)
-        return UpdateRowItem(Row(key, {"PUT": [(EPOCH, number)]}), condition)
+    def _send(self, writes: Sequence[EpochWrite]) -> Sequence[WriteAnswer]:
+        if not writes:
+            return []
+        items = [item_of(write, self._key(write.lease_key), CELLS) for write in writes]
+        return send_rows(self.client, self.table_name, items)
 
-    def _read(self, lease_keys: Sequence[str]) -> Mapping[str, int | Exception]:
+    def _read(self, lease_keys: Sequence[str]) -> Mapping[str, EpochRow | Exception | None]:
         request = BatchGetRowRequest()
         keys = [self._key(key) for key in lease_keys]
         request.add(TableInBatchGetRowItem(self.table_name, keys, max_version=1))
@@ -112,18 +94,18 @@ class EpochRows:
         if len(results) != len(lease_keys):
             wrong = StreamClientException(f"BatchGetRow gave {len(results)} rows for {len(lease_keys)} keys")
             return dict.fromkeys(lease_keys, wrong)
-        return {key: _last_number(result) for key, result in zip(lease_keys, results, strict=True)}
+        return {key: _parsed(key, result) for key, result in zip(lease_keys, results, strict=True)}
 
     def _key(self, lease_key: str) -> list[tuple[str, object]]:
         return key_of(self.stream_id, lease_key, EPOCH_STATUS_TYPE)
 
 
-def _last_number(result: Any) -> int | Exception:
-    """What a row holds; 0 if there is no row."""
+def _parsed(lease_key: str, result: Any) -> EpochRow | Exception | None:
+    """What a row holds; ``None`` if there is no row."""
     if not result.is_ok:
         return row_error(result.error_code, result.error_message, write=False)
     if result.row is None or not result.row.primary_key:
-        return 0
+        return None
     cells = {name: value for name, value, *_ in result.row.attribute_columns or ()}
     number = cells.get(EPOCH)
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
@@ -132,7 +114,7 @@ def _last_number(result: Any) -> int | Exception:
             "that is above every epoch its shard ever had",
             kind=ErrorKind.PERMANENT,
         )
-    return number
+    return EpochRow(lease_key, number)
 
 
 def _batches(lease_keys: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 from tablestore import Direction
 
 from streamclient.config import ClientConfig
-from streamclient.core.leases import LeaseWrite, WriteKind, WriteOutcome
+from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import WorkerRow, WorkerWrite
 from streamclient.core.retry import LeaseRetryStrategy
+from streamclient.core.rows import WriteKind, WriteOutcome
 from streamclient.errors import ConfigurationError, DependencyException, StreamClientException
 from streamclient.interfaces import IMetrics, RetryableAction
 from streamclient.lease.batches import ROWS_PER_BATCH, send_rows, translated

@@ -8,8 +8,9 @@ from threading import Lock
 from attrs import evolve
 
 from streamclient.core import membership
-from streamclient.core.leases import LeaseWrite, WriteOutcome, apply_write, permits
+from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import WorkerRow, WorkerWrite
+from streamclient.core.rows import EpochRow, RowT, Write, WriteOutcome, apply_write, draw, permits
 from streamclient.errors import ConfigurationError
 from streamclient.interfaces import IMetrics
 from streamclient.lease.costs import ROWS_PER_REQUEST, TableCosts
@@ -31,8 +32,7 @@ class MemoryLeaseManager(WritingLeaseManager):
         self._stream_id = stream_id
         self._costs = TableCosts(NO_METRICS if metrics is None else metrics)
         self._rows: dict[str, Lease] = {}
-        self._epochs: dict[str, int] = {}
-        """The last one drawn; outlives the lease."""
+        self._epochs: dict[str, EpochRow] = {}
         self._workers: dict[str, WorkerRow] = {}
         self._lock = Lock()
 
@@ -102,8 +102,11 @@ class MemoryLeaseManager(WritingLeaseManager):
         self._costs.written(len(worker_ids))
 
     def _draw(self, lease_key: str) -> int:
-        self._epochs[lease_key] = self._epochs.get(lease_key, 0) + 1
-        return self._epochs[lease_key]
+        last = self._epochs.get(lease_key)
+        drawn = apply_write(last, draw(lease_key, last))
+        assert drawn is not None
+        self._epochs[lease_key] = drawn
+        return drawn.number
 
     def _answer(self, write: LeaseWrite | WorkerWrite) -> WriteAnswer:
         with self._lock:
@@ -116,32 +119,24 @@ class MemoryLeaseManager(WritingLeaseManager):
             except ConfigurationError as error:
                 return WriteAnswer(WriteOutcome.UNCERTAIN, error)
             self._stream_id = stream_id
-            return WriteAnswer(self._apply_to_worker(write) if isinstance(write, WorkerWrite) else self._apply(write))
-
-    def _apply_to_worker(self, write: WorkerWrite) -> WriteOutcome:
-        row = self._workers.get(write.worker_id)
-        if not membership.permits(row, write):
-            return WriteOutcome.REFUSED
-        result = membership.apply_write(row, write)
-        if result is None:
-            self._workers.pop(write.worker_id, None)
-        else:
-            self._workers[write.worker_id] = result
-        return WriteOutcome.ACCEPTED
-
-    def _apply(self, write: LeaseWrite) -> WriteOutcome:
-        row = self._rows.get(write.lease_key)
-        if not permits(row, write):
-            return WriteOutcome.REFUSED
-        result = apply_write(row, write)
-        if result is None:
-            self._rows.pop(write.lease_key, None)
-        else:
-            self._rows[write.lease_key] = result
-        return WriteOutcome.ACCEPTED
+            if isinstance(write, WorkerWrite):
+                return WriteAnswer(_applied(self._workers, write.worker_id, write))
+            return WriteAnswer(_applied(self._rows, write.lease_key, write))
 
     def __repr__(self) -> str:
         return f"MemoryLeaseManager({len(self._rows)} leases of {self._stream_id})"
+
+
+def _applied(rows: dict[str, RowT], key: str, write: Write[RowT]) -> WriteOutcome:
+    row = rows.get(key)
+    if not permits(row, write):
+        return WriteOutcome.REFUSED
+    result = apply_write(row, write)
+    if result is None:
+        rows.pop(key, None)
+    else:
+        rows[key] = result
+    return WriteOutcome.ACCEPTED
 
 
 def _stream_id(write: LeaseWrite | WorkerWrite) -> str:

@@ -1,4 +1,4 @@
-"""Rows of the status table: how a lease is stored, and how a ``LeaseWrite`` becomes a condition and columns.
+"""Rows of the status table: how a lease is stored, and how a write becomes a condition and columns.
 
 The only place with the table's names. The layout is that of the Java stream client (``ShardLeaseSerializer``), so that
 workers of both languages share one table; columns of our own (``own_columns``) come beside it. Laws:
@@ -30,7 +30,8 @@ from tablestore import (
     UpdateRowItem,
 )
 
-from streamclient.core.leases import LeaseWrite, WriteKind
+from streamclient.core.leases import LeaseWrite
+from streamclient.core.rows import RowT, Write, WriteKind
 from streamclient.lease.own_columns import OWN_CELLS, OWN_COLUMNS, read_own
 from streamclient.model import Lease
 
@@ -152,38 +153,22 @@ def row_item(write: LeaseWrite, *, remnant: UnreadableRow | None = None) -> Any:
 
     ``remnant`` names the remnant that a CREATE finds in its place and may replace while it is one.
     """
-    if write.kind is WriteKind.CREATE:
-        return _put_item(write, remnant)
-    key = key_of(write.seen.stream_id, write.lease_key)
-    if write.kind is WriteKind.DELETE:
-        # An absent row counts as removed, hence IGNORE, and columns that are missing pass.
-        condition = Condition(RowExistenceExpectation.IGNORE, _column_condition(write, pass_if_missing=True))
-        return DeleteRowItem(Row(key), condition)
-    condition = Condition(RowExistenceExpectation.EXPECT_EXIST, _column_condition(write, pass_if_missing=False))
-    cells = written_columns(write)
-    changes: dict[str, list[Any]] = {"PUT": [(name, value) for name, value in cells.items() if value is not None]}
-    if removed := [name for name, value in cells.items() if value is None]:
-        changes["DELETE_ALL"] = removed
-    return UpdateRowItem(Row(key, changes), condition)
-
-
-def _put_item(write: LeaseWrite, remnant: UnreadableRow | None) -> Any:
-    cells = [(name, value) for name, value in written_columns(write).items() if value is not None]
-    row = Row(key_of(write.seen.stream_id, write.lease_key), cells)
-    if remnant is None or remnant.missing_column is None:
-        return PutRowItem(row, Condition(RowExistenceExpectation.EXPECT_NOT_EXIST))
-    return PutRowItem(row, Condition(RowExistenceExpectation.EXPECT_EXIST, _still_missing(remnant.missing_column)))
+    item = item_of(write, key_of(write.seen.stream_id, write.lease_key), CELLS)
+    if write.kind is WriteKind.CREATE and remnant is not None and remnant.missing_column is not None:
+        missing = _still_missing(remnant.missing_column)
+        return PutRowItem(item.row, Condition(RowExistenceExpectation.EXPECT_EXIST, missing))
+    return item
 
 
 def written_columns(write: LeaseWrite) -> dict[str, object]:
     """The columns that a write stores, ``None`` for those that it removes; empty for DELETE."""
-    result = write.result
-    if result is None:
-        return {}
-    return {column: value for name in write.changes for column, value in CELLS[name](result).items()}
+    return {} if write.result is None else _columns(write.result, write.changes, CELLS)
 
 
-CELLS: Mapping[str, Callable[[Lease], Mapping[str, object]]] = {
+Cells = Mapping[str, Callable[[RowT], Mapping[str, object]]]
+"""How each field of a row is stored: the columns, with ``None`` for those that are removed."""
+
+CELLS: Cells[Lease] = {
     "counter": lambda lease: {COUNTER: lease.counter},
     "owner": lambda lease: {OWNER: lease.owner},
     "stealer": lambda lease: {STEALER: lease.stealer},
@@ -191,23 +176,40 @@ CELLS: Mapping[str, Callable[[Lease], Mapping[str, object]]] = {
     "parent_shard_ids": lambda lease: {PARENTS: format_parents(lease.parent_shard_ids)},
     **OWN_CELLS,
 }
-"""How each field of a lease is stored."""
 
 
-def _column_condition(write: LeaseWrite, *, pass_if_missing: bool) -> Any:
-    """What the write compares, as one condition; the latest version of each column counts."""
-    compared = {
-        COUNTER: (write.compares_counter, write.seen.counter),
-        OWNER: (write.compares_owner, write.seen.owner),
-        STEALER: (write.compares_stealer, write.seen.stealer),
-    }
+def item_of(write: Write[RowT], key: list[tuple[str, object]], cells: Cells[RowT]) -> Any:
+    """A write of any kind of row as one row of a BatchWriteRow request: its rule as condition and columns."""
+    if write.result is None:
+        # An absent row counts as removed, hence IGNORE, and columns that are missing pass.
+        condition = Condition(RowExistenceExpectation.IGNORE, _as_expected(write, cells, pass_if_missing=True))
+        return DeleteRowItem(Row(key), condition)
+    if write.expected is None:
+        whole = _columns(write.result, tuple(cells), cells)
+        present = [(name, value) for name, value in whole.items() if value is not None]
+        return PutRowItem(Row(key, present), Condition(RowExistenceExpectation.EXPECT_NOT_EXIST))
+    condition = Condition(RowExistenceExpectation.EXPECT_EXIST, _as_expected(write, cells, pass_if_missing=False))
+    columns = _columns(write.result, write.changes, cells)
+    changes: dict[str, list[Any]] = {"PUT": [(name, value) for name, value in columns.items() if value is not None]}
+    if removed := [name for name, value in columns.items() if value is None]:
+        changes["DELETE_ALL"] = removed
+    return UpdateRowItem(Row(key, changes), condition)
+
+
+def _columns(row: RowT, names: tuple[str, ...], cells: Cells[RowT]) -> dict[str, object]:
+    return {column: value for name in names for column, value in cells[name](row).items()}
+
+
+def _as_expected(write: Write[RowT], cells: Cells[RowT], *, pass_if_missing: bool) -> Any:
+    """What the write compares, as one condition; the latest version of each column counts. ``None``: nothing."""
+    expected = write.expected
+    compared = {} if expected is None else _columns(expected, write.rule.if_same, cells)
     parts = [
         SingleColumnCondition(name, value, ComparatorType.EQUAL, pass_if_missing, True)
-        for name, (compares, value) in compared.items()
-        if compares
+        for name, value in compared.items()
     ]
-    if len(parts) == 1:
-        return parts[0]
+    if len(parts) < 2:
+        return parts[0] if parts else None
     return _composite(LogicalOperator.AND, parts)
 
 

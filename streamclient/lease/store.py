@@ -12,8 +12,9 @@ from typing import Protocol, cast
 
 from attrs import frozen
 
-from streamclient.core.leases import LeaseWrite, WriteKind, WriteOutcome
+from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import WorkerRow, WorkerWrite
+from streamclient.core.rows import WriteKind, WriteOutcome
 from streamclient.errors import ConfigurationError, StreamClientException
 from streamclient.interfaces import ILeaseManager
 from streamclient.model import Lease

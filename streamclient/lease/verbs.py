@@ -6,8 +6,9 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 
 from streamclient.core import leases as rule
-from streamclient.core.leases import LeaseWrite, WriteKind, WriteOutcome
+from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import WorkerWrite
+from streamclient.core.rows import WriteKind, WriteOutcome
 from streamclient.errors import ConfigurationError, StreamClientError
 from streamclient.interfaces import ILeaseManager
 from streamclient.lease.own_columns import format_pause, parse_pause

@@ -19,26 +19,20 @@ from tablestore import (
     INF_MAX,
     INF_MIN,
     BatchGetRowRequest,
-    ComparatorType,
-    CompositeColumnCondition,
     Condition,
-    DeleteRowItem,
     Direction,
-    LogicalOperator,
     OTSClient,
-    PutRowItem,
     Row,
     RowExistenceExpectation,
-    SingleColumnCondition,
     TableInBatchGetRowItem,
     UpdateRowItem,
 )
 
-from streamclient.core.leases import WriteOutcome
-from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite, WorkerWriteKind
+from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite
+from streamclient.core.rows import WriteOutcome
 from streamclient.errors import StreamClientException
 from streamclient.lease.batches import ROWS_PER_BATCH, row_error, send_rows
-from streamclient.lease.rows import STATUS_VALUE, STREAM_ID, key_of
+from streamclient.lease.rows import STATUS_VALUE, STREAM_ID, Cells, item_of, key_of
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +46,15 @@ INFO = "Info"
 
 SIGNALS = (NONCE, BEAT, STATE, WAKE)
 """The columns by which workers decide."""
+
+CELLS: Cells[WorkerRow] = {
+    "nonce": lambda row: {NONCE: row.nonce},
+    "beat": lambda row: {BEAT: row.beat},
+    "state": lambda row: {STATE: row.state.value},
+    "wake": lambda row: {WAKE: row.wake},
+    "info": lambda row: {INFO: row.info},
+}
+"""How each field of a worker row is stored."""
 
 COLUMN_TYPES: Mapping[str, type] = {NONCE: str, BEAT: int, STATE: str, WAKE: int}
 
@@ -108,18 +111,7 @@ class WorkerRows:
 
     def item(self, write: WorkerWrite) -> Any:
         """The write as one row of a BatchWriteRow request."""
-        key = self._key(write.worker_id)
-        if write.result is None:
-            condition = Condition(RowExistenceExpectation.IGNORE, _as_seen(write, pass_if_missing=True))
-            return DeleteRowItem(Row(key), condition)
-        cells = {**_cells_of(write.result), INFO: write.result.info}
-        if write.seen is None:
-            return PutRowItem(Row(key, list(cells.items())), Condition(RowExistenceExpectation.EXPECT_NOT_EXIST))
-        written = [BEAT, STATE]
-        written += [NONCE] if write.kind is WorkerWriteKind.REGISTER else []
-        written += [INFO] if write.writes_info else []
-        condition = Condition(RowExistenceExpectation.EXPECT_EXIST, _as_seen(write, pass_if_missing=False))
-        return UpdateRowItem(Row(key, {"PUT": [(name, cells[name]) for name in written]}), condition)
+        return item_of(write, self._key(write.worker_id), CELLS)
 
     def _wake_item(self, name: str) -> Any:
         row = Row(self._key(name), {"INCREMENT": [(WAKE, 1)]})
@@ -177,18 +169,3 @@ def parse_worker(row: Any) -> WorkerRow | str:
         wake=cells[WAKE],
         info=info if isinstance(info, str) else "",
     )
-
-
-def _cells_of(row: WorkerRow) -> dict[str, object]:
-    return {NONCE: row.nonce, BEAT: row.beat, STATE: row.state.value, WAKE: row.wake}
-
-
-def _as_seen(write: WorkerWrite, *, pass_if_missing: bool) -> Any:
-    assert write.seen is not None
-    cells = _cells_of(write.seen)
-    condition = CompositeColumnCondition(LogicalOperator.AND)
-    for name in (NONCE, BEAT, STATE):
-        condition.add_sub_condition(
-            SingleColumnCondition(name, cells[name], ComparatorType.EQUAL, pass_if_missing, True)
-        )
-    return condition

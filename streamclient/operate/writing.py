@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from streamclient.core import leases as rule
-from streamclient.core.leases import LeaseWrite, WriteOutcome, was_applied
+from streamclient.core.leases import LeaseWrite
+from streamclient.core.rows import WriteOutcome, was_applied
 from streamclient.errors import StreamClientError
 from streamclient.model import Lease, Pause
 from streamclient.operate.audit import DONE

@@ -15,8 +15,9 @@ from typing import Any
 from attrs import evolve
 
 from streamclient.core import leases, membership
-from streamclient.core.leases import LeaseWrite, WriteOutcome
+from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite
+from streamclient.core.rows import WriteOutcome
 from streamclient.interfaces import ILeaseManager
 from streamclient.lease.store import WorkerDirectory, as_worker_directory
 from streamclient.model import Lease

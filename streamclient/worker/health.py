@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from streamclient.core.leases import WriteOutcome
+from streamclient.core.rows import WriteOutcome
 
 
 @frozen

@@ -13,7 +13,8 @@ from attrs import frozen
 
 from streamclient.core import events
 from streamclient.core.events import CheckpointOutcome, Command, Event, Severity
-from streamclient.core.leases import LeaseWrite, WriteKind, WriteOutcome, was_applied
+from streamclient.core.leases import LeaseWrite
+from streamclient.core.rows import WriteKind, WriteOutcome, was_applied
 from streamclient.core.tenancy import HeldLease
 from streamclient.interfaces import IMetrics
 from streamclient.metrics import table

@@ -27,8 +27,9 @@ from streamclient.core.events import (
     WorkerWriteAnswered,
     WriteAnswered,
 )
-from streamclient.core.leases import LeaseWrite, WriteKind, WriteOutcome
-from streamclient.core.membership import WorkerWrite, WorkerWriteKind
+from streamclient.core.leases import LeaseWrite
+from streamclient.core.membership import WorkerWrite
+from streamclient.core.rows import WorkerWriteKind, WriteKind, WriteOutcome
 from streamclient.errors import StreamClientException
 from streamclient.lease.store import LeaseStore, WorkerDirectory, WriteAnswer
 from streamclient.stream.api import StreamApi

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from streamclient.core.membership import WorkerRow, WorkerWrite, WorkerWriteKind
+from streamclient.core.membership import WorkerRow, WorkerWrite
+from streamclient.core.rows import WorkerWriteKind
 from streamclient.errors import ConfigurationError
 from streamclient.interfaces import ILeaseManager
 from streamclient.lease import MemoryLeaseManager, WriteAnswer
@@ -109,7 +110,7 @@ def test_a_manager_without_worker_rows_has_no_directory() -> None:
 def test_a_row_that_nobody_could_read_is_not_sent(field: str, value: object, text: str) -> None:
     row = WorkerRow("w1", "orders", nonce="n", beat=1)
     wrong = evolve(row, **{field: value})
-    write = WorkerWrite(WorkerWriteKind.REGISTER, wrong.worker_id, None, wrong, writes_info=True)
+    write = WorkerWrite(WorkerWriteKind.REGISTER, wrong.worker_id, None, wrong)
     (answer,) = MemoryLeaseManager("orders").write_many([write])
 
     assert isinstance(answer.error, ConfigurationError)

@@ -14,7 +14,8 @@ from holdings_driver import row
 from streamclient.config import ClientConfig
 from streamclient.core import leases
 from streamclient.core.balance import TakePlan, plan_takes
-from streamclient.core.leases import LeaseWrite, WriteKind
+from streamclient.core.leases import LeaseWrite
+from streamclient.core.rows import WriteKind, apply_write, permits
 from streamclient.core.view import LeaseView
 from streamclient.model import Lease
 
@@ -97,9 +98,9 @@ class Fleet:
 
     def write(self, name: str, write: LeaseWrite) -> None:
         before = self.table[write.lease_key]
-        if not leases.permits(before, write):
+        if not permits(before, write):
             return
-        after = leases.apply_write(before, write)
+        after = apply_write(before, write)
         assert after is not None
         self.table[write.lease_key] = after
         if write.kind is WriteKind.TAKE:

@@ -11,7 +11,8 @@ from streamclient.config import ClientConfig
 from streamclient.core import events, leases
 from streamclient.core.events import ConsumerEnd
 from streamclient.core.holdings import Holdings
-from streamclient.core.leases import LeaseWrite, WriteOutcome
+from streamclient.core.leases import LeaseWrite
+from streamclient.core.rows import WriteOutcome, apply_write, permits
 from streamclient.model import InitialPosition, Lease, Shard
 
 STREAM_ID = "stream"
@@ -56,9 +57,9 @@ class Driver:
     def land(self, write: LeaseWrite) -> WriteOutcome:
         """Apply a write to the table, if permitted."""
         stored = self.table.get(write.lease_key)
-        if not leases.permits(stored, write):
+        if not permits(stored, write):
             return WriteOutcome.REFUSED
-        after = leases.apply_write(stored, write)
+        after = apply_write(stored, write)
         self.table.pop(write.lease_key, None)
         if after is not None:
             self.table[write.lease_key] = after
@@ -122,7 +123,7 @@ class Driver:
         """Every other owner moves its counters."""
         for key, lease in self.table.items():
             if lease.owner not in ("", me) and not lease.is_handed_over:
-                self.table[key] = leases.apply_write(lease, leases.renew(lease)) or lease
+                self.table[key] = apply_write(lease, leases.renew(lease)) or lease
 
 
 def only(commands: Iterable[events.Command], kind: type[COMMAND]) -> list[COMMAND]:

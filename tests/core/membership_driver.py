@@ -12,8 +12,8 @@ from holdings_driver import STREAM_ID, Driver, only
 from streamclient.config import ClientConfig
 from streamclient.core import events, membership
 from streamclient.core.holdings import Holdings
-from streamclient.core.leases import WriteOutcome
 from streamclient.core.membership import WorkerRow, WorkerWrite
+from streamclient.core.rows import WriteOutcome, apply_write, permits
 from streamclient.model import InitialPosition, Lease, Shard
 
 STEP_SECONDS = 0.05
@@ -60,9 +60,9 @@ class FleetDriver(Driver):
 
     def land_worker(self, write: WorkerWrite) -> WriteOutcome:
         stored = self.workers.get(write.worker_id)
-        if not membership.permits(stored, write):
+        if not permits(stored, write):
             return WriteOutcome.REFUSED
-        after = membership.apply_write(stored, write)
+        after = apply_write(stored, write)
         self.workers.pop(write.worker_id, None)
         if after is not None:
             self.workers[write.worker_id] = after

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from streamclient.config import ClientConfig
 from streamclient.core import leases
 from streamclient.core.balance import TakePlan, plan_takes
+from streamclient.core.rows import apply_write
 from streamclient.core.view import LeaseView
 from streamclient.model import Lease
 
@@ -47,7 +48,7 @@ def run_pass(rows: Rows, worker: str, seed: int) -> int:
     """Apply one worker's plan, complete all hand-overs; returns the number of leases that moved."""
     chosen = plan(rows, worker, seed=seed)
     for lease in chosen.takes:
-        rows[lease.lease_key] = leases.apply_write(lease, leases.take(lease, worker)) or lease
+        rows[lease.lease_key] = apply_write(lease, leases.take(lease, worker)) or lease
     for lease in chosen.steals:
         rows[lease.lease_key] = row(lease.lease_key, worker, lease.counter + 1)
     return len(chosen.takes) + len(chosen.steals)

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamclient.core import events, leases
-from streamclient.core.leases import LeaseWrite, WriteKind, WriteOutcome
+from streamclient.core.leases import LeaseWrite
+from streamclient.core.rows import WriteKind, WriteOutcome
 from streamclient.core.tally import missing_moves
 
 QUIET_ROUNDS = 25

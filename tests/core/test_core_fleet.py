@@ -13,7 +13,7 @@ from membership_driver import FleetDriver
 
 from streamclient.core import events, leases
 from streamclient.core.fleet import Fleet, FleetPlan, plan_part
-from streamclient.core.leases import WriteKind, WriteOutcome
+from streamclient.core.rows import WriteKind, WriteOutcome, apply_write, permits
 from streamclient.core.view import LeaseView
 from streamclient.model import BalanceBy, Lease, Progress
 
@@ -245,8 +245,8 @@ def _act(name: str, part: FleetPlan, table: dict[str, Lease]) -> None:
     changes += [leases.steal(move.row, move.receiver) for move in part.marks]
     changes += [leases.transfer(each, each.stealer) for each in table.values() if each.owner == name and each.is_marked]
     for change in changes:
-        if leases.permits(table[change.lease_key], change):
-            table[change.lease_key] = leases.apply_write(table[change.lease_key], change) or change.seen
+        if permits(table[change.lease_key], change):
+            table[change.lease_key] = apply_write(table[change.lease_key], change) or change.seen
 
 
 # --- through Holdings ------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from holdings_driver import Driver, answers, only, row, writes
 
 from streamclient.core import events, leases
 from streamclient.core.events import ConsumerEnd
-from streamclient.core.leases import WriteKind, WriteOutcome
+from streamclient.core.rows import WriteKind, WriteOutcome, apply_write
 from streamclient.model import ShardState, ShutdownReason
 
 
@@ -22,7 +22,7 @@ def reader(**config: int) -> Driver:
 
 
 def mark(driver: Driver, stealer: str = "other") -> None:
-    driver.table["a"] = leases.apply_write(driver.table["a"], leases.steal(driver.table["a"], stealer)) or row("a")
+    driver.table["a"] = apply_write(driver.table["a"], leases.steal(driver.table["a"], stealer)) or row("a")
 
 
 def test_mark_is_noticed_on_the_very_next_renewal() -> None:

@@ -8,7 +8,7 @@ from holdings_driver import Driver, answers, only, row, writes
 
 from streamclient.core import events, leases
 from streamclient.core.events import ConsumerEnd, Severity
-from streamclient.core.leases import WriteKind, WriteOutcome
+from streamclient.core.rows import WriteKind, WriteOutcome
 from streamclient.model import CheckpointPosition, InitialPosition, Shard, ShardState, ShutdownReason
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from streamclient.core import membership
 from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite
+from streamclient.core.rows import WorkerWriteKind, apply_write, permits, was_applied
 
 ROW = WorkerRow("w1", "stream", nonce="n1", beat=5, wake=3, info="text")
 
@@ -18,20 +19,20 @@ ROW = WorkerRow("w1", "stream", nonce="n1", beat=5, wake=3, info="text")
 def test_a_beat_moves_the_beat_and_leaves_wake_and_information() -> None:
     write = membership.beat(ROW)
 
-    assert membership.apply_write(evolve(ROW, wake=9), write) == evolve(ROW, beat=6, wake=9)
+    assert apply_write(evolve(ROW, wake=9), write) == evolve(ROW, beat=6, wake=9)
 
 
 def test_a_beat_may_bring_state_and_information() -> None:
     write = membership.beat(ROW, state=SessionState.LEAVING, info="other")
 
-    assert membership.apply_write(ROW, write) == evolve(ROW, beat=6, state=SessionState.LEAVING, info="other")
+    assert apply_write(ROW, write) == evolve(ROW, beat=6, state=SessionState.LEAVING, info="other")
 
 
 def test_a_registration_keeps_the_wake_of_the_row_that_it_replaces() -> None:
     write = membership.register(ROW, WorkerRow("w1", "stream", nonce="n2", beat=1, info="new"))
 
     assert write.result == WorkerRow("w1", "stream", nonce="n2", beat=1, wake=3, info="new")
-    assert membership.apply_write(evolve(ROW, wake=4), write) == evolve(write.result, wake=4)
+    assert apply_write(evolve(ROW, wake=4), write) == evolve(write.result, wake=4)
 
 
 def test_a_nonce_is_never_used_for_two_sessions() -> None:
@@ -47,17 +48,17 @@ def test_a_killed_session_has_no_beat_to_send(write: Callable[[WorkerRow], Worke
 
 def test_a_write_that_is_not_permitted_is_not_applied() -> None:
     with pytest.raises(ValueError, match="does not permit beat"):
-        membership.apply_write(evolve(ROW, beat=6), membership.beat(ROW))
+        apply_write(evolve(ROW, beat=6), membership.beat(ROW))
 
 
 def test_a_row_that_was_read_back_tells_whether_a_write_was_applied() -> None:
     write = membership.beat(ROW)
 
-    assert membership.was_applied(evolve(ROW, beat=6, wake=77), write)
-    assert not membership.was_applied(ROW, write)
-    assert not membership.was_applied(evolve(ROW, beat=6, state=SessionState.KILLED), write)
-    assert not membership.was_applied(None, write)
-    assert membership.was_applied(None, membership.remove(ROW))
+    assert was_applied(evolve(ROW, beat=6, wake=77), write)
+    assert not was_applied(ROW, write)
+    assert not was_applied(evolve(ROW, beat=6, state=SessionState.KILLED), write)
+    assert not was_applied(None, write)
+    assert was_applied(None, membership.remove(ROW))
 
 
 def test_rows_and_writes_are_readable() -> None:
@@ -81,11 +82,11 @@ def test_no_beat_is_ever_accepted_after_a_kill_of_its_session(steps: list[tuple[
             sights.append(row)
             continue
         write = _write(kind, seen, f"n{number}")
-        if write is None or not membership.permits(row, write):
+        if write is None or not permits(row, write):
             continue
-        if write.kind is membership.WorkerWriteKind.BEAT and row is not None:
+        if write.kind is WorkerWriteKind.BEAT and row is not None:
             assert row.nonce not in killed
-        row = membership.apply_write(row, write)
+        row = apply_write(row, write)
         if row is None:
             killed.clear()  # Whoever may restore a session that somebody deleted knows that it was not over.
         elif not row.is_live:

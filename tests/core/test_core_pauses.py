@@ -7,7 +7,8 @@ from attrs import evolve
 from holdings_driver import Driver, answers, only, row, writes
 
 from streamclient.core import events, leases
-from streamclient.core.leases import LeaseWrite, WriteKind, WriteOutcome
+from streamclient.core.leases import LeaseWrite
+from streamclient.core.rows import WriteKind, WriteOutcome
 from streamclient.errors import ConfigurationError
 from streamclient.model import Lease, Pause, ShardState, ShutdownReason
 

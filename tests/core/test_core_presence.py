@@ -8,8 +8,8 @@ from holdings_driver import answers, kinds, only, row, writes
 from membership_driver import FleetDriver, session, texts
 
 from streamclient.core import events, leases, membership
-from streamclient.core.leases import WriteKind, WriteOutcome
-from streamclient.core.membership import SessionState, WorkerWriteKind
+from streamclient.core.membership import SessionState
+from streamclient.core.rows import WorkerWriteKind, WriteKind, WriteOutcome, apply_write
 
 REFUSED, UNCERTAIN = WriteOutcome.REFUSED, WriteOutcome.UNCERTAIN
 
@@ -308,7 +308,7 @@ def test_a_lease_of_a_live_session_that_stands_still_is_taken() -> None:
     driver.start()
     for _ in range(40):
         driver.run(1.0)
-        driver.table["s2"] = leases.apply_write(driver.table["s2"], leases.renew(driver.table["s2"])) or row("s2")
+        driver.table["s2"] = apply_write(driver.table["s2"], leases.renew(driver.table["s2"])) or row("s2")
 
     assert driver.table["s1"].owner == "me"
 

@@ -8,8 +8,8 @@ import pytest
 from attrs import evolve
 
 from streamclient.core import membership
-from streamclient.core.leases import WriteOutcome
-from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite, WorkerWriteKind
+from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite
+from streamclient.core.rows import WorkerWriteKind, WriteOutcome, apply_write, permits
 from streamclient.core.session import REMOVALS_AT_MOST, News, Session
 
 DURATION = 20.0
@@ -30,9 +30,9 @@ class Table:
         )
 
     def land(self, write: WorkerWrite) -> WriteOutcome:
-        if not membership.permits(self.row, write):
+        if not permits(self.row, write):
             return REFUSED
-        self.row = membership.apply_write(self.row, write)
+        self.row = apply_write(self.row, write)
         return ACCEPTED
 
     def read(self, session: Session, asked_at: float | None = None) -> News:
@@ -328,7 +328,7 @@ def test_information_travels_with_beats_and_only_when_it_changed(table: Table) -
     write = session.next_write(table.now)
 
     assert write is not None
-    assert (write.writes_info, write.result and write.result.info) == (True, "second")
+    assert ("info" in write.changes, write.result and write.result.info) == (True, "second")
 
 
 def test_a_wake_is_noticed_once(table: Table) -> None:

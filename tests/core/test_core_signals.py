@@ -11,8 +11,8 @@ from holdings_driver import kinds, only, row, writes
 from membership_driver import FleetDriver, session, texts
 
 from streamclient.core import events, membership
-from streamclient.core.leases import WriteKind, WriteOutcome
 from streamclient.core.membership import SessionState
+from streamclient.core.rows import WriteKind, WriteOutcome
 from streamclient.model import Shard
 
 REFUSED, UNCERTAIN = WriteOutcome.REFUSED, WriteOutcome.UNCERTAIN

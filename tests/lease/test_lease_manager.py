@@ -27,7 +27,7 @@ from tablestore.error import OTSServiceError
 
 from streamclient.config import ClientConfig
 from streamclient.core import leases as rule
-from streamclient.core.leases import WriteOutcome
+from streamclient.core.rows import WriteOutcome
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, StreamClientException
 from streamclient.interfaces import IRetryStrategy, RetryableAction
 from streamclient.lease.connection import for_lease_calls, write_timeout_seconds

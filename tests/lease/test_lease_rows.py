@@ -10,7 +10,8 @@ from tablestore import Row
 from tablestore.metadata import LogicalOperator
 
 from streamclient.core import leases as rule
-from streamclient.core.leases import LeaseWrite, WriteKind
+from streamclient.core.leases import LeaseWrite
+from streamclient.core.rows import WriteKind, apply_write, permits
 from streamclient.lease.own_columns import OWN_COLUMNS
 from streamclient.lease.rows import (
     COLUMN_TYPES,
@@ -393,10 +394,10 @@ def test_columns_and_conditions_say_what_the_rule_says(stored: Lease, seen: Leas
     cells = stored_cells(stored)
     met = all(cells[name] == value for name, (value, _) in conditions(write).items())
 
-    assert met == rule.permits(stored, write)
+    assert met == permits(stored, write)
     if met:
         after = {name: value for name, value in {**cells, **written_columns(write)}.items() if value is not None}
-        assert parse_row(Row(list(KEY), [(name, value, 0) for name, value in after.items()])) == rule.apply_write(
+        assert parse_row(Row(list(KEY), [(name, value, 0) for name, value in after.items()])) == apply_write(
             stored, write
         )
 

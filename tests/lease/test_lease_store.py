@@ -8,7 +8,7 @@ import pytest
 from attrs import evolve
 
 from streamclient.core import leases as rule
-from streamclient.core.leases import WriteOutcome
+from streamclient.core.rows import WriteOutcome
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, StreamClientException
 from streamclient.interfaces import ILeaseManager
 from streamclient.lease import MemoryLeaseManager, WriteAnswer, as_lease_store

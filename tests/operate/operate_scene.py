@@ -26,7 +26,8 @@ from tablestore import (
 
 from streamclient import cli
 from streamclient.core import leases as rule
-from streamclient.core.leases import LeaseWrite, WriteOutcome
+from streamclient.core.leases import LeaseWrite
+from streamclient.core.rows import WriteOutcome
 from streamclient.core.worker_info import WorkerInfo
 from streamclient.lease import LeaseManager
 from streamclient.lease.own_columns import PAUSE, PAUSE_TAKEN, format_pause

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from operate_facts import END, NOW, OLDEST, ago, facts, row, worker
 
-from streamclient.core.leases import WriteKind, apply_write
+from streamclient.core.rows import WriteKind, apply_write
 from streamclient.model import Lease, Pause
 from streamclient.operate.facts import FleetFacts, RowFacts
 from streamclient.operate.lineage import ancestors_first, descendants_of, parents_of

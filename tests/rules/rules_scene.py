@@ -41,8 +41,9 @@ from streamclient import (
     Worker,
     WorkerStatus,
 )
-from streamclient.core.leases import LeaseWrite, WriteOutcome
+from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import WorkerRow, WorkerWrite
+from streamclient.core.rows import WriteOutcome
 from streamclient.lease.store import WriteAnswer
 from streamclient.lease.verbs import check_write
 from streamclient.stream import ReadRetry, StreamSpecification, TablestoreStreamApi

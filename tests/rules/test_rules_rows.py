@@ -23,7 +23,8 @@ from streamclient.core.events import (
     WriteLease,
 )
 from streamclient.core.holdings import Holdings
-from streamclient.core.leases import LeaseWrite, WriteKind, WriteOutcome
+from streamclient.core.leases import LeaseWrite
+from streamclient.core.rows import WriteKind, WriteOutcome
 from streamclient.core.shards import ABSENCE_SECONDS
 from streamclient.model import Shard
 

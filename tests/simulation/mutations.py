@@ -13,14 +13,13 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from streamclient.core import (
     events,
     handover,
     holdings,
     leases,
-    membership,
     notices,
     roster,
     session,
@@ -30,7 +29,7 @@ from streamclient.core import (
     tenancy,
     writes,
 )
-from streamclient.core.leases import LeaseWrite, WriteOutcome
+from streamclient.core.rows import RULES, EpochWriteKind, Rule, WorkerWriteKind, WriteKind, WriteOutcome, was_applied
 from streamclient.core.shards import Gate
 from streamclient.core.situation import Situation
 from streamclient.core.tenancy import ConsumerPhase, HeldLease
@@ -40,6 +39,8 @@ from streamclient.testing.simulation.plan import Do, Plan
 from streamclient.testing.simulation.runner import run_plan
 
 MOST_SEEDS = 500
+
+AnyKind = WriteKind | WorkerWriteKind | EpochWriteKind
 
 Patch = tuple[Any, str, Any]
 """What to change: a module or class, the name in it, what to put there."""
@@ -59,16 +60,19 @@ class Mutation:
     """Plans in which the rule matters; others are passed over."""
     made_to_fit: Callable[[Plan], Plan] = lambda plan: plan
     """Changes a plan so that the rule matters more often."""
+    rules: Mapping[AnyKind, Rule] = field(factory=dict)
+    """Lines that are replaced in the table of rules."""
 
     @contextmanager
     def applied(self) -> Iterator[None]:
         """The core with this rule broken."""
         undo = [patch.object(*each) for each in self.patches]
         handlers = patch.dict(holdings._HANDLERS, dict(self.handlers))
+        rules = patch.dict(RULES, self.rules)
         for each in undo:
             each.start()
         try:
-            with handlers:
+            with handlers, rules:
                 yield
         finally:
             for each in reversed(undo):
@@ -111,16 +115,9 @@ def _has_no_sessions(plan: Plan) -> bool:
 # --- the writes ----------------------------------------------------------------------------------------------------
 
 
-def _without_comparison(make: Callable[..., LeaseWrite]) -> Callable[..., LeaseWrite]:
-    def unfenced(*arguments: Any, **options: Any) -> LeaseWrite:
-        write = make(*arguments, **options)
-        return evolve(write, compares_counter=False, compares_owner=False, compares_stealer=False)
-
-    return unfenced
-
-
-def _without_counter(make: Callable[..., LeaseWrite]) -> Callable[..., LeaseWrite]:
-    return lambda *arguments, **options: evolve(make(*arguments, **options), compares_counter=False)
+def _comparing(kind: WriteKind, *names: str) -> dict[AnyKind, Rule]:
+    """The rule of a write that compares these fields alone."""
+    return {kind: evolve(RULES[kind], if_same=names)}
 
 
 # --- answers -------------------------------------------------------------------------------------------------------
@@ -157,7 +154,7 @@ _resolve_take = writes._resolve_take
 
 def _believes_own_name(situation: Situation, flight: Any, row: Lease | None) -> None:
     """The take counts as applied if the row looks so, although it may be an earlier write of this worker."""
-    if leases.was_applied(row, flight.write):
+    if was_applied(row, flight.write):
         writes.register(situation, flight.write.result, situation.now)
     else:
         _resolve_take(situation, flight, row)
@@ -244,8 +241,10 @@ _LeaseView = holdings.LeaseView
 # --- sessions ------------------------------------------------------------------------------------------------------
 
 
-def _identity_without_state(row: membership.WorkerRow) -> tuple[str, int]:
-    return row.nonce, row.beat
+def _without_state() -> dict[AnyKind, Rule]:
+    """Writes of worker rows that are blind to what the row says about its worker."""
+    blind = ("nonce", "beat")
+    return {kind: evolve(RULES[kind], if_same=blind, shown_by=blind) for kind in WorkerWriteKind}
 
 
 _session_read = session.Session.read
@@ -267,22 +266,26 @@ MUTATIONS = (
     Mutation(
         "a heartbeat compares nothing",
         frozenset({"fenced writes fail", "one reader", "checkpoints only advance"}),
-        [(leases, "renew", _without_comparison(leases.renew))],
+        [],
+        rules=_comparing(WriteKind.RENEW),
     ),
     Mutation(
         "a take does not compare the counter",
         frozenset({"patience", "one reader"}),
-        [(leases, "take", _without_counter(leases.take))],
+        [],
+        rules=_comparing(WriteKind.TAKE, "owner"),
     ),
     Mutation(
         "a checkpoint compares nothing",
         frozenset({"fenced writes fail", "checkpoints only advance"}),
-        [(leases, "checkpoint", _without_comparison(leases.checkpoint))],
+        [],
+        rules=_comparing(WriteKind.CHECKPOINT),
     ),
     Mutation(
         "a hand-over compares nothing",
         frozenset({"fenced writes fail", "patience", "one reader"}),
-        [(leases, "transfer", _without_comparison(leases.transfer))],
+        [],
+        rules=_comparing(WriteKind.TRANSFER),
     ),
     Mutation(
         "validity counts from the answer",
@@ -418,7 +421,8 @@ MUTATIONS = (
     Mutation(
         "a killed session beats on",
         frozenset({"killed stays killed", "one reader"}),
-        [(membership, "_identity", _identity_without_state)],
+        [],
+        rules=_without_state(),
         fits=_has_sessions,
     ),
     Mutation(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streamclient.core.leases import WriteKind
+from streamclient.core.rows import WriteKind
 from streamclient.testing.simulation.plan import Action, Do, Plan, Rates
 from streamclient.testing.simulation.runner import Verdict, run_plan
 from streamclient.testing.simulation.storm import VANDAL

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from streamclient.core.leases import WriteKind, WriteOutcome
+from streamclient.core.rows import WriteKind, WriteOutcome
 from streamclient.errors import DependencyException, ErrorKind, ShutdownException
 from streamclient.lease import WriteAnswer
 from streamclient.model import ProcessRecordsInput, ShutdownReason

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from streamclient.core import leases as rule
-from streamclient.core.leases import LeaseWrite, WriteOutcome
+from streamclient.core.leases import LeaseWrite
+from streamclient.core.rows import WriteOutcome
 from streamclient.errors import DependencyException
 from streamclient.lease import MemoryLeaseManager
 from streamclient.model import (

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from streamclient.core import events
-from streamclient.core.leases import LeaseWrite, WriteOutcome, create, renew, steal
+from streamclient.core.leases import LeaseWrite, create, renew, steal
+from streamclient.core.rows import WriteOutcome
 from streamclient.errors import DependencyException, ErrorKind
 from streamclient.interfaces import ILeaseManager
 from streamclient.lease import MemoryLeaseManager, WriteAnswer

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from streamclient.config import ClientConfig, StreamConfig
-from streamclient.core.leases import LeaseWrite, WriteKind, WriteOutcome
-from streamclient.core.membership import WorkerRow, WorkerWrite, WorkerWriteKind
+from streamclient.core.leases import LeaseWrite
+from streamclient.core.membership import WorkerRow, WorkerWrite
+from streamclient.core.rows import WorkerWriteKind, WriteKind, WriteOutcome
 from streamclient.errors import DependencyException, ErrorKind
 from streamclient.interfaces import IRecordProcessor
 from streamclient.lease import MemoryLeaseManager, WriteAnswer

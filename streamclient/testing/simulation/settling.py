@@ -5,7 +5,7 @@ The bounds are in lease durations, so they hold for every configuration whose in
 
 from __future__ import annotations
 
-from streamclient.core.leases import WriteKind
+from streamclient.core.rows import WriteKind
 from streamclient.core.shards import ABSENCE_SECONDS
 from streamclient.model import CheckpointPosition
 from streamclient.testing.simulation.laws import LawBroken

@@ -7,9 +7,10 @@ from typing import Protocol
 
 from attrs import define, field
 
-from streamclient.core import leases, membership
+from streamclient.core import membership
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import WorkerRow, WorkerWrite
+from streamclient.core.rows import EpochRow, apply_write, draw, permits
 from streamclient.model import Lease
 
 
@@ -61,7 +62,7 @@ class SimulatedTable:
     watch: Watcher
     watch_workers: WorkerWatcher
     rows: dict[str, Lease] = field(factory=dict)
-    epochs: dict[str, int] = field(factory=dict)
+    epochs: dict[str, EpochRow] = field(factory=dict)
     workers: dict[str, WorkerRow] = field(factory=dict)
     _sorted_keys: list[str] | None = None
 
@@ -74,9 +75,9 @@ class SimulatedTable:
     def land(self, actor: Actor, write: LeaseWrite) -> bool:
         """Carry out a write if the row permits it; whether it did."""
         before = self.rows.get(write.lease_key)
-        if not leases.permits(before, write):
+        if not permits(before, write):
             return False
-        after = leases.apply_write(before, write)
+        after = apply_write(before, write)
         if before is None and after is None:
             return True
         self._store(write.lease_key, after)
@@ -91,15 +92,18 @@ class SimulatedTable:
 
     def draw_epoch(self, lease_key: str) -> int:
         """The next epoch of a lease."""
-        epoch = self.epochs[lease_key] = self.epochs.get(lease_key, 0) + 1
-        return epoch
+        last = self.epochs.get(lease_key)
+        drawn = apply_write(last, draw(lease_key, last))
+        assert drawn is not None
+        self.epochs[lease_key] = drawn
+        return drawn.number
 
     def land_worker(self, actor: Actor, write: WorkerWrite) -> bool:
         """Carry out a write of a worker row if that permits it; whether it did."""
         before = self.workers.get(write.worker_id)
-        if not membership.permits(before, write):
+        if not permits(before, write):
             return False
-        after = membership.apply_write(before, write)
+        after = apply_write(before, write)
         if after is None:
             self.workers.pop(write.worker_id, None)
         else:

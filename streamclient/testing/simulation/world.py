@@ -8,8 +8,9 @@ from itertools import count
 from typing import Protocol
 
 from streamclient.core.events import AnswerCheckpoint, Command, Event, Report, Severity
-from streamclient.core.leases import LeaseWrite, WriteKind
-from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite, WorkerWriteKind
+from streamclient.core.leases import LeaseWrite
+from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite
+from streamclient.core.rows import WorkerWriteKind, WriteKind
 from streamclient.model import CheckpointPosition, Lease, Shard
 from streamclient.testing.simulation.actors.consumer import PROMPT_SECONDS, Consumer, Request
 from streamclient.testing.simulation.actors.java.worker import JavaWorker

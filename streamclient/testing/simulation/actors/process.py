@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from streamclient.core import events, leases
 from streamclient.core.events import Command, Event
 from streamclient.core.holdings import Holdings
-from streamclient.core.leases import LeaseWrite, WriteKind, WriteOutcome
-from streamclient.core.membership import WorkerWrite, WorkerWriteKind
+from streamclient.core.leases import LeaseWrite
+from streamclient.core.membership import WorkerWrite
+from streamclient.core.rows import WorkerWriteKind, WriteKind, WriteOutcome
 from streamclient.model import InitialPosition, Lease
 from streamclient.testing.simulation.actors.consumer import Consumer
 from streamclient.testing.simulation.dice import Dice

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from streamclient.core.leases import LeaseWrite, WriteKind
+from streamclient.core.leases import LeaseWrite
+from streamclient.core.rows import WriteKind
 from streamclient.model import Lease
 from streamclient.testing.simulation.laws.base import Law
 from streamclient.testing.simulation.laws.progress import place

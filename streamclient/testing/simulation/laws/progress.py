@@ -6,7 +6,8 @@ from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from streamclient.core.events import AnswerCheckpoint, CheckpointOutcome, Report
-from streamclient.core.leases import LeaseWrite, WriteKind
+from streamclient.core.leases import LeaseWrite
+from streamclient.core.rows import WriteKind
 from streamclient.model import CheckpointPosition, Lease
 from streamclient.testing.simulation.laws.base import Law, LawBroken
 from streamclient.testing.simulation.stream import place_of

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite, WorkerWriteKind
+from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite
+from streamclient.core.rows import WorkerWriteKind
 from streamclient.testing.simulation.laws.base import Law
 
 if TYPE_CHECKING:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from streamclient.core.leases import LeaseWrite, WriteOutcome
+from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import WorkerRow, WorkerWrite
+from streamclient.core.rows import WriteOutcome
 from streamclient.errors import DependencyException, ErrorKind
 from streamclient.lease import MemoryLeaseManager, WriteAnswer
 from streamclient.model import Lease
