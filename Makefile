@@ -9,7 +9,7 @@ MINUTES ?= 30
 ROWS ?= 100000
 SEEDS ?= 2000
 
-.PHONY: help demo test check lint docs bench rounds simulate-tunnels tunnel-rounds replicate-drill simulate simulate-mutations bench-leases soak clean
+.PHONY: help demo test check lint docs bench rounds simulate-tunnels tunnel-rounds replicate-drill simulate simulate-mutations structure bench-leases soak clean
 
 help:
 	@echo "make demo      the main job on one laptop: a table, a fleet, a lake; under two minutes (SEED=$(SEED))"
@@ -22,6 +22,7 @@ help:
 	@echo "make simulate-tunnels simulated tunnel clients under faults (SEEDS=$(SEEDS))"
 	@echo "make tunnel-rounds    a tunnel of each kind over ROWS rows, workers killed and joining (ROUNDS=$(ROUNDS))"
 	@echo "make replicate-drill  a table of ROWS rows replicated under a writer, killed and resumed, then compared"
+	@echo "make structure figures of the code: its size, names used twice, circles, and how much of it one journey touches"
 	@echo "make docs      the documentation, in docs/_build/html"
 	@echo "make clean     remove everything made here"
 
@@ -76,6 +77,10 @@ soak:
 simulate:
 	@tools/setup-environment spark,cli,docs,dev
 	@$(BIN)/streamclient simulate --seeds $(SEEDS)
+
+structure:
+	@tools/setup-environment spark,cli,docs,dev
+	@$(BIN)/python tools/structure.py
 
 simulate-mutations:
 	@tools/setup-environment spark,cli,docs,dev
