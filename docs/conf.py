@@ -7,6 +7,7 @@ from streamclient.core.lifecycle import TRANSITIONS
 from streamclient.core.rows import RULES
 from streamclient.metrics import METRICS
 from streamclient.metrics.table import WORKER_LABELS
+from tools.structure import draw_floors
 
 project = "streamclient"
 author = "The streamclient authors"
@@ -57,8 +58,16 @@ def write_rules(app: object) -> None:
     target.write_text("\n".join(lines) + "\n")
 
 
+def write_floors(app: object) -> None:
+    """Draw the rooms of the package from their imports."""
+    target = Path(__file__).parent / "_generated" / "floors.svg"
+    target.parent.mkdir(exist_ok=True)
+    target.write_text(draw_floors())
+
+
 def setup(app: object) -> None:
     """Called by Sphinx."""
     app.connect("builder-inited", write_lifecycle)  # type: ignore[attr-defined]
     app.connect("builder-inited", write_metrics)  # type: ignore[attr-defined]
     app.connect("builder-inited", write_rules)  # type: ignore[attr-defined]
+    app.connect("builder-inited", write_floors)  # type: ignore[attr-defined]

@@ -54,6 +54,12 @@ from streamclient.stream import StreamSpecification, TablestoreStreamApi
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "streamclient"
 LONG_FUNCTION_LINES = 30
+NO_ROOMS = {"_lazy", "_version", "__main__"}
+"""Modules that everybody may use and nobody needs to know."""
+
+PICTURE_WIDTH, FLOOR_HEIGHT, ROOM_WIDTH, ROOM_HEIGHT = 720, 62, 92, 34
+"""Of the picture of the floors, in its own units: wide enough for the busiest floor, narrow enough for a page."""
+
 TABLE = "journeys"
 STATUS_TABLE = "journeys_status"
 WORKER = "worker-1"
@@ -152,6 +158,93 @@ def print_source() -> None:
         print(f"  twice: {name} in {', '.join(where)}")
     for ring in rings:
         print(f"  circle: {', '.join(ring)}")
+
+
+# --- rooms and floors ----------------------------------------------------------------------------------------------
+
+
+def room_arrows() -> dict[str, set[str]]:
+    """Which rooms each room imports: a room is a package, or a module, directly under ``streamclient``."""
+    known = modules()
+    arrows: dict[str, set[str]] = {}
+    for name, path in known.items():
+        room = _room_of(name)
+        if room is not None and room not in NO_ROOMS:
+            others = {_room_of(each) for each in imports_of(ast.parse(path.read_text()), known)}
+            arrows.setdefault(room, set()).update({each for each in others if each} - NO_ROOMS - {room})
+    return arrows
+
+
+def _room_of(module: str) -> str | None:
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else None
+
+
+def floors(arrows: dict[str, set[str]]) -> list[list[str]]:
+    """Rooms from the ground up: each stands above all that it imports. Rooms of one circle share a floor."""
+    circle_of = {room: set(ring) for ring in circles(arrows) for room in ring}
+    height: dict[str, int] = {}
+
+    def climb(room: str) -> int:
+        if room not in height:
+            ring = circle_of.get(room, {room})
+            below = {other for each in ring for other in arrows[each]} - ring
+            height.update(dict.fromkeys(ring, 0))
+            height.update(dict.fromkeys(ring, 1 + max((climb(other) for other in below), default=-1)))
+        return height[room]
+
+    for room in arrows:
+        climb(room)
+    return [sorted(room for room in arrows if height[room] == floor) for floor in range(max(height.values()) + 1)]
+
+
+def draw_floors() -> str:
+    """The house as SVG: rooms with their lines of code, and an arrow for each import that no other path implies."""
+    arrows = room_arrows()
+    size: dict[str, int] = defaultdict(int)
+    for name, path in modules().items():
+        size[_room_of(name) or ""] += path.read_text().count("\n")
+    places: dict[str, tuple[float, float]] = {}
+    stories = floors(arrows)
+    height = len(stories) * FLOOR_HEIGHT
+    for floor, rooms in enumerate(stories):
+        step = PICTURE_WIDTH / (len(rooms) + 1)
+        for column, room in enumerate(rooms, 1):
+            places[room] = (column * step, height - floor * FLOOR_HEIGHT - FLOOR_HEIGHT / 2)
+    lines = [
+        f'<line x1="{places[a][0]:.0f}" y1="{places[a][1] + ROOM_HEIGHT / 2:.0f}" x2="{places[b][0]:.0f}" '
+        f'y2="{places[b][1] - ROOM_HEIGHT / 2:.0f}" stroke="#9aa4b2"/>'
+        for a in sorted(arrows)
+        for b in sorted(_direct(a, arrows))
+    ]
+    boxes = [
+        f'<rect x="{x - ROOM_WIDTH / 2:.0f}" y="{y - ROOM_HEIGHT / 2:.0f}" width="{ROOM_WIDTH}" height="{ROOM_HEIGHT}" '
+        f'rx="4" fill="#eef3fb" stroke="#3b5b92"/><text x="{x:.0f}" y="{y - 2:.0f}">{room}</text>'
+        f'<text x="{x:.0f}" y="{y + 11:.0f}" fill="#667085">{size[room]:,}</text>'
+        for room, (x, y) in sorted(places.items())
+    ]
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {PICTURE_WIDTH} {height}" font-family="sans-serif" '
+        'font-size="11" text-anchor="middle">'
+    )
+    return "\n".join([head, *lines, *boxes, "</svg>"]) + "\n"
+
+
+def _direct(room: str, arrows: dict[str, set[str]]) -> set[str]:
+    """Imports of a room that none of its other imports brings with it."""
+    return {
+        other for other in arrows[room] if not any(other in _reach(each, arrows) for each in arrows[room] - {other})
+    }
+
+
+def _reach(room: str, arrows: dict[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    waiting = [room]
+    while waiting:
+        for other in arrows[waiting.pop()] - found:
+            found.add(other)
+            waiting.append(other)
+    return found
 
 
 # --- what a journey touches ----------------------------------------------------------------------------------------
