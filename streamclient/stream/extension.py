@@ -1,9 +1,8 @@
-"""Teaching the Tablestore SDK the operations that it lacks.
+"""Teaching the Tablestore SDK the stream setting of CreateTable and UpdateTable.
 
-The SDK 6.4 sends whatever its instance registries name: a list of operations, a table of encoders and one of decoders.
-We extend *copies* of a client and of its registries. The user's client, and every other one, stays exactly as it was;
-connections, credentials and signer are shared. The copies for reads never repeat a call: the SDK's loop would sleep up
-to a minute where nobody can stop it, and ours would multiply with it.
+We extend *copies* of a client and of its registries of encoders and decoders. The user's client, and every other one,
+stays exactly as it was; connections, credentials and signer are shared. The stream operations themselves do not go
+through the SDK: see ``streamclient.tablestore.call``.
 """
 
 from __future__ import annotations
@@ -12,37 +11,27 @@ from collections.abc import Callable
 from copy import copy
 from typing import Any
 
-from tablestore import AsyncOTSClient, NoRetryPolicy, OTSClient
+from tablestore import AsyncOTSClient, OTSClient
 from tablestore import __version__ as sdk_version
 from tablestore.encoder import NativeEncodedBytes
 
 from streamclient.errors import ConfigurationError
 from streamclient.wire import schema
 
-STREAM_OPERATIONS = ("ListStream", "DescribeStream", "GetShardIterator", "GetStreamRecord")
-
 _SUPPORTED = "6.4"
 _WRITES_WITH_STREAM = {"CreateTable": schema.CreateTableRequest, "UpdateTable": schema.UpdateTableRequest}
-_RAW_ANSWERS = (*STREAM_OPERATIONS, "DescribeTable", "UpdateTable")
-
-
-def for_reads(client: OTSClient) -> OTSClient:
-    """A client like the given one that also knows the stream operations, and makes each call once."""
-    extended = _extended(client)
-    extended.retry_policy = NoRetryPolicy()
-    return extended
+_RAW_ANSWERS = ("UpdateTable",)
 
 
 def for_tables(client: OTSClient) -> OTSClient:
-    """A client like the given one, with its retry policy, whose CreateTable and UpdateTable take a stream setting."""
-    return _extended(client)
+    """A client like the given one, with its retry policy, whose CreateTable and UpdateTable take a stream setting.
 
-
-def _extended(client: OTSClient) -> OTSClient:
+    Raises:
+        ConfigurationError: the client is not a ``tablestore.OTSClient`` of the supported version.
+    """
     _check(client)
     extended = copy(client)
     protocol = extended.protocol = copy(client.protocol)
-    protocol.api_list = [*client.protocol.api_list, *STREAM_OPERATIONS]
     protocol.encoder, protocol.decoder = copy(client.protocol.encoder), copy(client.protocol.decoder)
     protocol.encoder.api_encode_map = _encoders(client.protocol.encoder.api_encode_map)
     protocol.decoder.api_decode_map = {
@@ -58,23 +47,22 @@ def _check(client: Any) -> None:
     if not isinstance(client, OTSClient):
         raise ConfigurationError(f"client must be a tablestore.OTSClient, not {client!r}")
     try:
-        operations = client.protocol.api_list
         encoders, decoders = client.protocol.encoder.api_encode_map, client.protocol.decoder.api_decode_map
-        known = {*operations, *encoders, *decoders}
-        changed = not {*_WRITES_WITH_STREAM, "DescribeTable"} <= encoders.keys() & decoders.keys()
+        lacking = _WRITES_WITH_STREAM.keys() - (encoders.keys() & decoders.keys())
     except (AttributeError, TypeError) as error:
         raise ConfigurationError(
             f"tablestore {sdk_version} keeps its operations elsewhere ({error}); install tablestore {_SUPPORTED}"
         ) from error
-    present = known.intersection(STREAM_OPERATIONS)
-    if present or changed:
-        what = f"already has {', '.join(sorted(present))}" if present else "lacks CreateTable or its relatives"
-        raise ConfigurationError(f"the registries of tablestore {sdk_version} {what}; expected those of {_SUPPORTED}")
+    if lacking:
+        names = ", ".join(sorted(lacking))
+        raise ConfigurationError(
+            f"the registries of tablestore {sdk_version} lack {names}; install tablestore {_SUPPORTED}"
+        )
 
 
 def _encoders(known: dict[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
     writes = {name: _with_stream(known[name], request) for name, request in _WRITES_WITH_STREAM.items()}
-    return {**known, **writes, **dict.fromkeys(STREAM_OPERATIONS, _encode_message)}
+    return {**known, **writes}
 
 
 def _encode_message(message: Any) -> NativeEncodedBytes:

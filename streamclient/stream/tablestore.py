@@ -24,6 +24,7 @@ from streamclient.stream.api import (
     StreamSummary,
 )
 from streamclient.stream.retry import ReadRetry, Repeater
+from streamclient.tablestore.call import SignedCalls
 from streamclient.wire import schema
 from streamclient.wire.records import RecordCodec, default_codec
 from streamclient.wire.service_errors import classify
@@ -70,8 +71,8 @@ class TablestoreStreamApi:
         Raises:
             ConfigurationError: the client is not a ``tablestore.OTSClient`` of the supported version.
         """
-        self._reads = extension.for_reads(client)
         self._tables = extension.for_tables(client)
+        self._calls = SignedCalls(client)
         self._repeater = Repeater(ReadRetry() if retry is None else retry, stop)
         self._codec = default_codec() if codec is None else codec
         self._now_micros = now_micros
@@ -181,7 +182,8 @@ class TablestoreStreamApi:
 
     def describe_table(self, table_name: str) -> tables.TableDescription:
         """Definition, options and stream of a table."""
-        return tables.table_description(self._call("DescribeTable", table_name))
+        request = schema.DescribeTableRequest(table_name=table_name)
+        return tables.table_description(self._send(request))
 
     def _without_time(self, stream_id: str, shard_id: str, timestamp_micros: int | None) -> str:
         if timestamp_micros is None:
@@ -195,12 +197,12 @@ class TablestoreStreamApi:
         return schema.parse(response_class, self._send(request))
 
     def _send(self, request: Any) -> bytes:
-        return self._call(request.DESCRIPTOR.name.removesuffix("Request"), request)
+        operation = request.DESCRIPTOR.name.removesuffix("Request")
+        message = request.SerializeToString()
 
-    def _call(self, operation: str, *arguments: Any) -> bytes:
         def attempt() -> bytes:
             try:
-                body: bytes = self._reads._request_helper(operation, *arguments)
+                body = self._calls.call(operation, message, is_repeatable=True)
             except Exception as error:
                 failure = classify(error, write=False)
                 self._requests.count(operation, failure)

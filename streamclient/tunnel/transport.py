@@ -10,11 +10,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tablestore import AsyncOTSClient, OTSClient
-from tablestore.auth import RequestContext
 from tablestore.error import OTSServiceError
 
-from streamclient.errors import CodecError, ConfigurationError, DependencyException, ErrorKind
+from streamclient.errors import CodecError, DependencyException, ErrorKind
+from streamclient.tablestore.call import SignedCalls
 from streamclient.tunnel.errors import typed
 from streamclient.wire import schema
 from streamclient.wire.service_errors import classify
@@ -35,9 +34,7 @@ class TunnelTransport:
         Raises:
             ConfigurationError: it is not a ``tablestore.OTSClient``.
         """
-        if isinstance(client, AsyncOTSClient) or not isinstance(client, OTSClient):
-            raise ConfigurationError(f"client must be a tablestore.OTSClient, not {client!r}")
-        self._client = client
+        self._calls = SignedCalls(client)
 
     def send(self, verb: str, request: Any, *, write: bool) -> bytes:
         """The body of the answer to ``/tunnel/<verb>``.
@@ -47,23 +44,19 @@ class TunnelTransport:
         """
         path = f"/tunnel/{verb}"
         try:
-            status, headers, body = self._exchange(path, request.SerializeToString())
+            status, headers, body = self._exchange(path, request.SerializeToString(), is_repeatable=not write)
             if not 200 <= status < 300:
                 raise _refusal(status, headers, body)
         except Exception as error:
             raise typed(classify(error, write=write)) from error
         return body
 
-    def _exchange(self, path: str, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
-        client = self._client
-        context = RequestContext(client.credentials_provider.get_credentials())
-        headers = client.protocol._make_request_headers(body, path, client._signer, context)
-        status, _, answered, answer = client.connection.send_receive(path, headers, body)
-        names = {name.lower(): value for name, value in answered.items()}
-        md5 = names.get("x-ots-contentmd5")
-        if md5 is not None and md5 != content_md5(answer):
+    def _exchange(self, path: str, body: bytes, *, is_repeatable: bool) -> tuple[int, Mapping[str, str], bytes]:
+        answer = self._calls.send(path, body, is_repeatable=is_repeatable)
+        md5 = answer.headers.get("x-ots-contentmd5")
+        if md5 is not None and md5 != content_md5(answer.body):
             raise DependencyException("the answer was damaged on its way: its MD5 differs", kind=ErrorKind.AMBIGUOUS)
-        return status, names, answer
+        return answer.status, answer.headers, answer.body
 
 
 def _refusal(status: int, headers: Mapping[str, str], body: bytes) -> Exception:

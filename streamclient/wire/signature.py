@@ -8,8 +8,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-from collections.abc import Callable, Mapping
-from typing import Any
+from binascii import b2a_base64
+from collections.abc import Mapping
 
 SIGNATURE_V2_HEADER = "x-ots-signature"
 SIGNATURE_V4_HEADER = "x-ots-signaturev4"
@@ -23,7 +23,7 @@ _UNSIGNED_HEADERS = frozenset({SIGNATURE_V2_HEADER, SIGNATURE_V4_HEADER})
 
 def content_md5(body: bytes) -> str:
     """Value of ``x-ots-contentmd5``: base64 of the MD5 digest of the body as transmitted."""
-    return base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode("ascii")
+    return b2a_base64(hashlib.md5(body, usedforsecurity=False).digest(), newline=False).decode("ascii")
 
 
 def request_string(path: str, headers: Mapping[str, str]) -> str:
@@ -33,12 +33,12 @@ def request_string(path: str, headers: Mapping[str, str]) -> str:
 
 def sign_request_v2(secret: str, path: str, headers: Mapping[str, str]) -> str:
     """Value of ``x-ots-signature``."""
-    return _mac(hashlib.sha1, secret, request_string(path, headers))
+    return _mac("sha1", secret, request_string(path, headers))
 
 
 def sign_request_v4(signing_key: str, path: str, headers: Mapping[str, str]) -> str:
     """Value of ``x-ots-signaturev4``; the key is that of ``derive_v4_key``, the headers include date and region."""
-    return _mac(hashlib.sha256, signing_key, request_string(path, headers) + _SERVICE)
+    return _mac("sha256", signing_key, request_string(path, headers) + _SERVICE)
 
 
 def derive_v4_key(secret: str, sign_date: str, region: str) -> str:
@@ -56,7 +56,7 @@ def response_string(path: str, headers: Mapping[str, str]) -> str:
 
 def sign_response(key: str, path: str, headers: Mapping[str, str]) -> str:
     """Signature of a response: SHA-1 always. The key is the secret, or after a V4 request its derived signing key."""
-    return _mac(hashlib.sha1, key, response_string(path, headers))
+    return _mac("sha1", key, response_string(path, headers))
 
 
 def authorization(access_key_id: str, signature: str) -> str:
@@ -70,12 +70,15 @@ def signatures_equal(given: str, expected: str) -> bool:
 
 
 def _canonical(headers: Mapping[str, str]) -> str:
-    signed = sorted((name.lower(), value.strip()) for name, value in headers.items())
-    return "".join(
-        f"{name}:{value}\n" for name, value in signed if name.startswith(_PREFIX) and name not in _UNSIGNED_HEADERS
-    )
+    lines = []
+    for given, value in headers.items():
+        name = given.lower()
+        if name.startswith(_PREFIX) and name not in _UNSIGNED_HEADERS:
+            lines.append((name, value.strip()))
+    lines.sort()
+    return "".join([f"{name}:{value}\n" for name, value in lines])
 
 
-def _mac(digest: Callable[..., Any], key: str, text: str) -> str:
-    raw = hmac.new(key.encode("utf-8"), text.encode("utf-8", "surrogateescape"), digest).digest()
-    return base64.b64encode(raw).decode("ascii")
+def _mac(digest: str, key: str, text: str) -> str:
+    raw = hmac.digest(key.encode("utf-8"), text.encode("utf-8", "surrogateescape"), digest)
+    return b2a_base64(raw, newline=False).decode("ascii")

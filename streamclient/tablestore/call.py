@@ -1,0 +1,227 @@
+"""One signed call over a user's own ``OTSClient``: its endpoint, credentials, signature and time-out.
+
+The client is read, never changed. Rules of the envelope: Python SDK 6.4 (``protocol.py``, ``auth.py``), whose checks of
+an answer are made here too, in the same order.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from calendar import timegm
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import certifi
+from tablestore import AsyncOTSClient, OTSClient
+from tablestore.auth import RequestContext, SignV2, SignV4
+from tablestore.connection import ConnectionPool
+from tablestore.error import OTSClientError, OTSServiceError
+from urllib3.util.ssl_ import create_urllib3_context
+
+from streamclient.errors import CodecError, ConfigurationError
+from streamclient.tablestore.http import HttpAnswer, KeptConnections
+from streamclient.wire import schema
+from streamclient.wire.signature import (
+    authorization,
+    content_md5,
+    derive_v4_key,
+    sign_request_v2,
+    sign_request_v4,
+    sign_response,
+    signatures_equal,
+)
+
+API_VERSION = "2015-12-31"
+
+MOST_SKEW_SECONDS = 15 * 60
+"""How far an answer's date may be from this machine's clock; that of the SDK."""
+
+NEEDED_HEADERS = ("x-ots-contentmd5", "x-ots-requestid", "x-ots-date", "x-ots-contenttype")
+"""What every successful answer to a table or stream operation has."""
+
+Exchange = Callable[[str, Mapping[str, str], bytes, bool], HttpAnswer]
+
+
+class SignedCalls:
+    """Sends requests as the client itself would. Thread-safe; one attempt per call, no retries."""
+
+    def __init__(self, client: Any) -> None:
+        """Connects to nobody.
+
+        Raises:
+            ConfigurationError: it is not a ``tablestore.OTSClient``.
+        """
+        if isinstance(client, AsyncOTSClient):
+            raise ConfigurationError(
+                "client must be a tablestore.OTSClient, not AsyncOTSClient: its calls are coroutines"
+            )
+        if not isinstance(client, OTSClient):
+            raise ConfigurationError(f"client must be a tablestore.OTSClient, not {client!r}")
+        self._client = client
+        self._exchange = _exchange_of(client)
+        self._keys: dict[tuple[str, str, str], str] = {}
+
+    def call(self, operation: str, body: bytes, *, is_repeatable: bool) -> bytes:
+        """The body of the answer to a table or stream operation, whose envelope was checked.
+
+        Raises:
+            OTSServiceError: the service refused, with its code.
+            OTSClientError: the answer cannot be trusted.
+            OSError, HTTPException, urllib3.exceptions.HTTPError: no answer.
+        """
+        path = f"/{operation}"
+        credentials = self._client.credentials_provider.get_credentials()
+        headers, key = self._signed(path, body, credentials)
+        answer = self._exchange(path, headers, body, is_repeatable)
+        try:
+            _check(path, answer, credentials.get_access_key_id(), key)
+        except OTSClientError as error:
+            error.http_status = answer.status
+            error.message += f" HTTP status: {answer.status}."
+            raise
+        if not 200 <= answer.status < 300:
+            raise _refusal(answer)
+        return answer.body
+
+    def send(self, path: str, body: bytes, *, is_repeatable: bool) -> HttpAnswer:
+        """The answer as it came, unchecked: for endpoints whose envelope is another one, like those of tunnels."""
+        headers, _ = self._signed(path, body, self._client.credentials_provider.get_credentials())
+        return self._exchange(path, headers, body, is_repeatable)
+
+    def _signed(self, path: str, body: bytes, credentials: Any) -> tuple[dict[str, str], str]:
+        """Headers of a request, and the key that its answer is signed with."""
+        client = self._client
+        signer = client._signer
+        if type(signer) not in (SignV2, SignV4):  # somebody's own, which knows more than we do
+            context = RequestContext(credentials)
+            made: dict[str, str] = client.protocol._make_request_headers(body, path, signer, context)
+            return made, _text(signer.get_signing_key(context))
+        headers = {
+            "x-ots-date": time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime()),
+            "x-ots-apiversion": API_VERSION,
+            "x-ots-accesskeyid": credentials.get_access_key_id(),
+            "x-ots-instancename": client.protocol.instance_name,
+            "x-ots-contentmd5": content_md5(body),
+        }
+        token = credentials.get_security_token()
+        if token is not None:
+            headers["x-ots-ststoken"] = token
+        headers.update(client.protocol.extra_headers)
+        secret = credentials.get_access_key_secret()
+        if type(signer) is SignV2:
+            headers["x-ots-signature"] = sign_request_v2(secret, path, headers)
+            key = secret
+        else:
+            date = time.strftime("%Y%m%d", time.gmtime()) if signer.auto_update_v4_sign else signer.sign_date
+            headers["x-ots-signdate"], headers["x-ots-signregion"] = date, signer.sign_region
+            key = self._v4_key(secret, date, signer.sign_region)
+            headers["x-ots-signaturev4"] = sign_request_v4(key, path, headers)
+        headers["User-Agent"] = client.protocol.user_agent
+        return headers, key
+
+    def _v4_key(self, secret: str, date: str, region: str) -> str:
+        key = self._keys.get((secret, date, region))
+        if key is None:
+            key = derive_v4_key(secret, date, region)
+            self._keys = {(secret, date, region): key}  # of one day and one pair of keys: more are never in use at once
+        return key
+
+
+def _exchange_of(client: Any) -> Exchange:
+    """Connections of our own, like those of the client; a client whose connection is somebody's own keeps that."""
+    timeout = client.socket_timeout
+    is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if type(client.connection) is not ConnectionPool or not (is_number or timeout is None):
+        return _through(client)
+    connections = KeptConnections(
+        client.host,
+        timeout_seconds=timeout if timeout else None,
+        most_idle=client.max_connection,
+        tls=_tls(client.ssl_version) if client.host.startswith("https://") else None,
+    )
+
+    def exchange(path: str, headers: Mapping[str, str], body: bytes, is_repeatable: bool) -> HttpAnswer:
+        return connections.post(client.path + path, headers, body, is_repeatable=is_repeatable)
+
+    return exchange
+
+
+def _through(client: Any) -> Exchange:
+    def exchange(path: str, headers: Mapping[str, str], body: bytes, is_repeatable: bool) -> HttpAnswer:
+        status, _, answered, answer = client.connection.send_receive(path, headers, body)
+        return HttpAnswer(status, {name.lower(): value for name, value in answered.items()}, answer)
+
+    return exchange
+
+
+def _tls(version: Any) -> ssl.SSLContext:
+    """As the SDK's pool makes it."""
+    context = create_urllib3_context(ssl_version=version, cert_reqs=ssl.CERT_REQUIRED)
+    context.check_hostname = True
+    context.load_verify_locations(certifi.where())
+    return context
+
+
+def _check(path: str, answer: HttpAnswer, key_id: str, key: str) -> None:
+    headers, is_success = answer.headers, 200 <= answer.status < 300
+    if is_success:
+        for name in NEEDED_HEADERS:
+            if name not in headers:
+                raise OTSClientError(f'"{name}" is missing in response header.')
+    digest = headers.get("x-ots-contentmd5")
+    if digest is not None and digest != content_md5(answer.body):
+        raise OTSClientError("MD5 mismatch in response.")
+    date = headers.get("x-ots-date")
+    if date is not None and abs(_seconds_of(date) - time.time()) > MOST_SKEW_SECONDS:
+        raise OTSClientError("The difference between date in response and system time is more than 15 minutes.")
+    given = headers.get("authorization")
+    if given is None:
+        if is_success:
+            raise OTSClientError('"Authorization" is missing in response header.')
+    elif answer.status != 403 or _code_of(answer) != "OTSAuthFailed":
+        _check_signature(path, headers, given, key_id, key)
+
+
+def _check_signature(path: str, headers: Mapping[str, str], given: str, key_id: str, key: str) -> None:
+    if not given.startswith("OTS "):
+        raise OTSClientError("Invalid Authorization in response.")
+    if given[4:].partition(":")[0] != key_id:
+        raise OTSClientError("Invalid access key id in response.")
+    if not signatures_equal(given, authorization(key_id, sign_response(key, path, headers))):
+        raise OTSClientError("Invalid signature in response.")
+
+
+def _seconds_of(date: str) -> float:
+    """Seconds since 1970 of ``2026-01-31T23:59:59.000Z``; read by hand, as ``strptime`` costs as much as the call."""
+    try:
+        year, month, day = int(date[:4]), int(date[5:7]), int(date[8:10])
+        hour, minute, second = int(date[11:13]), int(date[14:16]), int(date[17:19])
+        is_shaped = date[4] + date[7] + date[10] + date[13] + date[16] == "--T::" and date.endswith("Z")
+    except (ValueError, IndexError):
+        is_shaped = False
+    if not is_shaped:
+        raise OTSClientError("Invalid date format in response.")
+    return timegm((year, month, day, hour, minute, second))
+
+
+def _refusal(answer: HttpAnswer) -> Exception:
+    try:
+        message = schema.parse(schema.Error, answer.body)
+    except CodecError:
+        unreadable: Exception = OTSClientError(f"HTTP status: {answer.status}.", answer.status)
+        return unreadable
+    request_id = answer.headers.get("x-ots-requestid", "")
+    refusal: Exception = OTSServiceError(answer.status, message.code, message.message, request_id)
+    return refusal
+
+
+def _code_of(answer: HttpAnswer) -> str:
+    try:
+        return str(schema.parse(schema.Error, answer.body).code)
+    except CodecError:
+        return ""
+
+
+def _text(key: str | bytes) -> str:
+    return key if isinstance(key, str) else key.decode()

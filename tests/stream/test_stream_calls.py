@@ -1,0 +1,387 @@
+"""Signed calls over kept connections, to servers that answer as told, byte by byte."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.client import BadStatusLine, HTTPException, IncompleteRead, RemoteDisconnected
+
+import pytest
+from attrs import define, field
+from tablestore import OTSClient, OTSClientError
+from tablestore.auth import SignV2
+from tablestore.connection import ConnectionPool
+from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
+
+from streamclient.errors import ConfigurationError
+from streamclient.server import LocalTablestore
+from streamclient.stream import TablestoreStreamApi
+from streamclient.tablestore.call import SignedCalls
+from streamclient.tablestore.http import KeptConnections
+from streamclient.wire import schema
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+@define
+class ByteServer:
+    """Answers each request with the next bytes; ``None`` closes the connection without any."""
+
+    answers: list[bytes | None]
+    closes: bool = False
+    port: int = 0
+    connections: int = 0
+    requests: list[bytes] = field(factory=list)
+
+    def serve(self, listener: socket.socket) -> None:
+        while self.answers:
+            try:
+                channel, _ = listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            with channel, channel.makefile("rb") as reader:
+                while self.answers and self.one(channel, reader):
+                    pass
+
+    def one(self, channel: socket.socket, reader: object) -> bool:
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            line = reader.readline()  # type: ignore[attr-defined]
+            if not line:
+                return False
+            head += line
+        size = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
+        self.requests.append(head + reader.read(size))  # type: ignore[attr-defined]
+        answer = self.answers.pop(0)
+        if answer is None:
+            return False
+        channel.sendall(answer)
+        return not self.closes
+
+
+@contextmanager
+def serving(*answers: bytes | None, closes: bool = False) -> Iterator[ByteServer]:
+    server = ByteServer(list(answers), closes)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server.port = listener.getsockname()[1]
+        thread = threading.Thread(target=server.serve, args=(listener,), daemon=True)
+        thread.start()
+        yield server
+
+
+@contextmanager
+def connected(*answers: bytes | None, closes: bool = False) -> Iterator[tuple[ByteServer, KeptConnections]]:
+    with serving(*answers, closes=closes) as server:
+        kept = KeptConnections(f"http://127.0.0.1:{server.port}", timeout_seconds=30, most_idle=3)
+        try:
+            yield server, kept
+        finally:
+            kept.close()
+
+
+def post(kept: KeptConnections, *, is_repeatable: bool = True) -> bytes:
+    return kept.post("/ListTable", {"x-one": "1"}, b"body", is_repeatable=is_repeatable).body
+
+
+def test_one_connection_serves_one_call_after_the_other() -> None:
+    with connected(OK, OK, OK) as (server, kept):
+        assert [post(kept) for _ in range(3)] == [b"ok"] * 3
+        assert server.connections == 1
+
+
+def test_a_request_has_host_length_headers_and_body() -> None:
+    with connected(OK) as (server, kept):
+        post(kept)
+
+        head = f"POST /ListTable HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nContent-Length: 4\r\nx-one: 1\r\n\r\nbody"
+        assert server.requests == [head.encode()]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 100 Continue\r\n\r\n" + OK,
+        b"HTTP/1.1 200 OK\nContent-Length:2\n\nok",
+        b"HTTP/1.1 200\r\nCONTENT-LENGTH:   2  \r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\no\r\n1;x=y\r\nk\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n2\r\nok\r\n0\r\nx-late: 1\r\n\r\n",
+    ],
+)
+def test_every_usual_form_of_an_answer_is_understood_and_leaves_the_connection_usable(answer: bytes) -> None:
+    with connected(answer, OK) as (server, kept):
+        assert (post(kept), post(kept), server.connections) == (b"ok", b"ok", 1)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok",
+        b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok",
+    ],
+)
+def test_an_answer_that_ends_its_connection_is_followed_by_another_connection(answer: bytes) -> None:
+    with connected(answer, answer, closes=True) as (server, kept):
+        assert (post(kept), post(kept), server.connections) == (b"ok", b"ok", 2)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (b"SSH-2.0\r\n\r\n", BadStatusLine),
+        (b"HTTP/1.1 abc\r\n\r\n", BadStatusLine),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: two\r\n\r\nok", HTTPException),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok", IncompleteRead),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n", HTTPException),
+        (b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 200 + b"\r\n", HTTPException),
+        (b"HTTP/1.1 200 OK\r\nlong: " + b"x" * 70_000 + b"\r\n\r\n", HTTPException),
+        (None, RemoteDisconnected),
+    ],
+)
+def test_what_is_no_answer_is_an_error_and_its_connection_is_not_used_again(
+    answer: bytes | None, error: type[Exception]
+) -> None:
+    with connected(answer, OK, closes=True) as (server, kept):
+        with pytest.raises(error):
+            post(kept)
+        assert (post(kept), server.connections) == (b"ok", 2)
+
+
+def test_a_kept_connection_that_was_closed_meanwhile_is_replaced_for_a_call_that_may_come_twice() -> None:
+    with connected(OK, None, OK) as (server, kept):
+        assert (post(kept), post(kept)) == (b"ok", b"ok")
+        assert (server.connections, len(server.requests)) == (2, 3)
+
+
+def test_a_call_that_may_not_come_twice_is_not_sent_again() -> None:
+    with connected(OK, None, OK) as (server, kept):
+        post(kept)
+        with pytest.raises(RemoteDisconnected):
+            post(kept, is_repeatable=False)
+        assert len(server.requests) == 2
+
+
+def test_a_connection_that_the_service_has_closed_is_not_used_for_a_call_at_all() -> None:
+    with connected(OK, OK, closes=True) as (server, kept):
+        post(kept)
+        (idle,) = kept._idle
+        while not idle.is_dropped:
+            threading.Event().wait(0.001)
+
+        assert post(kept, is_repeatable=False) == b"ok"
+        assert (server.connections, len(server.requests)) == (2, 2)
+
+
+def test_no_more_connections_are_kept_than_wanted() -> None:
+    with LocalTablestore() as local:
+        kept = KeptConnections(local.endpoint, timeout_seconds=30, most_idle=2)
+        barrier = threading.Barrier(5)
+
+        def call() -> None:
+            barrier.wait()
+            for _ in range(20):
+                kept.post("/ListTable", {}, b"", is_repeatable=True)
+
+        threads = [threading.Thread(target=call) for _ in range(5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(kept._idle) <= 2
+        kept.close()
+        assert len(kept._idle) == 0
+
+
+def test_a_refused_connection_was_never_sent() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(NewConnectionError, match=f"127.0.0.1:{port}: .*refused"):
+        post(KeptConnections(f"http://127.0.0.1:{port}", timeout_seconds=30, most_idle=1))
+
+
+def test_an_answer_that_does_not_come_is_a_time_out() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        kept = KeptConnections(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout_seconds=0.05, most_idle=1)
+        with pytest.raises(TimeoutError):
+            post(kept)
+
+
+def test_connecting_for_too_long_was_never_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(address: object, timeout: object) -> socket.socket:
+        raise TimeoutError
+
+    monkeypatch.setattr(socket, "create_connection", never)
+    with pytest.raises(ConnectTimeoutError, match="did not answer within 30 s"):
+        post(KeptConnections("http://127.0.0.1:1", timeout_seconds=30, most_idle=1))
+
+
+# --- the envelope --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def local() -> Iterator[LocalTablestore]:
+    with LocalTablestore() as server:
+        yield server
+
+
+@pytest.mark.parametrize("options", [{}, {"region": "cn-hangzhou"}, {"region": "cn-hangzhou", "sign_date": "20260101"}])
+def test_headers_are_those_of_the_sdk(
+    local: LocalTablestore, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Byte for byte, but for the moment."""
+    from tablestore.auth import RequestContext
+
+    client = local.client(sts_token="token", extra_headers={"x-ots-extra": " padded "}, **options)
+    context = RequestContext(client.credentials_provider.get_credentials())
+    expected, made = {}, {"x-ots-date": ""}
+    while made["x-ots-date"] != expected.get("x-ots-date"):  # until both were made in the same second
+        expected = client.protocol._make_request_headers(b"body", "/ListTable", client._signer, context)
+        made, _ = SignedCalls(client)._signed("/ListTable", b"body", client.credentials_provider.get_credentials())
+
+    assert made == expected
+
+
+def test_a_signer_of_somebodys_own_is_asked(local: LocalTablestore) -> None:
+    class Own(SignV2):
+        asked = 0
+
+        def make_request_signature_and_add_headers(self, *arguments: object) -> None:
+            Own.asked += 1
+            super().make_request_signature_and_add_headers(*arguments)
+
+    client = local.client()
+    client._signer = Own(client.encoding)
+    SignedCalls(client).call("ListStream", b"", is_repeatable=True)
+
+    assert Own.asked == 1
+
+
+def test_a_connection_of_somebodys_own_is_used(local: LocalTablestore) -> None:
+    class Own(ConnectionPool):
+        asked = 0
+
+        def send_receive(self, *arguments: object) -> object:
+            Own.asked += 1
+            return super().send_receive(*arguments)
+
+    client = local.client()
+    client.connection = Own(client.host, client.path, timeout=30)
+    SignedCalls(client).call("ListStream", b"", is_repeatable=True)
+    client.connection.pool.clear()
+
+    assert Own.asked == 1
+
+
+def test_fresh_keys_are_used_from_the_next_call_on(local: LocalTablestore) -> None:
+    client = local.client()
+    calls = SignedCalls(client)
+    calls.call("ListStream", b"", is_repeatable=True)
+    client.credentials_provider.get_credentials()._access_key_secret = "another"
+
+    with pytest.raises(Exception, match="OTSAuthFailed"):
+        calls.call("ListStream", b"", is_repeatable=True)
+
+
+def answer_of(local: LocalTablestore, change: Callable[[dict[str, str], bytes], bytes]) -> bytes:
+    """What the local server answers to ListStream, changed."""
+    client = local.client()
+    answer = SignedCalls(client).send("/ListStream", b"", is_repeatable=True)
+    headers = {**answer.headers}
+    body = change(headers, answer.body)
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items() if name != "content-length")
+    return f"HTTP/1.1 {answer.status} OK\r\n{lines}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def dropped(name: str) -> Callable[[dict[str, str], bytes], bytes]:
+    def change(headers: dict[str, str], body: bytes) -> bytes:
+        del headers[name]
+        return body
+
+    return change
+
+
+def replaced(name: str, value: str) -> Callable[[dict[str, str], bytes], bytes]:
+    def change(headers: dict[str, str], body: bytes) -> bytes:
+        headers[name] = value
+        return body
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (dropped("x-ots-date"), '"x-ots-date" is missing'),
+        (dropped("x-ots-requestid"), '"x-ots-requestid" is missing'),
+        (dropped("x-ots-contenttype"), '"x-ots-contenttype" is missing'),
+        (dropped("authorization"), '"Authorization" is missing'),
+        (lambda headers, body: body + b"\x00", "MD5 mismatch"),
+        (replaced("x-ots-date", "yesterday"), "Invalid date format"),
+        (replaced("x-ots-date", "2020-01-01T00:00:00.000Z"), "more than 15 minutes"),
+        (replaced("authorization", "Bearer x"), "Invalid Authorization"),
+        (replaced("authorization", "OTS other:x"), "Invalid access key id"),
+        (replaced("authorization", "OTS local-access-key-id:x"), "Invalid signature"),
+        (replaced("x-ots-requestid", "another"), "Invalid signature"),
+    ],
+)
+def test_an_answer_that_cannot_be_trusted_is_refused_with_the_sdks_words(
+    local: LocalTablestore, change: Callable[[dict[str, str], bytes], bytes], problem: str
+) -> None:
+    with serving(answer_of(local, change)) as server:
+        client = OTSClient(
+            f"http://127.0.0.1:{server.port}", local.access_key_id, local.access_key_secret, local.instance
+        )
+        with pytest.raises(OTSClientError, match=rf"{problem}.* HTTP status: 200\."):
+            SignedCalls(client).call("ListStream", b"", is_repeatable=True)
+
+
+def test_a_gateways_refusal_keeps_its_status(local: LocalTablestore) -> None:
+    with serving(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 6\r\n\r\n<html>") as server:
+        client = OTSClient(f"http://127.0.0.1:{server.port}", "id", "secret", "instance")
+        with pytest.raises(OTSClientError) as raised:
+            SignedCalls(client).call("ListStream", b"", is_repeatable=True)
+
+    assert raised.value.http_status == 502
+
+
+def test_a_client_with_a_time_out_of_another_form_keeps_its_connections(local: LocalTablestore) -> None:
+    from urllib3 import Timeout
+
+    client = local.client(socket_timeout=Timeout(connect=5, read=30))
+    api = TablestoreStreamApi(client)
+    assert api.list_stream() == ()
+    assert len(client.connection.pool.pools) == 1
+    client.connection.pool.clear()
+
+
+def test_something_else_than_a_client_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"must be a tablestore\.OTSClient, not 5"):
+        SignedCalls(5)
+
+
+def test_a_path_of_the_endpoint_is_part_of_the_target_and_not_of_the_signature(local: LocalTablestore) -> None:
+    with serving(OK) as server:
+        client = OTSClient(f"http://127.0.0.1:{server.port}/prefix", "id", "secret", "instance")
+        SignedCalls(client).send("/ListStream", b"", is_repeatable=True)
+
+    assert server.requests[0].startswith(b"POST /prefix/ListStream HTTP/1.1\r\n")
+
+
+def test_messages_are_sent_as_they_are(local: LocalTablestore) -> None:
+    body = schema.ListStreamRequest(table_name="orders").SerializeToString()
+    with serving(OK) as server:
+        client = OTSClient(f"http://127.0.0.1:{server.port}", "id", "secret", "instance")
+        SignedCalls(client).send("/ListStream", body, is_repeatable=True)
+
+    assert server.requests[0].endswith(b"\r\n\r\n" + body)
+
+
+def test_streams_are_read_over_connections_of_their_own(local: LocalTablestore) -> None:
+    """The client's own pool stays for the client's own calls."""
+    client = local.client()
+    api = TablestoreStreamApi(client)
+    assert api.list_stream() == ()
+    assert len(client.connection.pool.pools) == 0
