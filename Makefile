@@ -8,8 +8,10 @@ ROUNDS ?= 20
 MINUTES ?= 30
 ROWS ?= 100000
 SEEDS ?= 2000
+SECONDS ?= 60
 
-.PHONY: help demo test check lint docs bench rounds simulate-tunnels tunnel-rounds replicate-drill simulate simulate-mutations structure bench-leases soak clean
+# No target here is a file.
+.PHONY: $(shell sed -n 's/^\([a-z-]*\):.*/\1/p' $(firstword $(MAKEFILE_LIST)))
 
 help:
 	@echo "make demo      the main job on one laptop: a table, a fleet, a lake; under two minutes (SEED=$(SEED))"
@@ -20,6 +22,7 @@ help:
 	@echo "make soak      the same without an end for MINUTES=$(MINUTES): one fleet, one table, lap after lap (SEED=$(SEED))"
 	@echo "make simulate  simulated fleets under faults that each seed decides (SEEDS=$(SEEDS))"
 	@echo "make simulate-tunnels simulated tunnel clients under faults (SEEDS=$(SEEDS))"
+	@echo "make fuzz-server      strange requests to the local server for SECONDS=$(SECONDS), tunnels included (SEED=$(SEED))"
 	@echo "make tunnel-rounds    a tunnel of each kind over ROWS rows, workers killed and joining (ROUNDS=$(ROUNDS))"
 	@echo "make replicate-drill  a table of ROWS rows replicated under a writer, killed and resumed, then compared"
 	@echo "make structure figures of the code: its size, names used twice, circles, and how much of it one journey touches"
@@ -57,6 +60,10 @@ bench-leases:
 simulate-tunnels:
 	@tools/setup-environment spark,cli,docs,dev
 	@$(BIN)/python -m streamclient.testing.simulation.tunnels --seeds $(SEEDS)
+
+fuzz-server:
+	@tools/setup-environment spark,cli,docs,dev
+	@$(BIN)/python -m tests.server_fuzz --seconds $(SECONDS) --seed $(SEED)
 
 tunnel-rounds:
 	@tools/setup-environment spark,cli,docs,dev

@@ -7,13 +7,14 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from benchmarks import decoding, flow, leases, metrics, pages, parquet, polling, tunnels, workers
+from benchmarks import costs, decoding, flow, leases, metrics, pages, parquet, polling, tunnels, workers
 from benchmarks.report import Line, load, machine, progress, table
 from benchmarks.settings import FULL, QUICK, Settings
 from benchmarks.stage import Stage
 
 GROUPS: Mapping[str, Callable[[Stage, Settings], list[Line]]] = {
     "server": pages.measure,
+    "costs": costs.measure,
     "decode": decoding.measure,
     "worker": workers.measure,
     "flow": flow.measure,

@@ -30,6 +30,10 @@ class Settings:
     """Records that are processed one by one and key by key."""
     polling_seconds: float
     """How long reads of idle shards are counted."""
+    shard_counts: tuple[int, ...]
+    """Shards and channels of which the cost of each operation is measured."""
+    calls: int
+    """Calls of one operation of which the median is taken."""
     death_rounds: int
     """How often a tunnel worker's process is ended; each time takes some seconds."""
 
@@ -46,6 +50,8 @@ FULL = Settings(
     lease_window_seconds=30.0,
     keyed_records=1_000,
     polling_seconds=180.0,
+    shard_counts=(10, 100, 1_000),
+    calls=200,
     death_rounds=7,
 )
 
@@ -61,5 +67,7 @@ QUICK = Settings(
     lease_window_seconds=6.0,
     keyed_records=100,
     polling_seconds=3.0,
+    shard_counts=(3, 10),
+    calls=3,
     death_rounds=1,
 )

@@ -69,12 +69,16 @@ class Admin:
         try:
             return _reply(200, route(_arguments(query, body)))
         except ServiceError as error:
-            return _reply(error.http_status, {"error": f"{error.code}: {error.message}"})
-        except (ValueError, TypeError) as error:
+            return self.refuse(error)
+        except (ValueError, TypeError, RecursionError) as error:
             return _reply(400, {"error": str(error)})
         except Exception:
             _log.exception("admin request %s %s failed inside the server", method, path)
             return _reply(500, {"error": "the server failed; see its log"})
+
+    def refuse(self, error: ServiceError) -> AdminReply:
+        """The answer to a request that did not come in by the right door."""
+        return _reply(error.http_status, {"error": f"{error.code}: {error.message}"})
 
     def _no_route(self, method: str, name: str) -> AdminReply:
         methods = sorted(known for known, route in self._routes if route == name)
@@ -162,7 +166,7 @@ def _arguments(query: Mapping[str, str], body: bytes) -> Arguments:
         return query
     try:
         arguments = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"the body must be a JSON object: {error}") from error
     if not isinstance(arguments, dict):
         raise ValueError(f"the body must be a JSON object, not {arguments!r}")
@@ -188,4 +192,4 @@ def _optional_whole(arguments: Arguments, name: str) -> int | None:
 
 
 def _reply(status: int, content: Any) -> AdminReply:
-    return AdminReply(status, json.dumps(content, default=str).encode())
+    return AdminReply(status, json.dumps(content, default=str).encode("utf-8", "backslashreplace"))

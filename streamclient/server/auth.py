@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ipaddress
+import re
+import socket
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from urllib.parse import urlsplit
 
 from attrs import Attribute, field, frozen
 
@@ -13,8 +17,11 @@ from streamclient.wire import signature
 DEFAULT_INSTANCE = "local"
 DEFAULT_ACCESS_KEY_ID = "local-access-key-id"
 DEFAULT_ACCESS_KEY_SECRET = "local-access-key-secret"
-"""Fixed, so that a newcomer can copy a client configuration from the documentation. They protect nothing: the server
-listens on the loopback interface unless told otherwise."""
+"""Fixed, so that a newcomer can copy a client configuration from the documentation. They protect nothing: with them the
+server listens on the loopback interface only, unless somebody insists."""
+
+_SINGLE_LABEL = re.compile(r"[A-Za-z0-9_-]+")
+"""A name that only this machine or its network knows, such as that of a container."""
 
 _DERIVED_KEYS_CACHED = 64
 """One per sign date and region in use; deriving costs four MACs per request otherwise."""
@@ -38,6 +45,72 @@ class Credentials:
     instance: str = field(default=DEFAULT_INSTANCE, validator=_header_text)
     access_key_id: str = field(default=DEFAULT_ACCESS_KEY_ID, validator=_header_text)
     access_key_secret: str = field(default=DEFAULT_ACCESS_KEY_SECRET, validator=_header_text, repr=False)
+
+
+def require_own_secret(host: str, port: int, credentials: Credentials) -> None:
+    """Raise unless whoever can reach the server has to know a secret.
+
+    Raises:
+        ValueError: the server would listen beyond this machine with the secret that everybody can read.
+    """
+    if credentials.access_key_secret == DEFAULT_ACCESS_KEY_SECRET and not is_loopback(host):
+        raise ValueError(
+            f"cannot listen on {host}:{port} with the public access key secret: anybody who reaches this machine could "
+            "read and change everything; choose a secret, or insist with --allow-public-secret "
+            "(allow_public_secret=True)"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether all addresses of a host are reachable from this machine only."""
+    if not host:
+        return False
+    try:
+        addresses = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
+    except OSError:
+        return False
+    return all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in addresses)
+
+
+def _lower_case(names: Iterable[str]) -> frozenset[str]:
+    return frozenset(name.lower() for name in names)
+
+
+@frozen
+class Doors:
+    """Under which names the server may be addressed, and from where.
+
+    Pages in a browser on this machine can reach the port. One that comes from a name of its owner's, which he lets
+    point here, is told by the ``Host`` header; any other by ``Origin``, which no SDK sends.
+    """
+
+    names: frozenset[str] = field(converter=_lower_case)
+
+    def check(self, headers: Mapping[str, str]) -> None:
+        """Let a request in, or raise a ``ServiceError``. Without ``Host`` it came from no browser."""
+        host = headers.get("host", "")
+        if host and not self._is_ours(host):
+            raise auth_failed(
+                f"The host '{host}' is none of this server's names: address it by one of them, or start it with "
+                "--allowed-host."
+            )
+        origin = headers.get("origin")
+        if origin is not None and origin.lower() not in (f"http://{host}".lower(), f"https://{host}".lower()):
+            raise auth_failed(f"Requests from web pages are refused; this one is from '{origin}'.")
+
+    def _is_ours(self, host: str) -> bool:
+        """An address, a name without dots (no page is on one), a name below ``localhost``, or a name that was given."""
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
+        except ValueError:
+            return False
+        if name in self.names or name.endswith(".localhost") or _SINGLE_LABEL.fullmatch(name):
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
 
 
 @frozen

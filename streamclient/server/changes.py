@@ -22,13 +22,6 @@ class PutSetting:
 
 
 @frozen
-class DropSetting:
-    """A named text is gone."""
-
-    name: str
-
-
-@frozen
 class PutTable:
     """A table's definition, as JSON; new or replaced."""
 
@@ -86,6 +79,13 @@ class PutShard:
 
 
 @frozen
+class DropShard:
+    """A shard is gone; its records went before."""
+
+    shard_number: int
+
+
+@frozen
 class AppendRecord:
     """One more record of a shard. Positions of one shard count up by one."""
 
@@ -104,9 +104,36 @@ class TrimRecords:
     before_position: int
 
 
+@frozen
+class PutTunnelPart:
+    """A tunnel without its channels and sessions, or one of these, as JSON; new or replaced."""
+
+    tunnel_id: str
+    kind: str
+    """``tunnel``, ``channel`` or ``session``."""
+    part_id: str
+    """Of the channel or session; empty for the tunnel."""
+    document: str
+
+
+@frozen
+class DropTunnelPart:
+    """A channel or a session is gone."""
+
+    tunnel_id: str
+    kind: str
+    part_id: str
+
+
+@frozen
+class DropTunnel:
+    """A tunnel is gone with all its parts."""
+
+    tunnel_id: str
+
+
 Change = (
     PutSetting
-    | DropSetting
     | PutTable
     | DropTable
     | PutRow
@@ -114,8 +141,12 @@ Change = (
     | PutStream
     | DropStream
     | PutShard
+    | DropShard
     | AppendRecord
     | TrimRecords
+    | PutTunnelPart
+    | DropTunnelPart
+    | DropTunnel
 )
 """One step that a storage applies."""
 
@@ -132,6 +163,8 @@ class StoredState:
     shards: tuple[PutShard, ...] = ()
     records: tuple[AppendRecord, ...] = field(default=(), repr=False)
     """Per shard in ascending order of positions."""
+    tunnel_parts: tuple[PutTunnelPart, ...] = ()
+    """In no particular order: their documents say it."""
 
 
 class Storage(Protocol):

@@ -9,7 +9,6 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from streamclient.server.clock import Clock
 from streamclient.server.counters import RequestCount
 from streamclient.server.faults import FaultRule, FaultStatus
 from streamclient.server.observing import Observer
@@ -31,9 +30,8 @@ class Control:
     table), and with ``OTSParameterInvalid`` for shards that cannot be split or merged as asked.
     """
 
-    def __init__(self, engine: Engine, clock: Clock, service: Service) -> None:
+    def __init__(self, engine: Engine, service: Service) -> None:
         self._engine = engine
-        self._clock = clock
         self._service = service
 
     def shards(self, table: str) -> Sequence[ShardView]:
@@ -76,12 +74,14 @@ class Control:
     def advance_clock(self, seconds: float) -> None:
         """Move the server's clock forward: retention and time to live take effect without waiting.
 
+        With a data directory the clock is there also after a restart, however the process ended.
+
         Raises:
-            ValueError: negative, not finite, or beyond ``MAX_ADVANCE_SECONDS``.
+            ValueError: negative, not finite, beyond ``MAX_ADVANCE_SECONDS``, or it would lead behind the year 9999.
         """
         if not math.isfinite(seconds) or not 0 <= seconds <= MAX_ADVANCE_SECONDS:
             raise ValueError(f"seconds must be from 0 to {MAX_ADVANCE_SECONDS}, not {seconds!r}")
-        self._clock.advance(seconds)
+        self._engine.advance_clock(seconds)
 
     def add_fault(self, rule: FaultRule) -> int:
         """Add a fault rule behind the present ones; returns its id."""

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from streamclient.server.auth import DEFAULT_ACCESS_KEY_SECRET
-from streamclient.server.command import DEFAULT_PORT
+from streamclient.server.command import DEFAULT_PORT, add_secret_arguments, secret_of
 
 TIMEOUT_SECONDS = 30.0
 """For one admin call; those never wait for anything but the engine's lock."""
@@ -39,9 +38,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         description="Control a running local Tablestore.",
     )
     parser.add_argument("--endpoint", default=f"http://127.0.0.1:{DEFAULT_PORT}", help="server (default: %(default)s)")
-    parser.add_argument(
-        "--access-key-secret", default=DEFAULT_ACCESS_KEY_SECRET, help="the server's secret (default: the default one)"
-    )
+    add_secret_arguments(parser, "the server's secret")
     parser.add_argument("--json", action="store_true", help="print the server's answer as JSON")
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
     _add_shard_actions(actions)
@@ -96,10 +93,13 @@ def _add_fault_actions(actions: Actions) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Do the action and print what came of it; the exit code."""
     try:
-        answer, text = arguments.call(_Session(arguments.endpoint, arguments.access_key_secret), arguments)
+        answer, text = arguments.call(_Session(arguments.endpoint, secret_of(arguments)), arguments)
     except ControlError as error:
         print(f"streamclient control: {error}", file=sys.stderr)
         return error.exit_code
+    except ValueError as error:
+        print(f"streamclient control: {error}", file=sys.stderr)
+        return EXIT_UNREACHABLE
     print(json.dumps(answer) if arguments.json else text)
     return 0
 

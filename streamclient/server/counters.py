@@ -6,13 +6,23 @@ import threading
 
 from attrs import define, frozen
 
+MOST_TALLIES = 4_096
+"""Different operations and tables that are counted apart: anybody can ask for any name, and each one is remembered."""
+
+LONGEST_NAME = 255
+"""Characters of a name that are kept: as many as a table's name may have; several tables' names share them."""
+
+OTHERS = "(others)"
+"""Stands for all names beyond ``MOST_TALLIES``."""
+
 
 @frozen
 class RequestCount:
     """What was asked of one operation on one table since the start or the last reset.
 
     Only authenticated requests count. ``table`` is empty for requests that name none; the names of a request over
-    several tables are joined by commas.
+    several tables are joined by commas. Names are cut at 255 characters, and names beyond the first 4,096 pairs of
+    operation and table count together as ``(others)``.
     """
 
     operation: str
@@ -51,9 +61,12 @@ class RequestCounters:
         rows_written: int = 0,
     ) -> None:
         """Count one request."""
-        key = (operation, tables[0] if len(tables) == 1 else ",".join(tables))
+        key = (_cut(operation), _cut(tables[0] if len(tables) == 1 else ",".join(tables)))
         with self._lock:
             tally = self._tallies.get(key)
+            if tally is None and len(self._tallies) >= MOST_TALLIES:
+                key = (OTHERS, OTHERS)
+                tally = self._tallies.get(key)
             if tally is None:
                 tally = self._tallies[key] = _Tally()
             tally.requests += 1
@@ -73,3 +86,7 @@ class RequestCounters:
         """Start again from zero."""
         with self._lock:
             self._tallies.clear()
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"

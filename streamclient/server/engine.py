@@ -222,6 +222,12 @@ class Engine:
         with self._transaction() as state:
             state.expire_iterators(lineage.stream_of(state, table))
 
+    def advance_clock(self, seconds: float) -> None:
+        """Move the clock forward, and let go of what that ends. It survives the end of the process."""
+        with self._transaction() as state:
+            state.clock.advance(seconds)
+            state.forget_all_expired()
+
     def close(self) -> None:
         """Release the storage. Closing twice is allowed; every request afterwards is refused."""
         with self._lock:

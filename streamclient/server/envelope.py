@@ -18,7 +18,7 @@ from attrs import frozen
 from streamclient.server.auth import Credentials, Signer, auth_failed, authenticate
 from streamclient.server.errors import ServiceError
 from streamclient.wire import schema
-from streamclient.wire.signature import content_md5
+from streamclient.wire.signature import SIGN_DATE_HEADER, SIGN_REGION_HEADER, SIGNATURE_V4_HEADER, content_md5
 
 MAX_BODY_BYTES = 5 * 1024 * 1024
 """Largest request body, before and after inflating (product documentation: 5 MB)."""
@@ -40,12 +40,21 @@ REQUIRED_HEADERS = (
 )
 """Sent by every official SDK with every request; checked in this order."""
 
-_DATE = re.compile(r"(\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2})(?:\.\d+)?Z")
+_DATE = re.compile(r"(\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2})(?:\.\d+)?Z", re.ASCII)
 """The fraction is ignored, whatever its length: the Go SDK puts digits there that are no fraction."""
 
+_REGION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+"""What can be the name of a region."""
 
 _OPERATION = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:/[A-Za-z][A-Za-z0-9]*)*")
 """What can be the name of an operation. One that this server does not have is the engine's to refuse, by name."""
+
+
+_SINGLE = ("authorization", "content-encoding", "content-length", "content-type", "host", "origin", "transfer-encoding")
+"""Headers, besides all of the protocol's own, that must not come twice: which one counts would be anybody's guess."""
+
+_ERROR_TEXT_CHARACTERS = 2_000
+"""Of a refusal; those that repeat what the caller sent would otherwise be as long as that."""
 
 
 @frozen
@@ -70,11 +79,14 @@ def open_request(
     if len(body) > MAX_BODY_BYTES:
         raise body_too_large()
     _check_headers_present(headers)
-    _check_date(headers["x-ots-date"], now)
     operation = path.removeprefix("/")
+    # Before the date, which SDKs for other versions write in other forms.
     _check_version(
         headers["x-ots-apiversion"], TUNNEL_API_VERSIONS if operation.startswith("tunnel/") else (API_VERSION,)
     )
+    date = _check_date(headers["x-ots-date"], now)
+    if SIGNATURE_V4_HEADER in headers:
+        _check_scope(headers, date)
     if not _OPERATION.fullmatch(operation):
         raise _invalid(f"Unsupported operation: {operation}.")
     if headers["x-ots-contentmd5"].strip() != content_md5(body):
@@ -83,6 +95,21 @@ def open_request(
     if headers["x-ots-instancename"].strip() != credentials.instance:
         raise auth_failed("The instance is not found.")
     return OpenedRequest(operation, _inflate(headers, body), signer)
+
+
+def single_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Headers by lower-case name, as Go sends canonical case.
+
+    Raises:
+        ServiceError: one that the server goes by came twice.
+    """
+    single: dict[str, str] = {}
+    for name, value in headers.items():
+        name = name.lower()  # noqa: PLW2901 - the case means nothing from here on
+        if name in single and (name.startswith("x-ots-") or name in _SINGLE):
+            raise _invalid(f"Duplicate header: {name}.")
+        single[name] = value
+    return single
 
 
 def seal(path: str, body: bytes, now: datetime, signer: Signer | None) -> dict[str, str]:
@@ -103,13 +130,19 @@ def seal(path: str, body: bytes, now: datetime, signer: Signer | None) -> dict[s
 
 def error_body(error: ServiceError) -> bytes:
     """The serialized Error message."""
-    message: bytes = schema.Error(code=error.code, message=error.message).SerializeToString()
+    message: bytes = schema.Error(code=error.code, message=_text(error)).SerializeToString()
     return message
 
 
 def error_body_json(error: ServiceError) -> bytes:
     """The same for a caller that speaks JSON."""
-    return json.dumps({"code": error.code, "message": error.message}).encode()
+    return json.dumps({"code": error.code, "message": _text(error)}).encode()
+
+
+def _text(error: ServiceError) -> str:
+    """The message, with what is no character escaped: refusals repeat what the caller sent, whatever bytes it was."""
+    text = error.message.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= _ERROR_TEXT_CHARACTERS else f"{text[:_ERROR_TEXT_CHARACTERS]}..."
 
 
 def speaks_json(headers: Mapping[str, str]) -> bool:
@@ -143,7 +176,7 @@ def _check_headers_present(headers: Mapping[str, str]) -> None:
         raise _invalid("Missing header: x-ots-signature.")
 
 
-def _check_date(text: str, now: datetime) -> None:
+def _check_date(text: str, now: datetime) -> datetime:
     match = _DATE.fullmatch(text.strip())
     try:
         date = datetime.fromisoformat(match[1] + "+00:00") if match else None
@@ -153,6 +186,17 @@ def _check_date(text: str, now: datetime) -> None:
         raise _invalid(f"Invalid date format: {text}.")
     if abs(now - date) > MAX_DATE_SKEW:
         raise auth_failed(f"Mismatch between system time and x-ots-date: {text}.")
+    return date
+
+
+def _check_scope(headers: Mapping[str, str], date: datetime) -> None:
+    """The day and region that a V4 key is made for. A client may have made it on the other side of midnight."""
+    sign_date, region = headers[SIGN_DATE_HEADER].strip(), headers[SIGN_REGION_HEADER].strip()
+    days = {(date + skew).strftime("%Y%m%d") for skew in (-MAX_DATE_SKEW, timedelta(0), MAX_DATE_SKEW)}
+    if sign_date not in days:
+        raise auth_failed(f"Mismatch between x-ots-date and x-ots-signdate: {sign_date}.")
+    if not _REGION.fullmatch(region):
+        raise _invalid(f"Invalid region: {region}.")
 
 
 def _check_version(version: str, known: tuple[str, ...]) -> None:

@@ -6,7 +6,6 @@ the write, a read sees the live row, all columns either way, whatever columns we
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from operator import eq, ge, gt, le, lt, ne
 from types import MappingProxyType
@@ -18,6 +17,7 @@ from streamclient.errors import CodecError
 from streamclient.records import ColumnValue
 from streamclient.server.errors import ServiceError, invalid
 from streamclient.server.limits import Limits
+from streamclient.server.patterns import Pattern, compile_pattern
 from streamclient.server.rows import Columns
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import KeyBound, decode_value
@@ -45,15 +45,12 @@ _DEPTH_MAX = 10
 class CastRule:
     """Take the first group of a regular expression out of a string, as a value of another type."""
 
-    pattern: re.Pattern[str]
+    pattern: Pattern
     cast_type: VariantType
 
     def apply(self, value: ColumnValue) -> ColumnValue | None:
         """The cast value; ``None`` if the value is no string, does not match, or does not read as the type."""
-        found = self.pattern.search(value) if isinstance(value, str) else None
-        if found is None:
-            return None
-        text = found.group(1) if self.pattern.groups else found.group()
+        text = self.pattern.first(value) if isinstance(value, str) else None
         return _cast(text, self.cast_type) if text is not None else None
 
 
@@ -235,8 +232,6 @@ def _filter_value(comparator: ComparatorType, data: bytes) -> ColumnValue | None
 
 def _parse_rule(message: Any) -> CastRule:
     try:
-        return CastRule(re.compile(message.regex), VariantType(message.cast_type))
-    except re.error as error:
-        raise invalid(f"Invalid regex in value transfer rule: {error}.") from error
+        return CastRule(compile_pattern(message.regex), VariantType(message.cast_type))
     except ValueError as error:
         raise _broken() from error

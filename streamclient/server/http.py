@@ -7,16 +7,20 @@ would cost more than most of them take. Only injected faults wait, and they wait
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 import threading
 from collections.abc import Mapping
+from typing import Any
 
 from aiohttp import web
 
-from streamclient.server.admin import ADMIN_PREFIX, Admin
-from streamclient.server.envelope import MAX_BODY_BYTES, body_too_large
-from streamclient.server.errors import ServiceError
+from streamclient.server.admin import ADMIN_PREFIX, Admin, AdminReply
+from streamclient.server.auth import Doors
+from streamclient.server.connections import Connections
+from streamclient.server.envelope import MAX_BODY_BYTES, body_too_large, single_headers
+from streamclient.server.errors import ServiceError, invalid
 from streamclient.server.faults import Cut, LateAnswer, LoseAnswer
 from streamclient.server.service import Admitted, Answer, Service
 
@@ -37,20 +41,26 @@ JOIN_TIMEOUT_SECONDS = 30.0
 
 MAX_PORT = 65535
 
-BACKLOG = 1024
-"""Connections that may queue before they are accepted: an SDK opens up to 500 at once."""
+BACKLOG = 4096
+"""Connections that may queue before they are accepted: an SDK opens up to 500 at once. The system may allow fewer."""
+
+ACCEPTED_AT_ONCE = 8
+"""Connections taken from that queue in one go. Between two goes, those that have to make room are closed. The event
+loop takes all that wait otherwise, and without a file for one more it reports each of them, every second."""
 
 
 class HttpServer:
     """Listens on one port for one service. ``start`` once, ``stop`` once; both from any thread but the server's own."""
 
-    def __init__(self, service: Service, admin: Admin, *, host: str, port: int) -> None:
+    def __init__(self, service: Service, admin: Admin, doors: Doors, *, host: str, port: int) -> None:
         self._service = service
         self._admin = admin
+        self._doors = doors
         self._host = host
         self._wanted_port = port
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
+        self._connections: Connections | None = None
         self._thread: threading.Thread | None = None
         self.port = 0
         """The port listened on, once started."""
@@ -88,8 +98,11 @@ class HttpServer:
     async def _serve(self, listener: socket.socket, ready: threading.Event) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-        server = web.Server(self._handle, keepalive_timeout=KEEP_ALIVE_SECONDS, access_log=None)
-        acceptor = await self._loop.create_server(server, sock=listener, backlog=BACKLOG)
+        self._loop.set_exception_handler(self._loop_failed)
+        server = web.Server(self._handle)
+        self._connections = Connections(lambda: self._protocol(server))
+        acceptor = await self._loop.create_server(self._connections, sock=listener, backlog=ACCEPTED_AT_ONCE)
+        listener.listen(BACKLOG)  # the loop set the queue's length, too
         ready.set()
         await self._stopping.wait()
         acceptor.close()
@@ -98,20 +111,53 @@ class HttpServer:
         await server.shutdown(STOP_TIMEOUT_SECONDS)
         await acceptor.wait_closed()
 
+    def _protocol(self, server: web.Server) -> web.RequestHandler:
+        return _Protocol(
+            server,
+            self._service,
+            loop=self._loop,
+            keepalive_timeout=KEEP_ALIVE_SECONDS,
+            access_log=None,
+            auto_decompress=False,  # the protocol has its own compression, whose size is bounded
+        )
+
+    def _loop_failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Too many open files: a waiting connection makes room. Everything else is logged as ever."""
+        error = context.get("exception")
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE) and self._connections is not None:
+            self._connections.make_more_room("too many files are open")
+        elif self._stopping is None or not self._stopping.is_set():
+            loop.default_exception_handler(context)
+
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        path = request.raw_path.partition("?")[0]
-        headers = {name.lower(): value for name, value in request.headers.items()}  # Go sends canonical case
+        assert self._connections is not None
+        self._connections.began(request)
         try:
+            return await self._answer(request)
+        finally:
+            self._connections.ended(request)
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        path = request.raw_path.partition("?")[0]
+        headers: Mapping[str, str] = {}
+        is_admin = path.startswith(ADMIN_PREFIX)
+        try:
+            headers = single_headers(request.headers)
+            self._doors.check(headers)
             body = await self._read_body(request)
-            if path.startswith(ADMIN_PREFIX):
+            if is_admin:
                 return self._administer(request, path, headers, body)
             if request.method != "POST":
                 raise ServiceError(405, "OTSMethodNotAllowed", f"Only POST is allowed, not {request.method}.")
             admitted = self._service.admit(path, headers, body)
         except ServiceError as error:
-            return _response(self._service.refuse(path, headers, error))
-        except (ConnectionError, web.RequestPayloadError):
-            return _cut(request)
+            return (
+                _reply(self._admin.refuse(error)) if is_admin else _response(self._service.refuse(path, headers, error))
+            )
+        except (ConnectionError, web.RequestPayloadError) as error:
+            if isinstance(error, ConnectionError) or request.transport is None:
+                return _cut(request)
+            return _response(self._service.refuse(path, headers, invalid("The request's body is not valid HTTP.")))
         return await self._execute(request, admitted)
 
     async def _execute(self, request: web.BaseRequest, admitted: Admitted) -> web.StreamResponse:
@@ -163,8 +209,36 @@ class HttpServer:
     def _administer(
         self, request: web.BaseRequest, path: str, headers: Mapping[str, str], body: bytes
     ) -> web.StreamResponse:
-        reply = self._admin.handle(request.method, path, dict(request.query), headers, body)
-        return web.Response(status=reply.status, body=reply.body, content_type="application/json")
+        return _reply(self._admin.handle(request.method, path, dict(request.query), headers, body))
+
+
+class _Protocol(web.RequestHandler):
+    """aiohttp's connection, but what it answers by itself is answered as the service would: as an error message."""
+
+    __slots__ = ("_service",)
+
+    def __init__(self, server: web.Server, service: Service, **options: Any) -> None:
+        super().__init__(server, **options)
+        self._service = service
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer what is no HTTP with 400, and a failure of this server with 500; then close the connection."""
+        if request.writer.output_size > 0:
+            raise ConnectionError("a part of the answer is sent already")
+        if status < 500:
+            error = ServiceError(status, "OTSParameterInvalid", f"The request is not valid HTTP: {message}.")
+        else:
+            _log.error("a request failed inside the server", exc_info=exc)
+            error = ServiceError(500, "OTSInternalServerError", "Internal server error.")
+        response = _response(self._service.refuse("", {}, error))
+        response.force_close()
+        return response
 
 
 def _bind(host: str, port: int) -> socket.socket:
@@ -178,6 +252,10 @@ def _bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         text = f"cannot listen on {host}:{port}: {error.strerror}; choose another address or port, or port 0 for any"
         raise OSError(error.errno, text) from error
+
+
+def _reply(reply: AdminReply) -> web.Response:
+    return web.Response(status=reply.status, body=reply.body, content_type="application/json")
 
 
 def _response(answer: Answer) -> web.Response:

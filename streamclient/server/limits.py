@@ -40,6 +40,10 @@ class Limits:
     """About how much of a table one channel of a tunnel's full data covers; the service does not say its own size."""
     tunnel_page_records: int = 1000
     """Records of incremental data in one answer: more than the 500 at which clients read on without a pause."""
+    tunnels: int = 1_000
+    """Of the instance; the service's number is not documented, this one only bounds memory."""
+    tunnel_sessions: int = 1_000
+    """Clients of one tunnel at a time; chosen as the number of tunnels is."""
     splits_per_request: int = 10_000
     """Split points in one answer, so that a tiny split size cannot make an answer of any size."""
 

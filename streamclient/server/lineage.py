@@ -10,7 +10,7 @@ from streamclient.records import KeyValue
 from streamclient.server.errors import invalid, shard_missing
 from streamclient.server.keys import decode_key, encode_key
 from streamclient.server.state import ServerState
-from streamclient.server.streams import Shard, Stream
+from streamclient.server.streams import Shard, StoredRecord, Stream
 from streamclient.server.tables import TYPE_NAMES, Table, value_type_name
 
 
@@ -65,14 +65,14 @@ def _view(shard: Shard) -> ShardView:
         parent_ids=tuple(parent for parent in parents if parent is not None),
         is_open=shard.is_open,
         key_range=f"[{_place(definition.begin, 'INF_MIN')}, {_place(definition.end, 'INF_MAX')})",
-        record_count=len(shard.records),
-        oldest_sequence=_sequence(shard, 0),
-        newest_sequence=_sequence(shard, -1),
+        record_count=shard.record_count,
+        oldest_sequence=_sequence(shard, shard.oldest),
+        newest_sequence=_sequence(shard, shard.newest),
     )
 
 
-def _sequence(shard: Shard, index: int) -> str | None:
-    return f"{shard.definition.epoch}/{shard.records[index].timestamp_micros}" if shard.records else None
+def _sequence(shard: Shard, record: StoredRecord | None) -> str | None:
+    return None if record is None else f"{shard.definition.epoch}/{record.timestamp_micros}"
 
 
 def _place(boundary: bytes | None, unbounded: str) -> str:

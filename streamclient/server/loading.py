@@ -2,57 +2,112 @@
 
 from __future__ import annotations
 
-from streamclient.server.changes import StoredState
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from streamclient.errors import CodecError
+from streamclient.server.changes import PutTunnelPart, StoredState
+from streamclient.server.errors import DataDirectoryError
+from streamclient.server.keys import decode_key
 from streamclient.server.rows import decode_body
-from streamclient.server.state import CLOCK_OFFSET, TUNNEL_PREFIX, ServerState
+from streamclient.server.state import CLOCK_LATEST, CLOCK_OFFSET, ServerState
 from streamclient.server.streams import Shard, StoredRecord, Stream, StreamDefinition
 from streamclient.server.tables import Table, TableDefinition
-from streamclient.server.tunnels.channels import Tunnel
+from streamclient.server.tunnels.channels import Channel, Client, PartKind, Tunnel
 
 
 def restore(state: ServerState, stored: StoredState) -> None:
-    """Fill an empty state. Afterwards it equals the one whose changes were committed."""
-    for setting in stored.settings:
-        if setting.name == CLOCK_OFFSET:
-            state.stored_offset_micros = int(setting.value)
-            state.clock.ensure_offset(state.stored_offset_micros)
-    _restore_tunnels(state, stored)
+    """Fill an empty state. Afterwards it equals the one whose changes were committed.
+
+    Raises:
+        DataDirectoryError: something of it does not fit together; the text names it.
+    """
+    with _reading("the settings"):
+        settings = {setting.name: int(setting.value) for setting in stored.settings}
+        state.stored_offset_micros = settings.get(CLOCK_OFFSET, 0)
+        state.clock.resume(state.stored_offset_micros, settings.get(CLOCK_LATEST, 0))
     _restore_tables(state, stored)
     _restore_streams(state, stored)
+    _restore_tunnels(state, stored)
 
 
-def _restore_tunnels(state: ServerState, stored: StoredState) -> None:
-    for setting in stored.settings:
-        if setting.name.startswith(TUNNEL_PREFIX):
-            tunnel = Tunnel.from_json(setting.value, state.clock.now_micros())
-            state.tunnels[tunnel.definition.tunnel_id] = tunnel
-            state.last_creation_micros = max(state.last_creation_micros, tunnel.definition.created_micros)
+@contextmanager
+def _reading(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError, CodecError) as error:
+        raise DataDirectoryError(f"the data are damaged: {what} cannot be read: {error!r}") from error
 
 
 def _restore_tables(state: ServerState, stored: StoredState) -> None:
     tables: dict[int, Table] = {}
     for change in stored.tables:
-        definition = TableDefinition.from_json(change.document)
-        tables[definition.number] = state.tables[definition.name] = Table(definition)
-        state.last_creation_micros = max(state.last_creation_micros, definition.created_micros)
-        state.last_number = max(state.last_number, definition.number)
+        with _reading(f"the definition of table number {change.table_number}"):
+            definition = TableDefinition.from_json(change.document)
+            tables[definition.number] = Table(definition)
+            state.last_creation_micros = max(state.last_creation_micros, definition.created_micros)
+            state.last_number = max(state.last_number, definition.number)
     for row in stored.rows:
-        tables[row.table_number].rows.put(row.key, decode_body(row.body, row.written_millis))
+        table = tables.get(row.table_number)
+        if table is None:
+            raise DataDirectoryError(f"the data are damaged: row {row.key!r} is of no table ({row.table_number})")
+        try:
+            table.rows.put(row.key, decode_body(row.body, row.written_millis))
+        except (ValueError, LookupError, TypeError, CodecError) as error:
+            key = decode_key(row.key)
+            text = f"the data are damaged: row {key!r} of table '{table.definition.name}' cannot be read: {error}"
+            raise DataDirectoryError(text) from error
+    for table in tables.values():
+        state.adopt_table(table)
 
 
 def _restore_streams(state: ServerState, stored: StoredState) -> None:
     streams: dict[int, Stream] = {}
     shards: dict[int, Shard] = {}
     for change in stored.streams:
-        stream = Stream(StreamDefinition.from_json(change.document))
+        with _reading(f"the definition of stream number {change.stream_number}"):
+            stream = Stream(StreamDefinition.from_json(change.document))
         streams[change.stream_number] = stream
         state.adopt(stream)
         state.last_creation_micros = max(state.last_creation_micros, stream.definition.created_micros)
         state.last_number = max(state.last_number, change.stream_number)
     for shard_change in stored.shards:
-        shards[shard_change.shard_number] = Shard.from_json(shard_change.document)
+        with _reading(f"the definition of shard number {shard_change.shard_number}"):
+            shards[shard_change.shard_number] = Shard.from_json(shard_change.document)
         state.last_number = max(state.last_number, shard_change.shard_number)
     for record in stored.records:
-        shards[record.shard_number].append(StoredRecord(record.timestamp_micros, record.size_bytes, record.element))
+        shard = shards.get(record.shard_number)
+        if shard is None or shard.next_position != record.position:
+            raise DataDirectoryError(_misplaced(record.shard_number, record.position, shard))
+        shard.append(StoredRecord(record.timestamp_micros, record.size_bytes, record.element))
     for shard_change in stored.shards:
-        streams[shard_change.stream_number].add(shards[shard_change.shard_number])
+        with _reading(f"shard number {shard_change.shard_number}"):
+            streams[shard_change.stream_number].add(shards[shard_change.shard_number])
+
+
+def _misplaced(shard_number: int, position: int, shard: Shard | None) -> str:
+    where = f"shard number {shard_number}" if shard is None else f"shard '{shard.shard_id}'"
+    expected = "no record, as there is no such shard" if shard is None else f"position {shard.next_position}"
+    return f"the data are damaged: the stream record at position {position} of {where}: expected {expected}"
+
+
+def _restore_tunnels(state: ServerState, stored: StoredState) -> None:
+    by_tunnel: dict[str, list[PutTunnelPart]] = {}
+    for part in stored.tunnel_parts:
+        by_tunnel.setdefault(part.tunnel_id, []).append(part)
+    tunnels = []
+    for tunnel_id, parts in by_tunnel.items():
+        with _reading(f"tunnel '{tunnel_id}'"):
+            tunnels.append(_tunnel(parts, state.clock.now_micros()))
+    for tunnel in sorted(tunnels, key=lambda tunnel: tunnel.definition.created_micros):
+        state.adopt_tunnel(tunnel)
+        state.last_creation_micros = max(state.last_creation_micros, tunnel.definition.created_micros)
+
+
+def _tunnel(parts: list[PutTunnelPart], now_micros: int) -> Tunnel:
+    documents: dict[PartKind, list[str]] = {kind: [] for kind in PartKind}
+    for part in parts:
+        documents[PartKind(part.kind)].append(part.document)
+    channels = [Channel.from_json(text) for text in documents[PartKind.CHANNEL]]
+    sessions = [Client.from_json(text, now_micros) for text in documents[PartKind.SESSION]]
+    return Tunnel.from_json(documents[PartKind.TUNNEL][0], channels, sessions)

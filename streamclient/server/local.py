@@ -16,6 +16,8 @@ from streamclient.server.auth import (
     DEFAULT_ACCESS_KEY_SECRET,
     DEFAULT_INSTANCE,
     Credentials,
+    Doors,
+    require_own_secret,
 )
 from streamclient.server.clock import Clock
 from streamclient.server.control import Control, KeyPart
@@ -53,12 +55,21 @@ class LocalTablestore:
         access_key_secret: str = DEFAULT_ACCESS_KEY_SECRET,
         data_dir: str | os.PathLike[str] | None = None,
         clock: Clock | None = None,
+        allowed_hosts: Sequence[str] = (),
+        allow_public_secret: bool = False,
     ) -> None:
-        """Nothing happens before ``start``. Port 0 means any free port; ``clock`` is for tests of time itself."""
+        """Nothing happens before ``start``. Port 0 means any free port; ``clock`` is for tests of time itself.
+
+        ``allowed_hosts`` are names with a dot under which clients address the server, besides ``host``; addresses and
+        names without a dot need no mention. ``allow_public_secret`` insists on listening beyond this machine with the
+        default secret, which everybody can read.
+        """
         self._host = host
         self._port = port
         self._credentials = Credentials(instance, access_key_id, access_key_secret)
         self._data_dir = data_dir
+        self._doors = Doors((host, *allowed_hosts))
+        self._allows_public_secret = allow_public_secret
         self._clock = Clock() if clock is None else clock
         self._lock = threading.Lock()
         self._engine: Engine | None = None
@@ -75,7 +86,7 @@ class LocalTablestore:
         """``http://HOST:PORT``, as SDKs take it. Needs the server running."""
         if self._server is None:
             raise RuntimeError("the local Tablestore is not running; use it in a with block or call start()")
-        host = f"[{self._host}]" if ":" in self._host else self._host
+        host = f"[{self._host}]" if ":" in self._host else self._host or "127.0.0.1"
         return f"http://{host}:{self._server.port}"
 
     @property
@@ -98,18 +109,21 @@ class LocalTablestore:
 
         Raises:
             OSError: the address cannot be bound.
-            ValueError: no port has this number.
-            DataDirectoryError: the data directory is in use by another server, or not usable.
+            ValueError: no port has this number, or the secret is too public for the host.
+            DataDirectoryError: the data directory is in use by another server, not usable, or damaged.
             RuntimeError: already running.
         """
         with self._lock:
             if self._server is not None:
                 raise RuntimeError(f"{self!r} is already running")
+            if not self._allows_public_secret:
+                require_own_secret(self._host, self._port, self._credentials)
             engine = self._open_engine()
             try:
                 service = Service(engine, self._credentials)
-                control = Control(engine, self._clock, service)
-                server = HttpServer(service, Admin(control, self.access_key_secret), host=self._host, port=self._port)
+                control = Control(engine, service)
+                admin = Admin(control, self.access_key_secret)
+                server = HttpServer(service, admin, self._doors, host=self._host, port=self._port)
                 server.start()
             except BaseException:
                 engine.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Mapping
+from heapq import heapify, heappop, heappush
 from typing import cast
 
 from streamclient.records import ColumnValue, KeyValue
@@ -83,29 +84,50 @@ def encode_body(names: KeyNames, key: Iterable[KeyValue], cells: tuple[Cell, ...
 def decode_body(body: bytes, written_millis: int) -> StoredRow:
     """The row whose ``body`` was stored."""
     row = decode_row(HEADER + body)
-    columns: dict[str, tuple[Version, ...]] = {}
+    versions: dict[str, list[Version]] = {}
     for cell in row.cells:
         version = (cast(int, cell.timestamp_millis), cast(ColumnValue, cell.value))
-        columns[cell.name] = (*columns.get(cell.name, ()), version)
+        versions.setdefault(cell.name, []).append(version)
+    columns = {name: tuple(listed) for name, listed in versions.items()}
     names = tuple(name for name, _ in row.primary_key)
     return make_row(
         names, cast("tuple[KeyValue, ...]", tuple(value for _, value in row.primary_key)), columns, written_millis
     )
 
 
-def with_version(versions: tuple[Version, ...], version: Version) -> tuple[Version, ...]:
-    """Versions with one more; of two with one timestamp the later write stays."""
-    if not versions or version[0] > versions[0][0]:
-        return (version, *versions)
-    kept = [other for other in versions if other[0] != version[0]]
-    kept.append(version)
-    kept.sort(key=lambda other: -other[0])
-    return tuple(kept)
+class Versions:
+    """The versions of one column while a write changes them: each step costs little, however many there are."""
 
+    def __init__(self, versions: Iterable[Version] = (), max_versions: int | None = None) -> None:
+        self._max_versions = max_versions
+        self._values = dict(versions)
+        self._oldest = list(self._values)
+        self._newest = [-timestamp for timestamp in self._values]
+        heapify(self._oldest)
+        heapify(self._newest)
 
-def without_version(versions: tuple[Version, ...], timestamp_millis: int) -> tuple[Version, ...]:
-    """Versions without the one of that timestamp, if there is one."""
-    return tuple(version for version in versions if version[0] != timestamp_millis)
+    def put(self, timestamp_millis: int, value: ColumnValue) -> None:
+        """One more version, in the place of one with the same timestamp; the oldest goes if there are too many."""
+        if timestamp_millis not in self._values:
+            heappush(self._oldest, timestamp_millis)
+            heappush(self._newest, -timestamp_millis)
+        self._values[timestamp_millis] = value
+        while self._max_versions is not None and len(self._values) > self._max_versions:
+            self._values.pop(heappop(self._oldest), None)  # none where it was deleted before
+
+    def delete(self, timestamp_millis: int) -> None:
+        """No more the version of that timestamp, if there is one."""
+        self._values.pop(timestamp_millis, None)
+
+    def newest(self) -> Version | None:
+        """The version that readers get first."""
+        while self._newest and -self._newest[0] not in self._values:
+            heappop(self._newest)
+        return (-self._newest[0], self._values[-self._newest[0]]) if self._newest else None
+
+    def sorted(self) -> tuple[Version, ...]:
+        """All of them, newest first."""
+        return tuple(sorted(self._values.items(), key=lambda version: -version[0]))
 
 
 def alive(row: StoredRow | None, names: KeyNames, expired_before_millis: int | None) -> StoredRow | None:

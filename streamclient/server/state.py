@@ -12,30 +12,42 @@ from streamclient.server.changes import (
     AppendRecord,
     Change,
     DeleteRow,
-    DropSetting,
+    DropShard,
     DropStream,
     DropTable,
+    DropTunnel,
+    DropTunnelPart,
     PutRow,
     PutSetting,
     PutShard,
     PutStream,
     PutTable,
+    PutTunnelPart,
     Storage,
     TrimRecords,
 )
 from streamclient.server.clock import Clock
 from streamclient.server.errors import stream_missing, table_missing
+from streamclient.server.expiry import HIGHEST_KEY, RowExpiry
 from streamclient.server.limits import DEFAULT_LIMITS, Limits
 from streamclient.server.rows import StoredRow
-from streamclient.server.streams import Shard, ShardDefinition, StoredRecord, Stream, StreamDefinition
+from streamclient.server.streams import (
+    Shard,
+    ShardDefinition,
+    StoredRecord,
+    Stream,
+    StreamDefinition,
+    shard_id_for,
+)
 from streamclient.server.tables import Table, TableDefinition
-from streamclient.server.tunnels.channels import Tunnel
+from streamclient.server.tunnels.channels import Journal, Tunnel
+from streamclient.server.tunnels.positions import follow, records_forgotten, shard_forgotten
 
 CLOCK_OFFSET = "clock_offset_micros"
-"""Name of the setting that keeps the clock's offset, so that time does not fall back when the server restarts."""
+"""Name of the setting that keeps the clock's offset, so that it survives the end of the process."""
 
-TUNNEL_PREFIX = "tunnel/"
-"""Names of the settings that keep a tunnel each."""
+CLOCK_LATEST = "clock_latest_micros"
+"""Name of the setting that keeps the time of the last commit: after a restart, time goes on from there."""
 
 
 class ServerState:
@@ -62,6 +74,9 @@ class ServerState:
         self.last_creation_micros = 0
         self.stored_offset_micros = 0
         self._streams_by_table: dict[int, Stream] = {}
+        self._tunnels_by_stream: dict[str, list[Tunnel]] = {}
+        self._changed_tunnels: set[str] = set()
+        self._expiry = RowExpiry()
         self._storage = storage
         self._keeps = storage.keeps
         self._changes: list[Change] = []
@@ -94,11 +109,14 @@ class ServerState:
         return self._streams_by_table.get(table.definition.number)
 
     def commit(self) -> None:
-        """Hand the changes so far to the storage."""
+        """Hand the changes so far to the storage, after what expired meanwhile is forgotten."""
+        self._forget_expired_rows()
+        self._note_tunnels()
         if self.clock.offset_micros != self.stored_offset_micros:
             self.stored_offset_micros = self.clock.offset_micros
             self._note(PutSetting(CLOCK_OFFSET, str(self.stored_offset_micros)))
         if self._changes:
+            self._note(PutSetting(CLOCK_LATEST, str(self.clock.now_micros())))
             changes, self._changes = self._changes, []
             self._storage.commit(changes)
 
@@ -121,9 +139,15 @@ class ServerState:
     def add_table(self, definition: TableDefinition) -> Table:
         """Create an empty table."""
         table = Table(definition)
-        self.tables[definition.name] = table
+        self.adopt_table(table)
         self._note(PutTable(definition.number, definition.to_json()))
         return table
+
+    def adopt_table(self, table: Table) -> None:
+        """Make a table known that was created or restored with its rows."""
+        self.tables[table.definition.name] = table
+        for key, row in table.rows.ascending(b"", HIGHEST_KEY):
+            self._expiry.expect(table, key, row)
 
     def define(self, table: Table, definition: TableDefinition) -> None:
         """Replace a table's definition."""
@@ -137,11 +161,13 @@ class ServerState:
             if tunnel.definition.table_number == table.definition.number:
                 self.drop_tunnel(tunnel.definition.tunnel_id)
         del self.tables[table.definition.name]
+        self._expiry.forget(table)
         self._note(DropTable(table.definition.number))
 
     def put_row(self, table: Table, key: bytes, row: StoredRow) -> None:
         """Store or replace a row."""
         table.rows.put(key, row)
+        self._expiry.expect(table, key, row)
         if self._keeps:
             self._note(PutRow(table.definition.number, key, row.written_millis, row.body(table.key_names)))
 
@@ -150,6 +176,26 @@ class ServerState:
         if table.rows.get(key) is not None:
             table.rows.delete(key)
             self._note(DeleteRow(table.definition.number, key))
+
+    def forget_all_expired(self) -> None:
+        """Let go of everything past retention or time to live, also of what no request is about."""
+        for stream in self.streams.values():
+            self.forget_expired(stream)
+        while self._forget_expired_rows():
+            continue
+
+    def _forget_expired_rows(self) -> int:
+        """Let go of what no reader sees any more because of a table's time to live; of how many rows."""
+        count = 0
+        now_micros = self.clock.now_micros()
+        for table in self.tables.values():
+            for key, row in self._expiry.due(table, now_micros):
+                count += 1
+                if row is None:
+                    self.delete_row(table, key)
+                else:
+                    self.put_row(table, key, row)
+        return count
 
     # Streams
 
@@ -172,7 +218,7 @@ class ServerState:
         self._note(PutStream(stream.definition.number, stream.definition.to_json()))
         for partition in range(len(definition.boundaries) + 1):
             begin, end = table.partition_range(partition)
-            self._open_shard(stream, ShardDefinition(stream.new_shard_id(), self.next_number(), 0, begin, end))
+            self._open_shard(stream, 0, begin, end)
         return stream
 
     def adopt(self, stream: Stream) -> None:
@@ -190,24 +236,42 @@ class ServerState:
     def append(self, stream: Stream, partition: int, record: StoredRecord) -> None:
         """Add a record to the open shard of a partition."""
         shard = stream.open_shards[partition]
-        self._forget(stream, shard, shard.position_at(stream.cutoff_micros(record.timestamp_micros)))
+        self.forget_expired(stream)
         position = stream.append(shard, record)
         self._note(
             AppendRecord(shard.definition.number, position, record.timestamp_micros, record.size_bytes, record.element)
         )
 
     def forget_expired(self, stream: Stream) -> None:
-        """Drop the records past retention."""
+        """Drop the records past retention, and the shards that were closed long ago."""
         cutoff = stream.cutoff_micros(self.clock.now_micros())
-        for shard in stream.shards.values():
+        while (shard := stream.next_due(cutoff)) is not None:
             self._forget(stream, shard, shard.position_at(cutoff))
+            wake_micros = shard.wake_micros(stream.retention_micros)
+            if shard.is_open or wake_micros is None or wake_micros >= cutoff:
+                stream.await_expiry(shard)
+            else:
+                self._drop_shard(stream, shard)
+
+    def _drop_shard(self, stream: Stream, shard: Shard) -> None:
+        for tunnel in self._tunnels_of(stream):
+            shard_forgotten(tunnel, shard)
+        stream.forget(shard)
+        self._note(DropShard(shard.definition.number))
 
     def _forget(self, stream: Stream, shard: Shard, before_position: int) -> int:
+        if before_position > shard.first_position:
+            for tunnel in self._tunnels_of(stream):
+                follow(tunnel, stream)
+                records_forgotten(tunnel, shard, before_position)
         count = shard.forget_before(before_position)
         if count:
             self._write_down(stream, shard)
             self._note(TrimRecords(shard.definition.number, shard.first_position))
         return count
+
+    def _tunnels_of(self, stream: Stream) -> list[Tunnel]:
+        return self._tunnels_by_stream.get(stream.stream_id, [])
 
     def trim(self, stream: Stream, shard: Shard, before_position: int) -> int:
         """Drop the records of a shard before a position; how many were dropped."""
@@ -218,8 +282,10 @@ class ServerState:
         stream.definition = evolve(stream.definition, generation=stream.definition.generation + 1)
         self._note(PutStream(stream.definition.number, stream.definition.to_json()))
 
-    def _open_shard(self, stream: Stream, definition: ShardDefinition) -> Shard:
-        shard = Shard(definition)
+    def _open_shard(self, stream: Stream, epoch: int, begin: bytes, end: bytes | None, *parents: Shard) -> Shard:
+        number = self.next_number()
+        shard_id = shard_id_for(stream.definition, number)
+        shard = Shard(ShardDefinition(shard_id, number, epoch, begin, end, *(parent.shard_id for parent in parents)))
         stream.add(shard)
         self._write_down(stream, shard)
         return shard
@@ -229,7 +295,7 @@ class ServerState:
             self._note(PutShard(shard.definition.number, stream.definition.number, shard.to_json()))
 
     def _close(self, stream: Stream, shard: Shard) -> None:
-        shard.closed_micros = stream.next_timestamp(self.clock.now_micros())
+        stream.close(shard, self.clock.now_micros())
         self._write_down(stream, shard)
 
     def split(self, table: Table, stream: Stream, parent: Shard, boundary: bytes) -> tuple[Shard, Shard]:
@@ -239,12 +305,7 @@ class ServerState:
         boundaries = tuple(sorted((*table.definition.boundaries, boundary)))
         self.define(table, evolve(table.definition, boundaries=boundaries))
         lower, upper = (
-            self._open_shard(
-                stream,
-                ShardDefinition(
-                    stream.new_shard_id(), self.next_number(), old.epoch + 1, begin, end, parent_id=old.shard_id
-                ),
-            )
+            self._open_shard(stream, old.epoch + 1, begin, end, parent)
             for begin, end in ((old.begin, boundary), (boundary, old.end))
         )
         return lower, upper
@@ -256,31 +317,43 @@ class ServerState:
         self._close(stream, upper)
         boundaries = tuple(other for other in table.definition.boundaries if other != boundary)
         self.define(table, evolve(table.definition, boundaries=boundaries))
-        definition = ShardDefinition(
-            stream.new_shard_id(),
-            self.next_number(),
-            max(lower.definition.epoch, upper.definition.epoch) + 1,
-            lower.definition.begin,
-            upper.definition.end,
-            parent_id=lower.shard_id,
-            parent_sibling_id=upper.shard_id,
-        )
-        return self._open_shard(stream, definition)
+        epoch = max(lower.definition.epoch, upper.definition.epoch) + 1
+        return self._open_shard(stream, epoch, lower.definition.begin, upper.definition.end, lower, upper)
 
     # Tunnels
 
-    @property
-    def keeps_changes(self) -> bool:
-        """Whether anything outlives the process, so that describing it is worth the time."""
-        return self._keeps
+    def add_tunnel(self, tunnel: Tunnel) -> None:
+        """Make a new tunnel known."""
+        self.adopt_tunnel(tunnel)
+        if tunnel.journal is not None:
+            tunnel.journal.note(*tunnel.part)
 
-    def keep_tunnel(self, tunnel: Tunnel) -> None:
-        """Make a new tunnel known, or write down one that changed."""
-        self.tunnels[tunnel.definition.tunnel_id] = tunnel
-        if self._keeps:
-            self._note(PutSetting(TUNNEL_PREFIX + tunnel.definition.tunnel_id, tunnel.to_json()))
+    def adopt_tunnel(self, tunnel: Tunnel) -> None:
+        """Make a tunnel known that was created or restored. Whatever changes of it is written down from now on."""
+        definition = tunnel.definition
+        tunnel.keep_journal(Journal(definition.tunnel_id, self._changed_tunnels))
+        self.tunnels[definition.tunnel_id] = tunnel
+        self._tunnels_by_stream.setdefault(definition.stream_id, []).append(tunnel)
 
     def drop_tunnel(self, tunnel_id: str) -> None:
         """Delete a tunnel with its sessions."""
-        del self.tunnels[tunnel_id]
-        self._note(DropSetting(TUNNEL_PREFIX + tunnel_id))
+        tunnel = self.tunnels.pop(tunnel_id)
+        others = self._tunnels_by_stream[tunnel.definition.stream_id]
+        others.remove(tunnel)
+        if not others:
+            del self._tunnels_by_stream[tunnel.definition.stream_id]
+        self._note(DropTunnel(tunnel_id))
+
+    def _note_tunnels(self) -> None:
+        for tunnel_id in sorted(self._changed_tunnels):
+            tunnel = self.tunnels.get(tunnel_id)
+            if tunnel is None or tunnel.journal is None:
+                continue
+            parts = tunnel.journal.take()
+            for kind, part_id in parts if self._keeps else ():
+                document = tunnel.part_json((kind, part_id))
+                if document is None:
+                    self._note(DropTunnelPart(tunnel_id, kind.value, part_id))
+                else:
+                    self._note(PutTunnelPart(tunnel_id, kind.value, part_id, document))
+        self._changed_tunnels.clear()

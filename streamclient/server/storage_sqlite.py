@@ -1,5 +1,8 @@
 """Storage in a directory: one SQLite file, held by one server at a time.
 
+The file itself is locked, by SQLite, for as long as it is open: whoever opens it by another name meets the same lock.
+Every row carries a checksum over all of it, so that a damaged one is named when it is read, and never served.
+
 Every commit is one SQLite transaction in WAL mode. With ``synchronous=NORMAL`` a commit is in the operating system's
 hands when it returns: it survives any end of this process. Only a crash of the whole machine may lose the last
 commits, and then only whole ones, the latest first. See the page ``server-storage`` of the decisions.
@@ -7,189 +10,302 @@ commits, and then only whole ones, the latest first. See the page ``server-stora
 
 from __future__ import annotations
 
-import fcntl
-import os
+import json
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+
+from attrs import astuple, fields, frozen
 
 from streamclient.server.changes import (
     AppendRecord,
     Change,
     DeleteRow,
-    DropSetting,
+    DropShard,
     DropStream,
     DropTable,
+    DropTunnel,
+    DropTunnelPart,
     PutRow,
     PutSetting,
     PutShard,
     PutStream,
     PutTable,
+    PutTunnelPart,
     StoredState,
     TrimRecords,
 )
 from streamclient.server.errors import DataDirectoryError
+from streamclient.server.keys import decode_key
 
 DATABASE_FILE = "tablestore.sqlite3"
-LOCK_FILE = "lock"
 
 _APPLICATION_ID = 0x53434C54
 """Marks the file as ours in SQLite's header: the letters SCLT."""
-_FORMAT_VERSION = 1
+_FORMAT_VERSION = 2
 
-_SCHEMA = """
-CREATE TABLE settings (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE tables (table_number INTEGER PRIMARY KEY, document TEXT NOT NULL);
-CREATE TABLE rows (
-    table_number INTEGER NOT NULL, key BLOB NOT NULL, written_millis INTEGER NOT NULL, body BLOB NOT NULL,
-    PRIMARY KEY (table_number, key)
-) WITHOUT ROWID;
-CREATE TABLE streams (stream_number INTEGER PRIMARY KEY, document TEXT NOT NULL);
-CREATE TABLE shards (
-    shard_number INTEGER PRIMARY KEY, stream_number INTEGER NOT NULL, document TEXT NOT NULL
-);
-CREATE TABLE records (
-    shard_number INTEGER NOT NULL, position INTEGER NOT NULL, timestamp_micros INTEGER NOT NULL,
-    size_bytes INTEGER NOT NULL, element BLOB NOT NULL,
-    PRIMARY KEY (shard_number, position)
-) WITHOUT ROWID;
-"""
+_VACUUM_AFTER = 1_000
+"""Rows deleted, after which pages that became free are given back to the file system."""
 
-_Statement = tuple[str, Callable[[Any], tuple[Any, ...]]]
 
-_STATEMENTS: Mapping[type[Change], tuple[_Statement, ...]] = MappingProxyType(
+@frozen
+class _Kind:
+    """One SQLite table: which change each of its rows holds, in the order of the columns, and a checksum."""
+
+    name: str
+    change: type[Any]
+    columns: str
+    key: str
+    """What a row is found by, and the order of loading."""
+    options: str = ""
+
+    @property
+    def definition(self) -> str:
+        """The statement that makes it."""
+        return (
+            f"CREATE TABLE {self.name} ({self.columns}, checksum INTEGER NOT NULL, PRIMARY KEY ({self.key}))"
+            f"{self.options};"
+        )
+
+    @property
+    def put(self) -> str:
+        """The statement that stores a row, in the place of an earlier one if that may be."""
+        # A position that is used twice is a defect, and must not overwrite a record.
+        verb = "INSERT" if self.change is AppendRecord else "INSERT OR REPLACE"
+        return f"{verb} INTO {self.name} VALUES ({', '.join('?' * (len(fields(self.change)) + 1))})"
+
+
+_KINDS = (
+    _Kind("settings", PutSetting, "name TEXT NOT NULL, value TEXT NOT NULL", "name", " WITHOUT ROWID"),
+    _Kind("tables", PutTable, "table_number INTEGER NOT NULL, document TEXT NOT NULL", "table_number"),
+    _Kind(
+        "rows",
+        PutRow,
+        "table_number INTEGER NOT NULL, key BLOB NOT NULL, written_millis INTEGER NOT NULL, body BLOB NOT NULL",
+        "table_number, key",
+        " WITHOUT ROWID",
+    ),
+    _Kind("streams", PutStream, "stream_number INTEGER NOT NULL, document TEXT NOT NULL", "stream_number"),
+    _Kind(
+        "shards",
+        PutShard,
+        "shard_number INTEGER NOT NULL, stream_number INTEGER NOT NULL, document TEXT NOT NULL",
+        "shard_number",
+    ),
+    _Kind(
+        "records",
+        AppendRecord,
+        "shard_number INTEGER NOT NULL, position INTEGER NOT NULL, timestamp_micros INTEGER NOT NULL, "
+        "size_bytes INTEGER NOT NULL, element BLOB NOT NULL",
+        "shard_number, position",
+        " WITHOUT ROWID",
+    ),
+    _Kind(
+        "tunnel_parts",
+        PutTunnelPart,
+        "tunnel_id TEXT NOT NULL, kind TEXT NOT NULL, part_id TEXT NOT NULL, document TEXT NOT NULL",
+        "tunnel_id, kind, part_id",
+        " WITHOUT ROWID",
+    ),
+)
+
+_PUT: Mapping[type[Change], str] = MappingProxyType({kind.change: kind.put for kind in _KINDS})
+
+_DELETE: Mapping[type[Change], tuple[str, ...]] = MappingProxyType(
     {
-        PutSetting: (("INSERT OR REPLACE INTO settings VALUES (?, ?)", lambda c: (c.name, c.value)),),
-        DropSetting: (("DELETE FROM settings WHERE name = ?", lambda c: (c.name,)),),
-        PutTable: (("INSERT OR REPLACE INTO tables VALUES (?, ?)", lambda c: (c.table_number, c.document)),),
-        DropTable: (
-            ("DELETE FROM tables WHERE table_number = ?", lambda c: (c.table_number,)),
-            ("DELETE FROM rows WHERE table_number = ?", lambda c: (c.table_number,)),
-        ),
-        PutRow: (
-            (
-                "INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?)",
-                lambda c: (c.table_number, c.key, c.written_millis, c.body),
-            ),
-        ),
-        DeleteRow: (("DELETE FROM rows WHERE table_number = ? AND key = ?", lambda c: (c.table_number, c.key)),),
-        PutStream: (("INSERT OR REPLACE INTO streams VALUES (?, ?)", lambda c: (c.stream_number, c.document)),),
+        DropTable: ("DELETE FROM tables WHERE table_number = ?", "DELETE FROM rows WHERE table_number = ?"),
+        DeleteRow: ("DELETE FROM rows WHERE table_number = ? AND key = ?",),
         DropStream: (
-            (
-                "DELETE FROM records WHERE shard_number IN (SELECT shard_number FROM shards WHERE stream_number = ?)",
-                lambda c: (c.stream_number,),
-            ),
-            ("DELETE FROM shards WHERE stream_number = ?", lambda c: (c.stream_number,)),
-            ("DELETE FROM streams WHERE stream_number = ?", lambda c: (c.stream_number,)),
+            "DELETE FROM records WHERE shard_number IN (SELECT shard_number FROM shards WHERE stream_number = ?)",
+            "DELETE FROM shards WHERE stream_number = ?",
+            "DELETE FROM streams WHERE stream_number = ?",
         ),
-        PutShard: (
-            (
-                "INSERT OR REPLACE INTO shards VALUES (?, ?, ?)",
-                lambda c: (c.shard_number, c.stream_number, c.document),
-            ),
+        DropShard: (
+            "DELETE FROM records WHERE shard_number = ?",
+            "DELETE FROM shards WHERE shard_number = ?",
         ),
-        # Not OR REPLACE: a position that is used twice is a defect, and must not overwrite a record.
-        AppendRecord: (
-            (
-                "INSERT INTO records VALUES (?, ?, ?, ?, ?)",
-                lambda c: (c.shard_number, c.position, c.timestamp_micros, c.size_bytes, c.element),
-            ),
-        ),
-        TrimRecords: (
-            (
-                "DELETE FROM records WHERE shard_number = ? AND position < ?",
-                lambda c: (c.shard_number, c.before_position),
-            ),
-        ),
+        TrimRecords: ("DELETE FROM records WHERE shard_number = ? AND position < ?",),
+        DropTunnelPart: ("DELETE FROM tunnel_parts WHERE tunnel_id = ? AND kind = ? AND part_id = ?",),
+        DropTunnel: ("DELETE FROM tunnel_parts WHERE tunnel_id = ?",),
     }
 )
+"""The statements of the other changes; each takes the change's fields."""
+
+
+def checksum(kind: str, values: Sequence[Any]) -> int:
+    """Over a row of a table, its place included: a row that came to another place is damaged too.
+
+    Raises:
+        TypeError: a value is of no type that is ever stored.
+    """
+    total = zlib.crc32(kind.encode())
+    for value in values:
+        data = value.encode() if isinstance(value, str) else value if isinstance(value, bytes) else _number(value)
+        total = zlib.crc32(data, zlib.crc32(len(data).to_bytes(4, "big"), total))
+    return total
+
+
+def _number(value: Any) -> bytes:
+    if not isinstance(value, int):
+        raise TypeError(f"{value!r} is not a whole number, a text or bytes")
+    return value.to_bytes(8, "big", signed=True)
 
 
 class SqliteStorage:
-    """A directory with one database, locked while this object is open."""
+    """The file ``tablestore.sqlite3`` in a directory, which this object holds until it is closed."""
 
     keeps = True
 
     def __init__(self, directory: Path) -> None:
-        """Open or create the database.
+        """Open, or create, and lock.
 
         Raises:
-            DataDirectoryError: the directory cannot be made, is held by another server, or its database is not ours.
+            DataDirectoryError: another server holds it, it cannot be used, or its content is not ours.
         """
-        self._directory = directory
-        self._lock = _lock_directory(directory)
+        self._path = directory / DATABASE_FILE
         try:
-            self._database = _open_database(directory / DATABASE_FILE)
-        except BaseException:
-            os.close(self._lock)
-            raise
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataDirectoryError(f"cannot use the data directory {directory}: {error.strerror}") from error
+        self._database = _open_database(self._path)
         self._is_open = True
+        self._deleted = 0
 
     def load(self) -> StoredState:
-        """All that was committed."""
+        """All that was committed.
+
+        Raises:
+            DataDirectoryError: something is damaged; the text names the table and the row.
+        """
+        settings, tables, rows, streams, shards, records, parts = (tuple(self._rows(kind)) for kind in _KINDS)
+        problems = self._database.execute("PRAGMA quick_check(1)").fetchone()
+        if problems != ("ok",):
+            raise DataDirectoryError(f"{self._path} is damaged: {' '.join(str(problems[0]).split())}")
         return StoredState(
-            settings=tuple(self._rows(PutSetting, "SELECT * FROM settings ORDER BY name")),
-            tables=tuple(self._rows(PutTable, "SELECT * FROM tables ORDER BY table_number")),
-            rows=tuple(self._rows(PutRow, "SELECT * FROM rows ORDER BY table_number, key")),
-            streams=tuple(self._rows(PutStream, "SELECT * FROM streams ORDER BY stream_number")),
-            shards=tuple(self._rows(PutShard, "SELECT * FROM shards ORDER BY shard_number")),
-            records=tuple(self._rows(AppendRecord, "SELECT * FROM records ORDER BY shard_number, position")),
+            settings=settings,
+            tables=tables,
+            rows=rows,
+            streams=streams,
+            shards=shards,
+            records=records,
+            tunnel_parts=parts,
         )
 
-    def _rows(self, change_class: Any, query: str) -> Iterator[Any]:
-        for values in self._database.execute(query):
-            yield change_class(*values)
+    def _rows(self, kind: _Kind) -> Iterator[Any]:
+        last: tuple[Any, ...] | None = None
+        try:
+            for *values, stored in self._database.execute(f"SELECT * FROM {kind.name} ORDER BY {kind.key}"):
+                if _checksum_or_none(kind.name, values) != stored:
+                    raise self._damaged(
+                        kind, f"{self._place(kind, values)} does not have the checksum it was stored with"
+                    )
+                last = tuple(values)
+                yield kind.change(*values)
+        except sqlite3.DatabaseError as error:
+            where = "its beginning" if last is None else self._place(kind, last)
+            raise self._damaged(kind, f"it cannot be read behind {where}: {error}") from error
+
+    def _damaged(self, kind: _Kind, what: str) -> DataDirectoryError:
+        return DataDirectoryError(f"{self._path} is damaged: table '{kind.name}': {what}")
+
+    def _place(self, kind: _Kind, values: Sequence[Any]) -> str:
+        """What a damaged row was, as far as that can be told."""
+        if kind.change is PutRow:
+            return f"row {_key_text(values[1])} of {self._table_text(values[0])}"
+        if kind.change is AppendRecord:
+            return f"the stream record at position {values[1]} of shard number {values[0]}{self._shard_text(values[0])}"
+        return f"row {', '.join(repr(value) for value in values[: kind.key.count(',') + 1])}"
+
+    def _shard_text(self, number: Any) -> str:
+        query = "SELECT streams.document FROM shards JOIN streams USING (stream_number) WHERE shards.shard_number = ?"
+        name = self._named(query, number, "table_name")
+        return "" if name is None else f" of table '{name}'"
+
+    def _table_text(self, number: Any) -> str:
+        name = self._named("SELECT document FROM tables WHERE table_number = ?", number, "name")
+        return f"table number {number}" if name is None else f"table '{name}'"
+
+    def _named(self, query: str, number: Any, field: str) -> str | None:
+        try:
+            (document,) = self._database.execute(query, (number,)).fetchone()
+            return str(json.loads(document)[field])
+        except (sqlite3.DatabaseError, ValueError, LookupError, TypeError):
+            return None
 
     def commit(self, changes: Sequence[Change]) -> None:
         """Apply all changes in one transaction."""
         with self._database:
             self._database.execute("BEGIN IMMEDIATE")
             for change in changes:
-                for statement, parameters in _STATEMENTS[type(change)]:
-                    self._database.execute(statement, parameters(change))
+                self._apply(change)
+        if self._deleted >= _VACUUM_AFTER:
+            self._deleted = 0
+            self._database.execute("PRAGMA incremental_vacuum").fetchall()
+
+    def _apply(self, change: Change) -> None:
+        kind = type(change)
+        values = astuple(change, recurse=False)
+        if kind in _PUT:
+            self._database.execute(_PUT[kind], (*values, checksum(_NAMES[kind], values)))
+        for statement in _DELETE.get(kind, ()):
+            self._deleted += self._database.execute(statement, values).rowcount
 
     def close(self) -> None:
         """Close the database and give the directory free."""
         if self._is_open:
             self._is_open = False
             self._database.close()
-            os.close(self._lock)
 
 
-def _lock_directory(directory: Path) -> int:
-    """Hold the directory; the operating system lets go of it however this process ends."""
+_NAMES: Mapping[type[Change], str] = MappingProxyType({kind.change: kind.name for kind in _KINDS})
+
+
+def _checksum_or_none(name: str, values: Sequence[Any]) -> int | None:
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        lock = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise DataDirectoryError(f"cannot use the data directory {directory}: {error.strerror}") from error
+        return checksum(name, values)
+    except (TypeError, OverflowError):
+        return None
+
+
+def _key_text(key: Any) -> str:
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(lock)
-        raise DataDirectoryError(
-            f"the data directory {directory} is in use by another server: stop that one, or choose another directory"
-        ) from error
-    return lock
+        return repr(decode_key(bytes(key)))
+    except (ValueError, TypeError):
+        return repr(key)
 
 
 def _open_database(path: Path) -> sqlite3.Connection:
     # Transactions are begun by hand, so that one commit is one transaction; calls come one at a time, under a lock.
-    database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    # No time-out: whoever holds the file holds it until its process ends.
+    try:
+        database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=0)
+    except sqlite3.DatabaseError as error:
+        raise DataDirectoryError(f"cannot use the data directory {path.parent}: {error}") from error
     try:
         _prepare(database, path)
     except sqlite3.DatabaseError as error:
         database.close()
-        raise DataDirectoryError(f"{path} is not a database of this server: {error}") from error
+        raise DataDirectoryError(_refusal(path, error)) from error
     except BaseException:
         database.close()
         raise
     return database
 
 
+def _refusal(path: Path, error: sqlite3.DatabaseError) -> str:
+    if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
+        return (
+            f"the data directory {path.parent} is in use by another server: stop that one, or choose another directory"
+        )
+    return f"{path} is not a database of this server: {error}"
+
+
 def _prepare(database: sqlite3.Connection, path: Path) -> None:
+    # The lock is SQLite's own, on the file and not on its name, taken with the first access and kept to the end.
+    database.execute("PRAGMA locking_mode = EXCLUSIVE")
     (objects,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
     (application_id,) = database.execute("PRAGMA application_id").fetchone()
     (version,) = database.execute("PRAGMA user_version").fetchone()
@@ -197,10 +313,14 @@ def _prepare(database: sqlite3.Connection, path: Path) -> None:
         raise DataDirectoryError(f"{path} is a database of another program")
     if objects and version != _FORMAT_VERSION:
         raise DataDirectoryError(f"{path} has format {version}; this version reads format {_FORMAT_VERSION}")
+    if not objects:
+        database.execute("PRAGMA auto_vacuum = INCREMENTAL")
     database.execute("PRAGMA journal_mode = WAL")
     database.execute("PRAGMA synchronous = NORMAL")
+    database.execute("BEGIN EXCLUSIVE")
     if not objects:
-        database.executescript(
-            f"BEGIN; {_SCHEMA} PRAGMA application_id = {_APPLICATION_ID}; "
-            f"PRAGMA user_version = {_FORMAT_VERSION}; COMMIT;"
-        )
+        for kind in _KINDS:
+            database.execute(kind.definition)
+        database.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+        database.execute(f"PRAGMA user_version = {_FORMAT_VERSION}")
+    database.execute("COMMIT")

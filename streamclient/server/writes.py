@@ -23,12 +23,11 @@ from streamclient.server.rows import (
     KeyNames,
     StoredRow,
     Version,
+    Versions,
     alive,
     key_size,
     make_row,
     value_size,
-    with_version,
-    without_version,
 )
 from streamclient.server.state import ServerState
 from streamclient.server.streams import StoredRecord, Stream
@@ -203,11 +202,11 @@ def _after(
 def _put(
     cells: tuple[Cell, ...], now_millis: int, max_versions: int
 ) -> tuple[dict[str, tuple[Version, ...]], tuple[Cell, ...]]:
-    columns: dict[str, tuple[Version, ...]] = {}
+    changing: dict[str, Versions] = {}
     for cell in cells:
         timestamp = now_millis if cell.timestamp_millis is None else cell.timestamp_millis
-        version = (timestamp, cast(ColumnValue, cell.value))
-        columns[cell.name] = with_version(columns.get(cell.name, ()), version)
+        changing.setdefault(cell.name, Versions()).put(timestamp, cast(ColumnValue, cell.value))
+    columns = {name: versions.sorted() for name, versions in changing.items()}
     recorded = tuple(
         Cell(name, value, timestamp_millis=timestamp) for name in sorted(columns) for timestamp, value in columns[name]
     )
@@ -222,34 +221,33 @@ def _update(
     Cells of one column keep their order in the record, as "delete all, then put" is not "put, then delete all".
     """
     recorded = []
+    changing: dict[str, Versions] = {}
     for cell in cells:
-        versions = columns.get(cell.name, ())
+        versions = changing.get(cell.name)
+        if versions is None:
+            versions = changing[cell.name] = Versions(columns.get(cell.name, ()), max_versions)
         if cell.operation is CellOperation.INCREMENT:
             cell = _incremented(cell, versions, now_millis)  # noqa: PLW2901 - from here on it is the put it amounts to
         elif cell.operation is CellOperation.PUT and cell.timestamp_millis is None:
             cell = evolve(cell, timestamp_millis=now_millis)  # noqa: PLW2901 - the service dates what the client did not
-        versions = _changed(versions, cell)[:max_versions]
-        if versions:
-            columns[cell.name] = versions
+        if cell.operation is CellOperation.DELETE_ALL_VERSIONS:
+            changing[cell.name] = Versions((), max_versions)
+        elif cell.operation is CellOperation.DELETE_ONE_VERSION:
+            versions.delete(cast(int, cell.timestamp_millis))
         else:
-            columns.pop(cell.name, None)
+            versions.put(cast(int, cell.timestamp_millis), cast(ColumnValue, cell.value))
         recorded.append(cell)
+    for name, left in changing.items():
+        columns[name] = left.sorted()[:max_versions]
+        if not columns[name]:
+            del columns[name]
     recorded.sort(key=lambda cell: cell.name)
     return tuple(recorded)
 
 
-def _changed(versions: tuple[Version, ...], cell: Cell) -> tuple[Version, ...]:
-    if cell.operation is CellOperation.DELETE_ALL_VERSIONS:
-        return ()
-    timestamp = cast(int, cell.timestamp_millis)
-    if cell.operation is CellOperation.DELETE_ONE_VERSION:
-        return without_version(versions, timestamp)
-    return with_version(versions, (timestamp, cast(ColumnValue, cell.value)))
-
-
-def _incremented(cell: Cell, versions: tuple[Version, ...], now_millis: int) -> Cell:
+def _incremented(cell: Cell, versions: Versions, now_millis: int) -> Cell:
     """An increment as the put of its result, never older than what it counts on from."""
-    timestamp, current = versions[0] if versions else (0, 0)
+    timestamp, current = versions.newest() or (0, 0)
     if isinstance(current, bool) or not isinstance(current, int):
         raise invalid(f"Increment needs an INTEGER column, but column '{cell.name}' holds another type.")
     result = current + cast(int, cell.value)

@@ -22,6 +22,18 @@ def test_server_rows_are_measured() -> None:
 
 
 @pytest.mark.slow
+def test_cost_rows_are_measured_for_each_operation_storage_and_kind_of_shards() -> None:
+    names = [line.name for line in lines_of("costs")]
+
+    for operation in ("PutRow", "GetStreamRecord", "DescribeStream", "tunnel/heartbeat", "tunnel/checkpoint"):
+        assert [name for name in names if name.startswith(f"{operation},")] == [
+            f"{operation}, {storage}, 10 {kind} shards"
+            for storage in ("memory", "SQLite")
+            for kind in ("open", "closed")
+        ]
+
+
+@pytest.mark.slow
 def test_decode_rows_are_measured_for_each_shape() -> None:
     """Each shape has the SDK's Python decoder and ours; the SDK's one in C where it loads."""
     names = [line.name for line in lines_of("decode")]

@@ -162,6 +162,15 @@ def test_another_api_version_is_refused() -> None:
     assert refusal(signed(apiversion="2014-08-08"))[:2] == (400, "OTSParameterInvalid")
 
 
+@pytest.mark.parametrize("date", ["Sat, 21 Nov 2026 14:53:41 GMT", "2000-01-01T00:00:00.000Z"])
+def test_another_api_version_is_refused_before_its_date_is_read(date: str) -> None:
+    """SDKs of that version write dates in another form; their users have to read what is really wrong."""
+    _, code, text = refusal(signed(b"", apiversion="2014-08-08", date=date))
+
+    assert code == "OTSParameterInvalid"
+    assert text.startswith("Unsupported API version: 2014-08-08")
+
+
 @pytest.mark.parametrize("path", ["/", "//ListTable", "/List Table", "/ListTable/", "/ListTable?x", "/.."])
 def test_a_path_that_names_no_operation_is_refused(path: str) -> None:
     expected = (400, "OTSParameterInvalid", f"Unsupported operation: {path[1:]}.")

@@ -360,7 +360,7 @@ INVALID = [
     (
         get_row(filter=single(ComparatorType.EQUAL, "x", rule=schema.ValueTransferRule(regex="("))),
         {},
-        "Invalid regex in value transfer rule: missing ), unterminated subpattern at position 0.",
+        "Invalid regex in value transfer rule: missing ): (.",
     ),
     (get_range("a", "b", limit=0), {}, "The limit must be greater than 0."),
     (get_range("b", "b"), {}, "Begin key must less than end key in FORWARD"),

@@ -12,8 +12,8 @@ import pytest
 
 from streamclient.core.tunnel.connection import ChannelConnection, ConnectionState
 from streamclient.core.tunnel.session import TunnelSession
-from streamclient.server.tunnels import actions, lifecycle
-from streamclient.server.tunnels.channels import Stage, Status
+from streamclient.server.tunnels import actions
+from streamclient.server.tunnels.channels import Channel, Status, Tunnel
 from streamclient.testing.simulation.tunnels.world import TunnelViolation, play
 
 SEEDS_AT_MOST = 500
@@ -90,13 +90,11 @@ def reports_before_the_reader_ended(patch: pytest.MonkeyPatch) -> None:
 
 
 def server_opens_children_early(patch: pytest.MonkeyPatch) -> None:
-    def advance(tunnel: Any) -> None:
-        tunnel.stage = Stage.STREAM
-        for channel in tunnel.channels.values():
-            if channel.status is Status.WAIT:
-                channel.status = Status.OPEN
+    def open_at_once(self: Tunnel, channel: Channel) -> None:
+        if channel.status is Status.WAIT:
+            channel.status = Status.OPEN
 
-    patch.setattr(lifecycle, "_advance", advance)
+    patch.setattr(Tunnel, "_open_if_ready", open_at_once)
 
 
 def server_takes_old_checkpoints(patch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ def act(state: ServerState, request: GetShardIterator) -> Any:
     stream = state.stream(request.stream_id)
     shard = stream.shards.get(request.shard_id)
     if shard is None:
-        raise shard_missing()
+        raise trimmed() if stream.had(request.shard_id) else shard_missing()
     if not shard.is_listed(stream.cutoff_micros(state.clock.now_micros())):
         raise trimmed()
     position = shard.first_position

@@ -22,6 +22,8 @@ def act(state: ServerState, request: GetStreamRecord) -> bytes:
     iterator = request.iterator
     stream = state.stream(iterator.stream_id)
     shard = stream.shards.get(iterator.shard_id)
+    if shard is None and stream.had(iterator.shard_id):
+        raise trimmed()
     if shard is None or iterator.generation > stream.definition.generation or iterator.position > shard.next_position:
         raise invalid("Invalid shard iterator: it names a place that the stream never had.")
     if iterator.generation < stream.definition.generation or iterator.position < shard.first_position:

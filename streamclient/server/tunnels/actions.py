@@ -10,7 +10,7 @@ import json
 import uuid
 from typing import Any
 
-from streamclient.server.errors import ServiceError, invalid
+from streamclient.server.errors import ServiceError, invalid, quota_exhausted
 from streamclient.server.state import ServerState
 from streamclient.server.streams import Stream
 from streamclient.server.tables import Table
@@ -25,7 +25,7 @@ from streamclient.server.tunnels.channels import (
     Status,
     Tunnel,
 )
-from streamclient.server.tunnels.positions import first_token
+from streamclient.server.tunnels.positions import first_token, require_number
 from streamclient.wire import schema
 from streamclient.wire.schema import ChannelStatus, StartOffsetFlag, TunnelType
 from streamclient.wire.tunnel import FINISHED
@@ -33,6 +33,9 @@ from streamclient.wire.tunnel import FINISHED
 NANOS_PER_MICRO = 1_000
 DEFAULT_TIMEOUT_SECONDS = 300
 """Of a session whose client names none: the clients' own default."""
+
+MAX_TIMEOUT_SECONDS = 86_400
+"""A session that nobody ends holds its channels this long at most."""
 
 START_MARGIN_MICROS = 5 * 60 * 1_000_000
 """A start time must be at least this much younger than the oldest log, so that reading can begin before it is lost."""
@@ -47,6 +50,8 @@ def create(state: ServerState, request: Any) -> Any:
     table = _table(state, wanted.table_name)
     if not 1 <= len(wanted.tunnel_name.encode()) <= state.limits.name_bytes:
         raise invalid(f"Invalid tunnel name: '{wanted.tunnel_name}'.")
+    if len(state.tunnels) >= state.limits.tunnels:
+        raise quota_exhausted(f"Number of tunnels exceeds the max: {state.limits.tunnels}.")
     if wanted.tunnel_type not in TYPE_NAMES:
         raise invalid(f"Invalid tunnel type: {wanted.tunnel_type}.")
     if _find(state, wanted.table_name, wanted.tunnel_name) is not None:
@@ -75,7 +80,7 @@ def create(state: ServerState, request: Any) -> Any:
     if start_micros is None:
         # Every record that exists is older, also one that a batch dated ahead of the clock.
         start_micros = created if stream is None else stream.next_timestamp(created)
-    state.keep_tunnel(Tunnel(definition, start_micros))
+    state.add_tunnel(Tunnel(definition, start_micros))
     return schema.CreateTunnelResponse(tunnel_id=definition.tunnel_id)
 
 
@@ -99,8 +104,8 @@ def delete(state: ServerState, request: Any) -> Any:
     """Remove a tunnel; its clients' next heartbeats are refused."""
     _table(state, request.table_name)
     tunnel = _find(state, request.table_name, request.tunnel_name)
-    if tunnel is None:
-        raise _no_tunnel(request.tunnel_name)
+    if tunnel is None or (request.tunnel_id and request.tunnel_id != tunnel.definition.tunnel_id):
+        raise _no_tunnel(request.tunnel_id or request.tunnel_name)
     state.drop_tunnel(tunnel.definition.tunnel_id)
     return schema.DeleteTunnelResponse()
 
@@ -112,17 +117,18 @@ def list_tunnels(state: ServerState, request: Any) -> Any:
     response = schema.ListTunnelResponse()
     for tunnel in list(state.tunnels.values()):
         if request.table_name in ("", tunnel.definition.table_name):
-            _refreshed(state, tunnel)
+            lifecycle.refresh(state, tunnel)
             response.tunnels.append(_info(state, tunnel))
     return response
 
 
 def describe(state: ServerState, request: Any) -> Any:
     """A tunnel with its channels and how far it was consumed."""
+    _table(state, request.table_name)
     tunnel = _find(state, request.table_name, request.tunnel_name)
     if tunnel is None or (request.tunnel_id and request.tunnel_id != tunnel.definition.tunnel_id):
         raise _no_tunnel(request.tunnel_id or request.tunnel_name)
-    _refreshed(state, tunnel)
+    lifecycle.refresh(state, tunnel)
     response = schema.DescribeTunnelResponse(tunnel=_info(state, tunnel), tunnel_rpo=_consume_point(tunnel))
     for channel in tunnel.channels.values():
         response.channels.append(
@@ -156,7 +162,7 @@ def get_rpo(state: ServerState, request: Any) -> Any:
     point = _consume_point(tunnel)
     whole = {
         "Status": tunnel.stage.value,
-        "TotalCount": sum(channel.record_count for channel in tunnel.channels.values()),
+        "TotalCount": tunnel.forgotten_count + sum(channel.record_count for channel in tunnel.channels.values()),
         "AccessTime": point,
         "RpoTime": point,
     }
@@ -168,27 +174,25 @@ def get_rpo(state: ServerState, request: Any) -> Any:
 
 
 def schedule(state: ServerState, request: Any) -> Any:
-    """Suspend, resume or end channels by hand."""
+    """Suspend, resume or end channels by hand: all that are named, or none."""
     tunnel = _by_id(state, request.tunnel_id)
+    ended = set()
     for wanted in request.channels:
-        _schedule_one(_channel(tunnel, wanted.channel_id), wanted.status)
-    state.keep_tunnel(tunnel)
+        channel = _channel(tunnel, wanted.channel_id)
+        if channel.is_over or channel.channel_id in ended:
+            raise invalid(f"The channel {channel.channel_id} is terminated.")
+        if wanted.status not in (ChannelStatus.OPEN, ChannelStatus.CLOSING, ChannelStatus.TERMINATED):
+            raise invalid(f"Invalid channel status: {wanted.status}.")
+        if wanted.status == ChannelStatus.TERMINATED:
+            ended.add(channel.channel_id)
+    for wanted in request.channels:
+        channel = tunnel.channels[wanted.channel_id]
+        if wanted.status == ChannelStatus.TERMINATED:
+            tunnel.finish(channel, is_consumed=False)
+        else:
+            channel.is_suspended = wanted.status == ChannelStatus.CLOSING
+            channel.change(Status.CLOSING if channel.is_suspended else Status.OPEN)
     return schema.ScheduleResponse()
-
-
-def _schedule_one(channel: Channel, status: int) -> None:
-    if channel.is_over:
-        raise invalid(f"The channel {channel.channel_id} is terminated.")
-    if status == ChannelStatus.TERMINATED:
-        channel.finish()
-    elif status == ChannelStatus.CLOSING:
-        channel.is_suspended = True
-        channel.change(Status.CLOSING)
-    elif status == ChannelStatus.OPEN:
-        channel.is_suspended = False
-        channel.change(Status.OPEN)
-    else:
-        raise invalid(f"Invalid channel status: {status}.")
 
 
 # --- sessions ------------------------------------------------------------------------------------------------------
@@ -198,12 +202,15 @@ def connect(state: ServerState, request: Any) -> Any:
     """Begin a session."""
     tunnel = _usable(state, request.tunnel_id)
     config = request.client_config
-    client_id = f"{config.client_tag or 'client'}_{uuid.uuid4()}"
     timeout_seconds = config.timeout or DEFAULT_TIMEOUT_SECONDS
-    if timeout_seconds < 0:
-        raise invalid(f"Invalid timeout: {timeout_seconds}.")
-    tunnel.clients[client_id] = Client(client_id, timeout_seconds, state.clock.now_micros())
-    state.keep_tunnel(tunnel)
+    if not 0 < timeout_seconds <= MAX_TIMEOUT_SECONDS:
+        raise invalid(f"Invalid timeout: {timeout_seconds}, expected 1 to {MAX_TIMEOUT_SECONDS} seconds.")
+    if len(config.client_tag.encode()) > state.limits.name_bytes:
+        raise invalid(f"Invalid client tag: it is longer than {state.limits.name_bytes} bytes.")
+    if len(tunnel.clients) >= state.limits.tunnel_sessions:
+        raise quota_exhausted(f"Number of sessions of the tunnel exceeds the max: {state.limits.tunnel_sessions}.")
+    client_id = f"{config.client_tag or 'client'}_{uuid.uuid4()}"
+    tunnel.begin_session(Client(client_id, timeout_seconds, state.clock.now_micros()))
     return schema.ConnectResponse(client_id=client_id)
 
 
@@ -213,15 +220,14 @@ def heartbeat(state: ServerState, request: Any) -> Any:
     client = tunnel.clients.get(request.client_id)
     if client is None:
         raise ServiceError(410, "OTSResourceGone", f"The client '{request.client_id}' has no session.")
+    for report in request.channels:
+        known = tunnel.channels.get(report.channel_id)
+        require_number("channel version", report.version, 0 if known is None else known.version)
     client.seen_micros = state.clock.now_micros()
-    before = _fingerprint(state, tunnel)
     for report in request.channels:
         _take_report(tunnel, client.client_id, report)
-    lifecycle.refresh(state, tunnel)
     balance.ask_for_surplus(tunnel)
     balance.lease_free(tunnel, client.client_id)
-    if _fingerprint(state, tunnel) != before:
-        state.keep_tunnel(tunnel)
     response = schema.HeartbeatResponse()
     for channel in tunnel.held_by(client.client_id):
         response.channels.append(
@@ -232,11 +238,11 @@ def heartbeat(state: ServerState, request: Any) -> Any:
 
 def _take_report(tunnel: Tunnel, client_id: str, report: Any) -> None:
     """Believe what is newer than what is known, of channels that this client holds."""
-    channel = tunnel.channels.get(report.channel_id)
+    channel = tunnel.live.get(report.channel_id)
     if channel is None or channel.client_id != client_id or report.version <= channel.version:
         return
     if report.status == ChannelStatus.TERMINATED:
-        channel.finish(report.version)
+        tunnel.finish(channel, report.version)
     elif report.status == ChannelStatus.CLOSE:
         channel.release(report.version)
 
@@ -244,8 +250,7 @@ def _take_report(tunnel: Tunnel, client_id: str, report: Any) -> None:
 def shutdown(state: ServerState, request: Any) -> Any:
     """End a session; one that is unknown has ended already."""
     tunnel = _by_id(state, request.tunnel_id)
-    lifecycle.end_session(tunnel, request.client_id)
-    state.keep_tunnel(tunnel)
+    tunnel.end_session(request.client_id)
     return schema.ShutdownResponse()
 
 
@@ -275,30 +280,21 @@ def checkpoint(state: ServerState, request: Any) -> Any:
     channel = _channel(tunnel, request.channel_id)
     is_outdated = request.sequence_number < channel.sequence_number
     is_behind_the_end = channel.is_over and request.checkpoint != FINISHED
-    sessions = {*tunnel.clients, *tunnel.former_clients}
-    went_on = channel.client_id not in ("", request.client_id) and request.client_id in sessions
+    is_known = request.client_id in tunnel.clients or request.client_id in tunnel.former_clients
+    went_on = channel.client_id not in ("", request.client_id) and is_known
     if is_outdated or is_behind_the_end or went_on:
         raise ServiceError(
             400,
             "OTSSequenceNumberNotMatch",
             f"The sequence number {request.sequence_number} does not match {channel.sequence_number}.",
         )
+    require_number("sequence number", request.sequence_number, channel.sequence_number)
+    if request.checkpoint == FINISHED:
+        tunnel.finish(channel)
+    else:
+        reading.checkpoint(state, tunnel, channel, request.checkpoint)
     channel.sequence_number = request.sequence_number
-    _consumed_to(channel, request.checkpoint)
-    lifecycle.refresh(state, tunnel)
-    state.keep_tunnel(tunnel)
     return schema.CheckpointResponse()
-
-
-def _consumed_to(channel: Channel, text: str) -> None:
-    if text == FINISHED:
-        channel.finish()
-        return
-    channel.checkpoint = text
-    count = reading.record_count(text)
-    channel.record_count = channel.record_count if count is None else count
-    if not channel.is_base:
-        channel.consumed_micros = reading.consumed_micros(text)
 
 
 # --- tools ---------------------------------------------------------------------------------------------------------
@@ -326,7 +322,7 @@ def _by_id(state: ServerState, tunnel_id: str) -> Tunnel:
     tunnel = state.tunnels.get(tunnel_id)
     if tunnel is None:
         raise _no_tunnel(tunnel_id)
-    _refreshed(state, tunnel)
+    lifecycle.refresh(state, tunnel)
     return tunnel
 
 
@@ -335,18 +331,6 @@ def _usable(state: ServerState, tunnel_id: str) -> Tunnel:
     if tunnel.is_expired:
         raise reading.expired(tunnel)
     return tunnel
-
-
-def _refreshed(state: ServerState, tunnel: Tunnel) -> None:
-    before = _fingerprint(state, tunnel)
-    lifecycle.refresh(state, tunnel)
-    if _fingerprint(state, tunnel) != before:
-        state.keep_tunnel(tunnel)
-
-
-def _fingerprint(state: ServerState, tunnel: Tunnel) -> str:
-    """What would be written down; nothing where nothing is."""
-    return tunnel.to_json() if state.keeps_changes else ""
 
 
 def _channel(tunnel: Tunnel, channel_id: str) -> Channel:
@@ -362,10 +346,8 @@ def _stream_of(state: ServerState, tunnel: Tunnel) -> Stream | None:
 
 def _consume_point(tunnel: Tunnel) -> int:
     """Nanoseconds: the slowest unfinished stream channel, 0 while one of them has none; the latest if all ended."""
-    stream = [channel for channel in tunnel.channels.values() if not channel.is_base]
-    unfinished = [channel.consumed_micros for channel in stream if not channel.is_over]
-    finished = max((channel.consumed_micros for channel in stream), default=0)
-    return min(unfinished, default=finished) * NANOS_PER_MICRO
+    unfinished = [channel.consumed_micros for channel in tunnel.live.values() if not channel.is_base]
+    return min(unfinished, default=tunnel.finished_micros) * NANOS_PER_MICRO
 
 
 def _info(state: ServerState, tunnel: Tunnel) -> Any:

@@ -27,7 +27,7 @@ def quotas(held: Mapping[str, int], total: int) -> dict[str, int]:
 def ask_for_surplus(tunnel: Tunnel) -> None:
     """Ask the clients above their quota to let go of what is too much, as far as somebody is short of it."""
     kept = _kept(tunnel)
-    wanted = quotas({client: len(channels) for client, channels in kept.items()}, _total(tunnel.channels.values()))
+    wanted = quotas({client: len(channels) for client, channels in kept.items()}, _total(tunnel.live.values()))
     for client, channels in kept.items():
         for channel in channels[wanted[client] :]:
             channel.change(Status.CLOSING)
@@ -36,9 +36,9 @@ def ask_for_surplus(tunnel: Tunnel) -> None:
 def lease_free(tunnel: Tunnel, client_id: str) -> None:
     """Give a client the free channels up to its quota."""
     kept = _kept(tunnel)
-    wanted = quotas({client: len(channels) for client, channels in kept.items()}, _total(tunnel.channels.values()))
+    wanted = quotas({client: len(channels) for client, channels in kept.items()}, _total(tunnel.live.values()))
     missing = wanted[client_id] - len(kept[client_id])
-    free = [channel for channel in tunnel.channels.values() if channel.can_be_leased]
+    free = [channel for channel in tunnel.live.values() if channel.can_be_leased]
     for channel in free[: max(0, missing)]:
         channel.lease(client_id)
 
@@ -46,7 +46,7 @@ def lease_free(tunnel: Tunnel, client_id: str) -> None:
 def _kept(tunnel: Tunnel) -> dict[str, list[Channel]]:
     """Channels that each client holds and was not asked to let go of."""
     kept: dict[str, list[Channel]] = {client: [] for client in tunnel.clients}
-    for channel in tunnel.channels.values():
+    for channel in tunnel.live.values():
         if channel.client_id in kept and channel.status is Status.OPEN:
             kept[channel.client_id].append(channel)
     return kept

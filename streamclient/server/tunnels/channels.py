@@ -6,18 +6,62 @@ Laws:
   session read open channels that nobody holds.
 - Every change of a channel's state raises its version; clients compare versions and nothing else.
 - TERMINATED is final.
+- Whatever is assigned to a tunnel, a channel or a session that is to be kept is noted in the journal, by attrs, so that
+  no move can forget it: only the parts that changed are written down.
+- Work is done on the channels that are not over; those that are over are only described.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from enum import Enum
+from typing import Any
 
 import attrs
-from attrs import define, field, frozen
+from attrs import Attribute, define, field, frozen
+from attrs.setters import NO_OP
 
 from streamclient.wire.schema import ChannelStatus, StartOffsetFlag, TunnelType
 from streamclient.wire.tunnel import FINISHED
+
+
+class PartKind(Enum):
+    """What a tunnel is written down in, as the storage spells it."""
+
+    TUNNEL = "tunnel"
+    CHANNEL = "channel"
+    SESSION = "session"
+
+
+Part = tuple[PartKind, str]
+"""A part of a tunnel: its kind, and the id of the channel or session."""
+
+
+class Journal:
+    """Which parts of one tunnel changed since they were last written down."""
+
+    def __init__(self, tunnel_id: str, changed_tunnels: set[str]) -> None:
+        self._tunnel_id = tunnel_id
+        self._changed_tunnels = changed_tunnels
+        self._parts: set[Part] = set()
+
+    def note(self, kind: PartKind, part_id: str = "") -> None:
+        """A part is new, changed or gone."""
+        self._parts.add((kind, part_id))
+        self._changed_tunnels.add(self._tunnel_id)
+
+    def take(self) -> set[Part]:
+        """The parts to write down, once."""
+        parts, self._parts = self._parts, set()
+        return parts
+
+
+def _noted(instance: Any, attribute: Attribute[object], value: object) -> object:
+    journal = instance.journal
+    if journal is not None and value != getattr(instance, attribute.name):
+        journal.note(*instance.part)
+    return value
 
 
 class Status(Enum):
@@ -62,12 +106,14 @@ class KeyRange:
     end: bytes | None
 
 
-@define
+@define(on_setattr=_noted)
 class Channel:
     """One channel. ``key_range`` is set for full data; a stream channel's id is its shard's."""
 
     channel_id: str
     status: Status
+    number: int = 0
+    """Its place in the order in which the tunnel's channels appeared."""
     key_range: KeyRange | None = None
     parent_ids: tuple[str, ...] = ()
     """Channels of this tunnel that must end first."""
@@ -80,9 +126,21 @@ class Channel:
     checkpoint: str = ""
     """The last token stored; empty before the first, when reading starts at the beginning."""
     sequence_number: int = 0
+    position: int = 0
+    """Of a stream channel: position of the first record behind the checkpoint."""
     record_count: int = 0
     consumed_micros: int = 0
     """How far the checkpoint is, in the time of the log; 0 before the first, and for full data."""
+    final_count: int | None = None
+    """Records up to the end, known once a page was delivered that has no next one: ``finished`` says no number."""
+    final_micros: int = 0
+    """How far in the log that page reached."""
+    journal: Journal | None = field(default=None, eq=False, repr=False, on_setattr=NO_OP)
+
+    @property
+    def part(self) -> Part:
+        """Where it is written down."""
+        return PartKind.CHANNEL, self.channel_id
 
     @property
     def is_base(self) -> bool:
@@ -124,26 +182,66 @@ class Channel:
         if version is not None:
             self.version = version
 
-    def finish(self, version: int | None = None) -> None:
-        """Everything in it was consumed."""
+    def finish(self, version: int | None = None, *, is_consumed: bool = True) -> None:
+        """Nothing in it is left to be consumed; its last page counts, unless an operator ended it."""
         if not self.is_over:
             self.change(Status.TERMINATED)
+            if is_consumed and self.final_count is not None:
+                self.record_count = self.final_count
+                self.consumed_micros = max(self.consumed_micros, self.final_micros)
         self.version = self.version if version is None else max(self.version, version)
         self.checkpoint = FINISHED
         self.client_id = ""
 
+    def to_json(self) -> str:
+        """The form in which it is stored."""
+        return _to_json(self)
 
-@define
+    @classmethod
+    def from_json(cls, text: str) -> Channel:
+        """The channel that ``to_json`` wrote."""
+        document = json.loads(text)
+        document["status"] = Status(document["status"])
+        document["parent_ids"] = tuple(document["parent_ids"])
+        bounds = document["key_range"]
+        if bounds is not None:
+            end = bounds["end"]
+            document["key_range"] = KeyRange(
+                bytes.fromhex(bounds["begin"]), None if end is None else bytes.fromhex(end)
+            )
+        return cls(**document)
+
+
+@define(on_setattr=_noted)
 class Client:
     """A session."""
 
     client_id: str
     timeout_seconds: int
-    seen_micros: int
+    seen_micros: int = field(default=0, on_setattr=NO_OP)
+    """When it last gave a sign of life; not kept, as after a restart the server was away, not the client."""
+    number: int = 0
+    """Its place in the order in which the tunnel's sessions began."""
+    has_ended: bool = False
+    journal: Journal | None = field(default=None, eq=False, repr=False, on_setattr=NO_OP)
+
+    @property
+    def part(self) -> Part:
+        """Where it is written down."""
+        return PartKind.SESSION, self.client_id
 
     def is_over(self, now_micros: int) -> bool:
         """Whether its heartbeats stopped for longer than it allowed itself."""
         return now_micros - self.seen_micros > self.timeout_seconds * 1_000_000
+
+    def to_json(self) -> str:
+        """The form in which it is stored."""
+        return _to_json(self)
+
+    @classmethod
+    def from_json(cls, text: str, now_micros: int) -> Client:
+        """The session that ``to_json`` wrote; it counts as seen now."""
+        return cls(**{**json.loads(text), "seen_micros": now_micros})
 
 
 @frozen
@@ -176,7 +274,11 @@ class Definition:
         return self.type is not TunnelType.BASE_DATA
 
 
-@define
+FORMER_SESSIONS = 1_000
+"""Ended sessions that are remembered for a late checkpoint; far more than any fleet restarts within a time-out."""
+
+
+@define(on_setattr=_noted)
 class Tunnel:
     """A tunnel with its channels, in order of creation, and its sessions, in order of arrival."""
 
@@ -185,46 +287,168 @@ class Tunnel:
     """Records written before are not part of it."""
     stage: Stage = Stage.INIT
     is_expired: bool = False
-    channels: dict[str, Channel] = field(factory=dict)
-    clients: dict[str, Client] = field(factory=dict)
-    former_clients: list[str] = field(factory=list)
+    newest_shard: int = 0
+    """Number of the last shard that was looked at."""
+    finished_micros: int = 0
+    """How far the stream channels that are over were consumed, the furthest."""
+    forgotten_count: int = 0
+    """Records of channels that are over and forgotten."""
+    channels: dict[str, Channel] = field(factory=dict, on_setattr=NO_OP)
+    live: dict[str, Channel] = field(factory=dict, on_setattr=NO_OP)
+    """Those that are not over."""
+    clients: dict[str, Client] = field(factory=dict, on_setattr=NO_OP)
+    former_clients: dict[str, Client] = field(factory=dict, on_setattr=NO_OP)
     """Sessions that ended lately: their late checkpoints are told apart from those of consumers without a session."""
+    journal: Journal | None = field(default=None, eq=False, repr=False, on_setattr=NO_OP)
+    _live_base: int = field(default=0, on_setattr=NO_OP)
+    _children: dict[str, list[Channel]] = field(factory=dict, on_setattr=NO_OP)
+    """Channels that wait, by the parents that must end first."""
+    _last_number: int = field(default=0, on_setattr=NO_OP)
+
+    @property
+    def part(self) -> Part:
+        """Where it is written down, but for its channels and sessions."""
+        return PartKind.TUNNEL, ""
+
+    def keep_journal(self, journal: Journal) -> None:
+        """Note every change from now on."""
+        self.journal = journal
+        parts: list[Channel | Client] = [*self.channels.values(), *self.clients.values()]
+        for part in (*parts, *self.former_clients.values()):
+            part.journal = journal
 
     def held_by(self, client_id: str) -> list[Channel]:
         """Channels leased to a client."""
-        return [channel for channel in self.channels.values() if channel.client_id == client_id]
+        return [channel for channel in self.live.values() if channel.client_id == client_id]
 
-    def to_json(self) -> str:
-        """The form in which it is stored."""
-        return json.dumps(attrs.asdict(self, value_serializer=_plain))
+    # Channels
+
+    def add(self, channel: Channel) -> None:
+        """Take a new channel, and open it if nothing has to end before."""
+        channel.number = self._next_number()
+        self.adopt(channel)
+        self._noted(channel)
+        self._open_if_ready(channel)
+
+    def adopt(self, channel: Channel) -> None:
+        """Take a channel as it is."""
+        channel.journal = self.journal
+        self._last_number = max(self._last_number, channel.number)
+        self.channels[channel.channel_id] = channel
+        if channel.is_over:
+            return
+        self.live[channel.channel_id] = channel
+        self._live_base += channel.is_base
+        if channel.status is Status.WAIT:
+            for parent in channel.parent_ids:
+                self._children.setdefault(parent, []).append(channel)
+
+    def finish(self, channel: Channel, version: int | None = None, *, is_consumed: bool = True) -> None:
+        """End a channel, and open what waited for it: its children, or after the last full data the whole stream."""
+        channel.finish(version, is_consumed=is_consumed)
+        if self.live.pop(channel.channel_id, None) is None:
+            return
+        if not channel.is_base:
+            self.finished_micros = max(self.finished_micros, channel.consumed_micros)
+        self._live_base -= channel.is_base
+        if self.stage is Stage.BASE and not self._live_base:
+            self.enter(Stage.STREAM)
+        for child in self._children.pop(channel.channel_id, ()):
+            self._open_if_ready(child)
+
+    def forget(self, channel: Channel) -> None:
+        """Let go of a channel that is over."""
+        del self.channels[channel.channel_id]
+        self.forgotten_count += channel.record_count
+        self._noted(channel)
+
+    def enter(self, stage: Stage) -> None:
+        """Begin a stage."""
+        self.stage = stage
+        for channel in self.live.values() if stage is Stage.STREAM else ():
+            self._open_if_ready(channel)
+
+    def _open_if_ready(self, channel: Channel) -> None:
+        is_due = channel.status is Status.WAIT and self.stage is Stage.STREAM
+        if is_due and not any(parent in self.live for parent in channel.parent_ids):
+            channel.status = Status.OPEN
+
+    # Sessions
+
+    def begin_session(self, client: Client) -> None:
+        """Take a new session."""
+        client.number = self._next_number()
+        self.adopt_session(client)
+        self._noted(client)
+
+    def adopt_session(self, client: Client) -> None:
+        """Take a session as it is."""
+        client.journal = self.journal
+        self._last_number = max(self._last_number, client.number)
+        (self.former_clients if client.has_ended else self.clients)[client.client_id] = client
+
+    def end_session(self, client_id: str) -> None:
+        """Free a client's channels; the session is remembered for a while. One that is unknown has ended already."""
+        client = self.clients.pop(client_id, None)
+        if client is None:
+            return
+        for channel in self.held_by(client_id):
+            channel.release()
+        client.has_ended = True
+        self.former_clients[client_id] = client
+        while len(self.former_clients) > FORMER_SESSIONS:
+            self._noted(self.former_clients.pop(next(iter(self.former_clients))))
+
+    # Writing down
+
+    def _next_number(self) -> int:
+        self._last_number += 1
+        return self._last_number
+
+    def _noted(self, part: Channel | Client) -> None:
+        if self.journal is not None:
+            self.journal.note(*part.part)
+
+    def part_json(self, part: Part) -> str | None:
+        """The form in which a part is stored; ``None`` if it is gone."""
+        kind, part_id = part
+        if kind is PartKind.TUNNEL:
+            return _to_json(self)
+        found = self.channels.get(part_id) if kind is PartKind.CHANNEL else self._session(part_id)
+        return None if found is None else found.to_json()
+
+    def _session(self, client_id: str) -> Client | None:
+        return self.clients.get(client_id) or self.former_clients.get(client_id)
 
     @classmethod
-    def from_json(cls, text: str, now_micros: int) -> Tunnel:
-        """The tunnel that ``to_json`` wrote; its sessions count as seen now, as the server was away, not they."""
+    def from_json(cls, text: str, channels: Iterable[Channel], sessions: Iterable[Client]) -> Tunnel:
+        """The tunnel that was stored in parts."""
         document = json.loads(text)
         definition = document.pop("definition")
         definition["type"] = TunnelType(definition["type"])
         definition["flag"] = StartOffsetFlag(definition["flag"])
-        channels = {name: _channel(entry) for name, entry in document.pop("channels").items()}
-        clients = {
-            name: Client(name, entry["timeout_seconds"], now_micros) for name, entry in document.pop("clients").items()
-        }
         document["stage"] = Stage(document["stage"])
-        return cls(definition=Definition(**definition), channels=channels, clients=clients, **document)
+        tunnel = cls(definition=Definition(**definition), **document)
+        for channel in sorted(channels, key=lambda channel: channel.number):
+            tunnel.adopt(channel)
+        for session in sorted(sessions, key=lambda session: session.number):
+            tunnel.adopt_session(session)
+        return tunnel
+
+
+_NOT_KEPT = {each.name for kept in (Channel, Client, Tunnel) for each in attrs.fields(kept) if each.on_setattr is NO_OP}
+
+
+def _is_kept(attribute: Attribute[object], value: object) -> bool:
+    """What is assigned with a note in the journal is what is stored."""
+    return attribute.name not in _NOT_KEPT
+
+
+def _to_json(instance: Channel | Client | Tunnel) -> str:
+    return json.dumps(attrs.asdict(instance, filter=_is_kept, value_serializer=_plain))
 
 
 def _plain(instance: object, attribute: object, value: object) -> object:
     if isinstance(value, Enum):
         return value.value
     return value.hex() if isinstance(value, bytes) else value
-
-
-def _channel(entry: dict[str, object]) -> Channel:
-    document: dict[str, object] = dict(entry)
-    document["status"] = Status(document["status"])
-    document["parent_ids"] = tuple(document["parent_ids"])  # type: ignore[arg-type]  # a JSON list of texts
-    bounds = document["key_range"]
-    if isinstance(bounds, dict):
-        end = bounds["end"]
-        document["key_range"] = KeyRange(bytes.fromhex(bounds["begin"]), None if end is None else bytes.fromhex(end))
-    return Channel(**document)  # type: ignore[arg-type]  # written by ``to_json``

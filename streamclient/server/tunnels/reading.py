@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from attrs import evolve, frozen
 
-from streamclient.records import KeyValue
+from streamclient.errors import CodecError
 from streamclient.server.errors import ServiceError, invalid
-from streamclient.server.iterators import decode_iterator
 from streamclient.server.keys import encode_key
 from streamclient.server.rows import StoredRow, alive
 from streamclient.server.state import ServerState
 from streamclient.server.streams import Shard, StoredRecord, Stream
-from streamclient.server.tables import Table
+from streamclient.server.tables import Table, check_key
 from streamclient.server.tunnels.channels import Channel, KeyRange, Tunnel
-from streamclient.server.tunnels.positions import read_token, stream_token
+from streamclient.server.tunnels.positions import read_token, stream_place, stream_token
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import HEADER, KeyBound, Row, decode_row, encode_row
 from streamclient.wire.schema import ActionType
@@ -25,6 +24,8 @@ from streamclient.wire.tunnel import FINISHED, Token
 
 _HIGHEST = encode_key((KeyBound.INF_MAX,))
 _NANOS_PER_MICRO = 1_000
+_MOST_ROWS = 2**40
+"""Far more than a table ever has here; sums over all channels fit into 64 bits."""
 
 
 @frozen
@@ -35,6 +36,10 @@ class Page:
     """The records, each as an element of the answer."""
     next_token: str
     may_more_record: bool
+    total_count: int = 0
+    """Records of the channel up to the end of this page."""
+    reached_micros: int = 0
+    """Of the log: how far this page goes."""
 
     def answer(self) -> bytes:
         """The serialized answer."""
@@ -52,18 +57,42 @@ def read(state: ServerState, tunnel: Tunnel, channel: Channel, text: str) -> Pag
         return Page(b"", FINISHED, False)
     token = read_token(text)
     if channel.key_range is not None:
-        if token.is_stream:
-            raise invalid(f"Invalid token: it is one of a stream channel, but {channel.channel_id} holds full data.")
-        return _read_base(state, state.table(tunnel.definition.table_name), channel.key_range, token)
-    stream = state.stream(tunnel.definition.stream_id)
-    return _read_stream(state, tunnel, stream, stream.shards[channel.channel_id], token)
+        table = state.table(tunnel.definition.table_name)
+        start = base_start(table, channel, channel.key_range, token)
+        page = _read_base(state, table, start, channel.key_range, token)
+    else:
+        stream = state.stream(tunnel.definition.stream_id)
+        page = _read_stream(state, tunnel, stream, stream.shards[channel.channel_id], token)
+    if page.next_token == FINISHED and not channel.is_over:
+        channel.final_count, channel.final_micros = page.total_count, page.reached_micros
+    return page
+
+
+def checkpoint(state: ServerState, tunnel: Tunnel, channel: Channel, text: str) -> None:
+    """Take over how far a channel was consumed, by a token that is not ``finished``.
+
+    Raises:
+        ServiceError: the token is none of this channel, or what follows it is past retention. Nothing was changed.
+    """
+    token = read_token(text)
+    if channel.key_range is not None:
+        base_start(state.table(tunnel.definition.table_name), channel, channel.key_range, token)
+    else:
+        stream = state.stream(tunnel.definition.stream_id)
+        shard = stream.shards[channel.channel_id]
+        place = stream_place(stream, shard, token, state.clock.now_micros())
+        if place.position < shard.first_position:
+            raise invalid(f"Invalid token: what follows it in channel {channel.channel_id} is past retention.")
+        channel.position = place.position
+        channel.consumed_micros = token.timestamp
+    channel.checkpoint = text
+    channel.record_count = token.total_count
 
 
 # --- full data -----------------------------------------------------------------------------------------------------
 
 
-def _read_base(state: ServerState, table: Table, key_range: KeyRange, token: Token) -> Page:
-    start = _start(table, token) if token.primary_key else key_range.begin
+def _read_base(state: ServerState, table: Table, start: bytes, key_range: KeyRange, token: Token) -> Page:
     rows = table.rows.ascending(start, _HIGHEST if key_range.end is None else key_range.end)
     expired_before = table.expired_before_millis(state.clock.now_micros())
     elements: list[bytes] = []
@@ -76,7 +105,7 @@ def _read_base(state: ServerState, table: Table, key_range: KeyRange, token: Tok
         if live is not None:
             elements.append(_element(HEADER + live.body(table.key_names)))
             size += live.size_bytes
-    return Page(b"".join(elements), FINISHED, False)
+    return Page(b"".join(elements), FINISHED, False, token.total_count + len(elements))
 
 
 def _element(record: bytes) -> bytes:
@@ -85,13 +114,29 @@ def _element(record: bytes) -> bytes:
     return bytes(page.SerializePartialToString())
 
 
-def _start(table: Table, token: Token) -> bytes:
-    key: list[KeyValue] = []
-    for _, value in decode_row(token.primary_key).primary_key:
-        if isinstance(value, KeyBound):
-            raise invalid(f"Invalid token: {value.name} is no key of table '{table.definition.name}'.")
-        key.append(value)
-    return encode_key(key)
+def base_start(table: Table, channel: Channel, key_range: KeyRange, token: Token) -> bytes:
+    """The encoded key at which a channel of full data is read next.
+
+    Raises:
+        ServiceError: the token is none of this channel.
+    """
+    if token.is_stream:
+        raise invalid(f"Invalid token: it is one of a stream channel, but {channel.channel_id} holds full data.")
+    if token.timestamp or not 0 <= token.total_count <= _MOST_ROWS:
+        raise invalid(f"Invalid token: time {token.timestamp} and {token.total_count} rows are not those of full data.")
+    if not token.primary_key:
+        return key_range.begin
+    try:
+        key = decode_row(token.primary_key).primary_key
+        check_key(table.definition, key)
+        if any(isinstance(value, KeyBound) for _, value in key):
+            raise ValueError("a bound is no key")
+        start = encode_key(value for _, value in key)
+    except (CodecError, ServiceError, ValueError) as error:
+        raise invalid(f"Invalid token: it holds no key of table '{table.definition.name}': {error}.") from error
+    if start < key_range.begin or (key_range.end is not None and start >= key_range.end):
+        raise invalid(f"Invalid token: its key is not one of channel {channel.channel_id}.")
+    return start
 
 
 def _key_frame(table: Table, row: StoredRow) -> bytes:
@@ -102,20 +147,19 @@ def _key_frame(table: Table, row: StoredRow) -> bytes:
 
 
 def _read_stream(state: ServerState, tunnel: Tunnel, stream: Stream, shard: Shard, token: Token) -> Page:
-    place = decode_iterator(token.iterator) if token.is_stream else None
-    if place is None or place.shard_id != shard.shard_id or place.position > shard.next_position:
-        raise invalid(f"Invalid token: it names no place of channel {shard.shard_id}.")
+    now_micros = state.clock.now_micros()
+    place = stream_place(stream, shard, token, now_micros)
     if place.position < shard.first_position or place.generation < stream.definition.generation:
         raise expired(tunnel)
     end_micros = tunnel.definition.end_nanos // _NANOS_PER_MICRO or None
     records = shard.page(place.position, state.limits.tunnel_page_records, state.limits.stream_page_bytes)
     kept = [record for record in records if end_micros is None or record.timestamp_micros <= end_micros]
     position = place.position + len(kept)
-    now_micros = state.clock.now_micros()
     is_past_end = end_micros is not None and (len(kept) < len(records) or now_micros > end_micros)
     is_at_tail = position == shard.next_position
     if len(kept) < len(records) or (is_at_tail and (not shard.is_open or is_past_end)):
-        return Page(_join(kept), FINISHED, False)
+        reached_micros = kept[-1].timestamp_micros if kept else token.timestamp
+        return Page(_join(kept), FINISHED, False, token.total_count + len(kept), reached_micros)
     following = evolve(
         stream_token(token, stream, shard.shard_id, position),
         timestamp=now_micros if is_at_tail else kept[-1].timestamp_micros,
@@ -134,21 +178,3 @@ def expired(tunnel: Tunnel) -> ServiceError:
     return ServiceError(
         400, "OTSTunnelExpired", f"The incremental log of tunnel '{tunnel.definition.tunnel_id}' is expired."
     )
-
-
-def consumed_micros(text: str) -> int:
-    """How far in the log a checkpoint is; 0 where it does not say."""
-    if text == FINISHED:
-        return 0
-    try:
-        return read_token(text).timestamp
-    except ServiceError:
-        return 0
-
-
-def record_count(text: str) -> int | None:
-    """How many records lie before a checkpoint, if it says so."""
-    try:
-        return None if text == FINISHED else read_token(text).total_count
-    except ServiceError:
-        return None

@@ -282,10 +282,10 @@ class TunnelWorld:
                     continue
                 shard = stream.shards[channel.channel_id]
                 first = channel.start_position
-                due = shard.records[first - shard.first_position :]
+                due = shard.next_position - max(first, shard.first_position)
                 seen = sum(1 for channel_id, _ in self._seen if channel_id == channel.channel_id)
-                if seen < len(due):
-                    left.append(f"{len(due) - seen} changes of {self.name(channel.channel_id)}")
+                if seen < due:
+                    left.append(f"{due - seen} changes of {self.name(channel.channel_id)}")
             left += self._unassigned(tunnel)
         return left
 

@@ -1,0 +1,90 @@
+"""When rows have to be looked at because a table's time to live may have ended them, or some of their versions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heappop, heappush
+
+from attrs import define, field
+
+from streamclient.server.keys import encode_key
+from streamclient.server.rows import StoredRow, alive
+from streamclient.server.tables import Table
+from streamclient.wire.plainbuffer import KeyBound
+
+HIGHEST_KEY = encode_key((KeyBound.INF_MAX,))
+"""Behind every row."""
+
+ROWS_AT_ONCE = 1_000
+"""Rows that one request lets go of; the next ones go on, so that none waits for all that a step of the clock ended."""
+
+
+def earliest_millis(row: StoredRow) -> int:
+    """The oldest version of a row; of one without columns, its last write."""
+    return min((versions[-1][0] for versions in row.columns.values()), default=row.written_millis)
+
+
+@define
+class _Awaited:
+    """The rows of one table by the version that expires first, each at most once."""
+
+    heap: list[tuple[int, bytes]] = field(factory=list)
+    millis: dict[bytes, int] = field(factory=dict)
+
+
+class RowExpiry:
+    """The rows that may expire, of all tables. Tables that keep their data for ever cost nothing."""
+
+    def __init__(self) -> None:
+        self._tables: dict[int, _Awaited] = {}
+
+    def expect(self, table: Table, key: bytes, row: StoredRow) -> None:
+        """Look at a row that was stored when its oldest version may be expired."""
+        awaited = self._tables.get(table.definition.number)
+        if awaited is None:
+            if table.definition.options.time_to_live_seconds < 0:
+                return
+            awaited = self._begin(table)
+        _push(awaited, key, row)
+
+    def forget(self, table: Table) -> None:
+        """The table is gone."""
+        self._tables.pop(table.definition.number, None)
+
+    def due(self, table: Table, now_micros: int) -> Iterator[tuple[bytes, StoredRow | None]]:
+        """Rows of which something is expired, as what is left of them; ``None`` if nothing is."""
+        expired_before = table.expired_before_millis(now_micros)
+        if expired_before is None:
+            return
+        awaited = self._tables.get(table.definition.number) or self._begin(table)
+        for _ in range(ROWS_AT_ONCE):
+            if not awaited.heap or awaited.heap[0][0] >= expired_before:
+                return
+            millis, key = heappop(awaited.heap)
+            if awaited.millis.get(key) != millis:
+                continue
+            del awaited.millis[key]
+            row = table.rows.get(key)
+            if row is None:
+                continue
+            left = alive(row, table.key_names, expired_before)
+            if left is row:
+                _push(awaited, key, row)
+            else:
+                yield key, left
+
+    def _begin(self, table: Table) -> _Awaited:
+        """Know all rows of a table, which may have kept its data for ever until now."""
+        awaited = self._tables[table.definition.number] = _Awaited()
+        for key, row in table.rows.ascending(b"", HIGHEST_KEY):
+            _push(awaited, key, row)
+        return awaited
+
+
+def _push(awaited: _Awaited, key: bytes, row: StoredRow) -> None:
+    """A row that is looked at too early is looked at again; too late would be wrong."""
+    millis = earliest_millis(row)
+    known = awaited.millis.get(key)
+    if known is None or millis < known:
+        awaited.millis[key] = millis
+        heappush(awaited.heap, (millis, key))

@@ -1,0 +1,74 @@
+"""Regular expressions of filters, matched in time that is linear in the text, whatever the expression.
+
+RE2 has no back references and no look-around, which cannot be matched so; an expression with them is refused as one
+that cannot be read. The service speaks of Perl's syntax, of which RE2 has the rest.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from attrs import frozen
+
+from streamclient.server.errors import invalid
+
+PATTERN_BYTES = 256
+"""Of one expression (product documentation)."""
+
+PATTERN_GROUPS = 32
+"""Only the first group is used; the engine's memory grows with their number."""
+
+_PROGRAM_BYTES = 1024 * 1024
+"""Memory for one compiled expression: repetitions of repetitions, such as ``((a{99}){99}){99}``, ask for more."""
+
+
+@frozen
+class Pattern:
+    """A compiled expression."""
+
+    _compiled: Any
+
+    def first(self, text: str) -> str | None:
+        """What the first group of the first match holds, or the match if there is no group; ``None`` without one."""
+        found = self._compiled.search(text)
+        if found is None:
+            return None
+        result: str | None = found.group(1 if self._compiled.groups else 0)
+        return result
+
+
+def compile_pattern(text: str) -> Pattern:
+    """The expression that a filter carries.
+
+    Raises:
+        ServiceError: it is empty, too long, has too many groups, or cannot be read.
+    """
+    size = len(text.encode())
+    if not 1 <= size <= PATTERN_BYTES:
+        raise invalid(
+            f"The length of regex in value transfer rule must be from 1 to {PATTERN_BYTES}, but it is {size}."
+        )
+    re2, options = _engine()
+    try:
+        compiled = re2.compile(text, options=options)
+    except re2.error as error:
+        reason = error.args[0] if error.args else error
+        shown = reason.decode(errors="replace") if isinstance(reason, bytes) else reason
+        raise invalid(f"Invalid regex in value transfer rule: {shown}.") from error
+    if compiled.groups > PATTERN_GROUPS:
+        raise invalid(
+            f"Invalid regex in value transfer rule: {compiled.groups} groups exceed the max: {PATTERN_GROUPS}."
+        )
+    return Pattern(compiled)
+
+
+@cache
+def _engine() -> tuple[Any, Any]:
+    """Loaded with the first filter that needs it: the server should start at once."""
+    import re2  # noqa: PLC0415
+
+    options = re2.Options()
+    options.max_mem = _PROGRAM_BYTES
+    options.log_errors = False
+    return re2, options

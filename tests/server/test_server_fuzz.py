@@ -1,0 +1,43 @@
+"""The fuzzer of requests: a short run of it, and that it can find what it looks for."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamclient.server.engine import OPERATIONS
+from streamclient.server.errors import invalid
+from streamclient.wire import schema
+from tests.server_fuzz.__main__ import play
+from tests.server_fuzz.world import Finding, World
+
+STEPS = 400
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [0, 1], ids=["in memory", "in a directory"])
+def test_strange_requests_are_answered_and_refusals_have_no_effect(number: int) -> None:
+    statuses = play(1, number, STEPS)
+
+    assert statuses[200] > STEPS / 10, "too few requests get far enough to do harm"
+    assert statuses[400] > STEPS / 10
+
+
+def test_a_refusal_with_an_effect_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison itself can fail, for tunnels too."""
+
+    def shutdown(state: Any, request: Any) -> Any:
+        state.tunnels[request.tunnel_id].end_session(request.client_id)
+        raise invalid("No.")
+
+    engine_table = dict(OPERATIONS)
+    engine_table["tunnel/shutdown"] = (engine_table["tunnel/shutdown"][0], shutdown)
+    monkeypatch.setattr("streamclient.server.engine.OPERATIONS", engine_table)
+    with World(random.Random(1), tmp_path).open() as world:
+        tunnel_id, tunnel = next(iter(world._state.tunnels.items()))
+        request = schema.ShutdownRequest(tunnel_id=tunnel_id, client_id=next(iter(tunnel.clients)))
+        with pytest.raises(Finding, match="a refused request changed tunnels"):
+            world._ask(world._signed("tunnel/shutdown", request.SerializeToString()))

@@ -1,0 +1,307 @@
+"""A damaged database is named and not served; a held one cannot be opened by any name; time goes forward only."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from server_http_tools import connect, create_table, send
+from server_state_driver import HOUR_SECONDS, START_MICROS, Driver, put
+
+from streamclient.server import Clock, DataDirectoryError, LocalTablestore
+from streamclient.server.clock import LATEST_MICROS
+from streamclient.server.errors import ServiceError
+from streamclient.server.storage import open_storage
+from streamclient.server.storage_sqlite import DATABASE_FILE, checksum
+from streamclient.wire import schema
+
+WAIT_SECONDS = 60.0
+
+
+def filled(directory: Path) -> None:
+    """A table with rows, a stream with records, a tunnel with its parts."""
+    driver = Driver(open_storage(directory))
+    driver.create_with_stream("orders")
+    tunnel = schema.Tunnel(table_name="orders", tunnel_name="n", tunnel_type=3)
+    driver.engine.execute("tunnel/create", schema.CreateTunnelRequest(tunnel=tunnel).SerializeToString())
+    driver.engine.execute("tunnel/list", b"")
+    for letter in "abcdefgh":
+        driver.call(
+            "PutRow",
+            table_name="orders",
+            row=put_row(letter),
+            condition=schema.Condition(row_existence=0),
+        )
+    driver.engine.close()
+
+
+def put_row(letter: str) -> bytes:
+    from streamclient.wire.plainbuffer import Cell, Row, encode_row
+
+    return encode_row(Row((("pk", letter),), (Cell("x", letter * 100),)))
+
+
+def damage(directory: Path, statement: str, *values: object) -> None:
+    with sqlite3.connect(directory / DATABASE_FILE) as database:
+        changed = database.execute(statement, values).rowcount
+    database.close()
+    assert changed
+
+
+def refusal(directory: Path) -> str:
+    with pytest.raises(DataDirectoryError) as caught:
+        LocalTablestore(data_dir=directory).start()
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+@pytest.mark.parametrize(
+    ("statement", "named"),
+    [
+        ("UPDATE rows SET body = zeroblob(10) WHERE instr(key, 'c') > 0", ["table 'orders'", "('c',)"]),
+        ("UPDATE rows SET written_millis = 5 WHERE instr(key, 'c') > 0", ["table 'orders'", "('c',)"]),
+        ("UPDATE records SET element = zeroblob(5) WHERE position = 3", ["'records'", "position 3", "'orders'"]),
+        ("UPDATE records SET position = 77 WHERE position = 3", ["'records'", "position 77", "'orders'"]),
+        ("DELETE FROM records WHERE position = 3", ["position 4", "expected position 3"]),
+        ("UPDATE shards SET document = '{}'", ["'shards'"]),
+        ("UPDATE streams SET document = '{}'", ["'streams'"]),
+        ("UPDATE tables SET document = '{}'", ["'tables'"]),
+        ("UPDATE tunnel_parts SET document = '{}' WHERE kind = 'channel'", ["'tunnel_parts'", "'channel'"]),
+        ("UPDATE settings SET value = 'x'", ["'settings'"]),
+    ],
+)
+def test_a_damaged_row_is_named_with_its_table(tmp_path: Path, statement: str, named: list[str]) -> None:
+    filled(tmp_path)
+    damage(tmp_path, statement)
+
+    text = refusal(tmp_path)
+
+    assert "damaged" in text
+    assert [part for part in named if part not in text] == [], text
+
+
+def test_a_row_that_came_to_another_place_is_damaged(tmp_path: Path) -> None:
+    filled(tmp_path)
+    damage(tmp_path, "UPDATE rows SET key = key || x'00' WHERE instr(key, 'c') > 0")
+
+    assert "checksum" in refusal(tmp_path)
+
+
+def test_a_record_of_no_shard_and_a_row_of_no_table_are_found(tmp_path: Path) -> None:
+    filled(tmp_path)
+    shutil.copytree(tmp_path, tmp_path / "rows")
+    values: tuple[Any, ...] = (99, 0, 1, 1, b"")
+    damage(tmp_path, "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?)", *values, checksum("records", values))
+    assert "shard number 99" in refusal(tmp_path)
+    values = (99, b"k", 1, b"")
+    damage(tmp_path / "rows", "INSERT INTO rows VALUES (?, ?, ?, ?, ?)", *values, checksum("rows", values))
+    assert "of no table (99)" in refusal(tmp_path / "rows")
+
+
+@pytest.mark.slow
+def test_pages_overwritten_at_random_are_named_on_one_line_with_exit_code_2(tmp_path: Path) -> None:
+    filled(tmp_path)
+    path = tmp_path / DATABASE_FILE
+    whole = path.read_bytes()
+    pages = len(whole) // 4096
+    assert pages > 5
+    outcomes = []
+    for page in range(1, pages):
+        path.write_bytes(whole[: page * 4096] + b"\xa5" * 4096 + whole[(page + 1) * 4096 :])
+        outcomes.append(outcome(tmp_path))
+    assert "damaged" in " ".join(outcomes)
+    assert "\n" not in "".join(outcomes)
+    path.write_bytes(whole[:4096] + b"\xa5" * (len(whole) - 4096))
+    done = subprocess.run(
+        [sys.executable, "-m", "streamclient.server", "--port", "0", "--data", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "damaged" in done.stderr
+
+
+def outcome(directory: Path) -> str:
+    try:
+        open_and_close(directory)
+    except DataDirectoryError as error:
+        return str(error)
+    return "a page that is not used"
+
+
+def open_and_close(directory: Path) -> None:
+    with LocalTablestore(data_dir=directory):
+        pass
+
+
+# --- one server at a time
+
+
+def symbolic_link(held: Path, other: Path) -> None:
+    other.mkdir()
+    (other / DATABASE_FILE).symlink_to(held / DATABASE_FILE)
+
+
+def hard_link(held: Path, other: Path) -> None:
+    other.mkdir()
+    os.link(held / DATABASE_FILE, other / DATABASE_FILE)
+
+
+def linked_directory(held: Path, other: Path) -> None:
+    other.symlink_to(held)
+
+
+@pytest.mark.parametrize("link", [symbolic_link, hard_link, linked_directory])
+@pytest.mark.parametrize("is_written", [False, True])
+def test_a_held_file_cannot_be_opened_by_another_name(
+    tmp_path: Path, link: Callable[[Path, Path], None], is_written: bool
+) -> None:
+    held = tmp_path / "held"
+    with LocalTablestore(data_dir=held) as local:
+        if is_written:
+            connection = connect(local)
+            create_table(local, connection)
+            connection.close()
+        link(held, tmp_path / "other")
+        with pytest.raises(DataDirectoryError, match="in use by another server"):
+            LocalTablestore(data_dir=tmp_path / "other").start()
+        done = subprocess.run(
+            [sys.executable, "-m", "streamclient.server", "--port", "0", "--data", str(tmp_path / "other")],
+            capture_output=True,
+            text=True,
+            timeout=WAIT_SECONDS,
+            check=False,
+        )
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert "in use by another server" in done.stderr
+        connection = connect(local)
+        assert send(local, connection, "ListTable")[0] == 200
+        connection.close()
+    open_and_close(tmp_path / "held")
+
+
+# --- time
+
+
+def test_an_acknowledged_write_is_seen_although_the_machines_clock_went_back(tmp_path: Path) -> None:
+    driver = Driver(open_storage(tmp_path))
+    driver.create_with_stream()
+    driver.wall.micros += 3600 * 1_000_000
+    driver.put("a", put("x", "old"))
+    driver.engine.close()
+
+    again = Driver(open_storage(tmp_path))
+    again.wall.micros = START_MICROS
+    again.update("a", put("x", "new"))
+
+    assert again.get("a") == {"x": "new"}
+    assert again.clock.now_micros() >= driver.clock.now_micros() - 1_000
+    again.engine.close()
+
+
+def test_time_goes_on_while_the_machines_clock_is_behind() -> None:
+    """The machine's own time, and not one of a test's, is followed at the pace of the steady clock."""
+    clock = Clock()
+    ahead = clock.now_micros() + HOUR_SECONDS * 1_000_000
+    clock.resume(0, ahead)
+    first = clock.now_micros()
+    while clock.now_micros() == first:
+        continue
+
+    assert first >= ahead
+    assert clock.now_micros() < ahead + HOUR_SECONDS * 1_000_000
+    clock.advance(60)
+    assert clock.now_micros() >= ahead + 60_000_000
+
+
+def test_the_clock_ends_with_the_year_9999() -> None:
+    clock = Clock(lambda: START_MICROS)
+    with pytest.raises(ValueError, match="9999"):
+        clock.advance((LATEST_MICROS - START_MICROS) / 1_000_000 + 1)
+    clock.advance(1)
+
+    assert clock.now_micros() == START_MICROS + 1_000_000
+
+
+@pytest.mark.slow
+def test_an_advanced_clock_survives_a_kill(tmp_path: Path) -> None:
+    """Nothing but the clock was touched, so no other commit could have carried it."""
+    program = (
+        "import sys, threading\n"
+        "from streamclient.server import LocalTablestore\n"
+        "local = LocalTablestore(data_dir=sys.argv[1]).start()\n"
+        "local.advance_clock(864000)\n"
+        "print('advanced', flush=True)\n"
+        "threading.Event().wait()\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "advanced\n"
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=WAIT_SECONDS)
+    clock = Clock(lambda: START_MICROS)
+    with LocalTablestore(data_dir=tmp_path, clock=clock):
+        assert clock.offset_micros == 864_000 * 1_000_000
+
+
+def test_a_regular_expression_cannot_stop_the_server() -> None:
+    """Linear time by construction: one that goes back and forth would take 2**60 steps here."""
+    driver = Driver()
+    driver.create()
+    driver.put("a", put("x", "a" * 60 + "!"))
+    done = threading.Event()
+
+    def read() -> None:
+        assert filtered(driver, "(a+)+$") == 0
+        assert filtered(driver, "(a+)!") == 1
+        done.set()
+
+    threading.Thread(target=read, daemon=True).start()
+    assert done.wait(WAIT_SECONDS)
+
+
+@pytest.mark.parametrize("pattern", ["(", "(?=a)", "(a)\\1", "x" * 257, "é" * 129, "", "()" * 33, "((a{99}){99}){99}"])
+def test_a_regular_expression_that_cannot_be_used_is_refused(pattern: str) -> None:
+    driver = Driver()
+    driver.create()
+    with pytest.raises(ServiceError) as caught:
+        filtered(driver, pattern)
+
+    assert (caught.value.http_status, caught.value.code) == (400, "OTSParameterInvalid")
+    assert "regex in value transfer rule" in caught.value.message
+
+
+def filtered(driver: Driver, pattern: str) -> int:
+    """How many rows have a value of which the expression finds something."""
+    from streamclient.wire.plainbuffer import KeyBound, Row, decode_rows, encode_row, encode_value
+
+    single = schema.SingleColumnValueFilter(
+        comparator=7, column_name="x", column_value=encode_value(0), filter_if_missing=True, latest_version_only=True
+    )
+    single.value_trans_rule.regex = pattern
+    single.value_trans_rule.cast_type = 3
+    low, high = (encode_row(Row((("pk", bound),))) for bound in (KeyBound.INF_MIN, KeyBound.INF_MAX))
+    answer = driver.call(
+        "GetRange",
+        table_name="t",
+        direction=0,
+        max_versions=1,
+        inclusive_start_primary_key=low,
+        exclusive_end_primary_key=high,
+        filter=schema.Filter(type=1, filter=single.SerializeToString()).SerializeToString(),
+    )
+    return len(list(decode_rows(answer.rows))) if answer.rows else 0

@@ -1,0 +1,325 @@
+"""Tunnels against clients that err: what does not fit is refused and leaves nothing, and what is consumed counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from attrs import define, evolve
+from server_state_driver import HOUR_SECONDS, Driver
+
+from streamclient.server.errors import ServiceError
+from streamclient.wire import schema
+from streamclient.wire.plainbuffer import KeyBound, Row, encode_row
+from streamclient.wire.schema import ChannelStatus, TunnelType
+from streamclient.wire.tunnel import FINISHED, decode_token
+
+INT64_MAX = 2**63 - 1
+
+
+@define
+class Scene:
+    """One tunnel, its client and the channel that is looked at."""
+
+    driver: Driver
+    tunnel_id: str
+    client_id: str
+    channel_id: str
+
+    @property
+    def ids(self) -> dict[str, str]:
+        return {"tunnel_id": self.tunnel_id, "client_id": self.client_id, "channel_id": self.channel_id}
+
+    def call(self, verb: str, **fields: Any) -> Any:
+        return tunnel_call(self.driver, verb, **fields)
+
+    def refused(self, verb: str, **fields: Any) -> tuple[int, str]:
+        """Status and code of a refusal that changes nothing, neither in memory nor for those who come after."""
+        before = self.everything()
+        with pytest.raises(ServiceError) as caught:
+            self.call(verb, **fields)
+        assert self.everything() == before
+        return caught.value.http_status, caught.value.code
+
+    def everything(self) -> Any:
+        tunnel = self.driver.engine._state.tunnels[self.tunnel_id]
+        parts = [part.to_json() for part in (*tunnel.channels.values(), *tunnel.clients.values())]
+        described = self.call("describe", table_name="t", tunnel_name="n").SerializeToString()
+        return parts, described, self.call("getrpo", tunnel_id=self.tunnel_id).SerializeToString()
+
+    @property
+    def token(self) -> str:
+        return str(self.call("getcheckpoint", **self.ids).checkpoint)
+
+    def read(self, token: str) -> Any:
+        return self.call("readrecords", **self.ids, token=token)
+
+    def checkpoint(self, token: str, number: int = 1) -> None:
+        self.call("checkpoint", **self.ids, checkpoint=token, sequence_number=number)
+
+    def channel(self, channel_id: str | None = None) -> Any:
+        described = self.call("describe", table_name="t", tunnel_name="n")
+        wanted = self.channel_id if channel_id is None else channel_id
+        (found,) = (channel for channel in described.channels if channel.channel_id == wanted)
+        return found
+
+    def report(self, version: int, status: ChannelStatus, channel_id: str | None = None) -> Any:
+        return schema.Channel(
+            channel_id=self.channel_id if channel_id is None else channel_id, version=version, status=int(status)
+        )
+
+
+def tunnel_call(driver: Driver, verb: str, **fields: Any) -> Any:
+    messages = schema.TUNNEL_OPERATIONS[f"tunnel/{verb}"]
+    body = messages.request(**fields).SerializeToString()
+    return schema.parse(messages.response, driver.engine.execute(f"tunnel/{verb}", body))
+
+
+def scene(kind: TunnelType = TunnelType.STREAM, rows: str = "") -> Scene:
+    driver = Driver()
+    driver.create_with_stream()
+    before, after = (rows, "") if kind is TunnelType.BASE_DATA else ("", rows)
+    for letter in before:
+        driver.put(letter)
+    tunnel = schema.Tunnel(table_name="t", tunnel_name="n", tunnel_type=int(kind))
+    tunnel_id = tunnel_call(driver, "create", tunnel=tunnel).tunnel_id
+    for letter in after:
+        driver.put(letter)
+    client_id = tunnel_call(driver, "connect", tunnel_id=tunnel_id).client_id
+    (channel,) = tunnel_call(driver, "heartbeat", tunnel_id=tunnel_id, client_id=client_id).channels
+    return Scene(driver, tunnel_id, client_id, channel.channel_id)
+
+
+# --- nothing that does not fit is stored
+
+
+@pytest.mark.parametrize("version", [INT64_MAX, 2**40, -1, -(2**63)])
+@pytest.mark.parametrize("status", [ChannelStatus.CLOSE, ChannelStatus.TERMINATED, ChannelStatus.OPEN])
+def test_a_version_that_leaves_no_room_is_refused(version: int, status: ChannelStatus) -> None:
+    it = scene()
+    whose = {"tunnel_id": it.tunnel_id, "client_id": it.client_id}
+
+    assert it.refused("heartbeat", **whose, channels=[it.report(version, status)]) == (400, "OTSParameterInvalid")
+    good = it.report(1, ChannelStatus.CLOSE)
+    refused = it.refused("heartbeat", **whose, channels=[good, it.report(version, status, "another")])
+    assert refused == (400, "OTSParameterInvalid")
+    (channel,) = it.call("heartbeat", **whose, channels=[good]).channels
+    assert channel.version == 2
+
+
+@pytest.mark.parametrize("number", [INT64_MAX, 2**40])
+def test_a_checkpoint_number_that_leaves_no_room_is_refused(number: int) -> None:
+    it = scene()
+
+    refused = it.refused("checkpoint", **it.ids, checkpoint=it.token, sequence_number=number)
+    assert refused == (400, "OTSParameterInvalid")
+    it.checkpoint(it.token, 1)
+
+
+@pytest.mark.parametrize("verb", ["checkpoint", "readrecords"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"timestamp": 1_700_000_000_000_000_000},
+        {"timestamp": INT64_MAX},
+        {"timestamp": -1},
+        {"total_count": INT64_MAX},
+        {"total_count": -1},
+        {"total_count": 3},
+        {"iterator": "nonsense"},
+        {"iterator": ""},
+        {"iterator": "", "primary_key": b"broken"},
+    ],
+    ids=str,
+)
+def test_a_token_that_this_server_never_made_is_refused(verb: str, change: dict[str, Any]) -> None:
+    """The first is a time in nanoseconds."""
+    it = scene(rows="ab")
+    token = it.read(it.token).next_token
+    bent = evolve(decode_token(token), **change).encode()
+    fields = {"checkpoint": bent, "sequence_number": 1} if verb == "checkpoint" else {"token": bent}
+
+    assert it.refused(verb, **it.ids, **fields) == (400, "OTSParameterInvalid")
+    it.checkpoint(token)
+    assert it.channel().channel_count == 2
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "AAAA", "é" * 1000, "FINISHED"])
+def test_a_checkpoint_that_is_no_token_is_refused(text: str) -> None:
+    it = scene()
+
+    refused = it.refused("checkpoint", **it.ids, checkpoint=text, sequence_number=1)
+    assert refused == (400, "OTSParameterInvalid")
+
+
+KEYS = {
+    "broken": b"\x75\x00\x00\x00\x01\x03",
+    "empty": encode_row(Row(())),
+    "another name": encode_row(Row((("other", "a"),))),
+    "another type": encode_row(Row((("pk", 1),))),
+    "two columns": encode_row(Row((("pk", "a"), ("q", "b")))),
+    "a bound": encode_row(Row((("pk", KeyBound.INF_MAX),))),
+}
+
+
+@pytest.mark.parametrize("verb", ["checkpoint", "readrecords"])
+@pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
+def test_a_broken_key_in_a_token_is_refused(verb: str, key: bytes) -> None:
+    it = scene(TunnelType.BASE_DATA, "abc")
+    bent = evolve(decode_token(it.token), primary_key=key).encode()
+    fields = {"checkpoint": bent, "sequence_number": 1} if verb == "checkpoint" else {"token": bent}
+
+    assert it.refused(verb, **it.ids, **fields) == (400, "OTSParameterInvalid")
+    assert len(it.read(it.token).records) == 3
+
+
+def test_a_token_of_another_channel_is_refused() -> None:
+    it = scene(rows="a")
+    token = it.read(it.token).next_token
+    it.driver.engine.split_shard("t", at=["m"])
+    it.checkpoint(FINISHED, 1)
+    child = evolve_scene(it, it.driver.engine.shards("t")[-1].shard_id)
+    child.call("describe", table_name="t", tunnel_name="n")
+
+    refused = child.refused("checkpoint", **child.ids, checkpoint=token, sequence_number=1)
+    assert refused == (400, "OTSParameterInvalid")
+
+
+def evolve_scene(it: Scene, channel_id: str) -> Scene:
+    return Scene(it.driver, it.tunnel_id, it.client_id, channel_id)
+
+
+def test_a_checkpoint_before_what_is_retained_does_not_expire_the_tunnel() -> None:
+    """It would be one call by which a client takes the tunnel from all others."""
+    it = scene(rows="abc")
+    first = it.token
+    it.checkpoint(it.read(first).next_token)
+    it.driver.engine.trim("t")
+
+    assert it.refused("checkpoint", **it.ids, checkpoint=first, sequence_number=2) == (400, "OTSParameterInvalid")
+    it.read(it.token)
+
+
+@pytest.mark.parametrize("timeout", [-1, 86_401, INT64_MAX])
+def test_a_session_that_would_never_end_is_refused(timeout: int) -> None:
+    it = scene()
+    config = schema.TunnelClientConfig(timeout=timeout)
+
+    refused = it.refused("connect", tunnel_id=it.tunnel_id, client_config=config)
+    assert refused == (400, "OTSParameterInvalid")
+
+
+def test_a_client_tag_is_no_place_to_store_things() -> None:
+    it = scene()
+    config = schema.TunnelClientConfig(client_tag="é" * 128)
+
+    refused = it.refused("connect", tunnel_id=it.tunnel_id, client_config=config)
+    assert refused == (400, "OTSParameterInvalid")
+
+
+def test_sessions_of_one_tunnel_are_bounded() -> None:
+    it = scene()
+    for _ in range(999):
+        it.call("connect", tunnel_id=it.tunnel_id)
+
+    assert it.refused("connect", tunnel_id=it.tunnel_id) == (403, "OTSQuotaExhausted")
+
+
+# --- all or nothing
+
+
+def test_scheduling_is_all_or_nothing() -> None:
+    it = scene()
+    good = it.report(0, ChannelStatus.CLOSING)
+    for bad in (
+        [good, it.report(0, ChannelStatus.CLOSE)],
+        [good, it.report(0, ChannelStatus.OPEN, "no such channel")],
+        [it.report(0, ChannelStatus.TERMINATED), it.report(0, ChannelStatus.OPEN)],
+    ):
+        refused = it.refused("schedule", tunnel_id=it.tunnel_id, channels=bad)
+        assert refused == (400, "OTSParameterInvalid")
+
+    it.call("schedule", tunnel_id=it.tunnel_id, channels=[good])
+    assert it.channel().channel_status == "CLOSING"
+
+
+# --- what is consumed counts
+
+
+def test_a_finished_checkpoint_of_full_data_counts_its_last_page() -> None:
+    it = scene(TunnelType.BASE_DATA, "abc")
+    page = it.read(it.token)
+    assert (page.next_token, len(page.records)) == (FINISHED, 3)
+
+    it.checkpoint(FINISHED)
+
+    assert it.channel().channel_count == 3
+
+
+@pytest.mark.parametrize("by_heartbeat", [False, True])
+def test_a_finished_checkpoint_of_changes_counts_its_last_page(by_heartbeat: bool) -> None:
+    it = scene(rows="abc")
+    page = it.read(it.token)
+    it.checkpoint(page.next_token)
+    it.driver.put("d")
+    it.driver.put("e")
+    it.driver.engine.split_shard("t", at=["m"])
+    last = it.read(page.next_token)
+    assert (last.next_token, len(last.records)) == (FINISHED, 2)
+    record = it.driver.engine._state.streams[it.driver.stream_id()].shards[it.channel_id].newest
+    assert record is not None
+
+    if by_heartbeat:
+        report = it.report(1, ChannelStatus.TERMINATED)
+        it.call("heartbeat", tunnel_id=it.tunnel_id, client_id=it.client_id, channels=[report])
+    else:
+        it.checkpoint(FINISHED, 2)
+
+    channel = it.channel()
+    assert (channel.channel_count, channel.channel_status) == (5, "TERMINATED")
+    assert channel.channel_rpo == record.timestamp_micros * 1_000
+
+
+def test_a_channel_that_an_operator_ended_counts_what_was_consumed() -> None:
+    it = scene(TunnelType.BASE_DATA, "abc")
+    it.read(it.token)
+    it.call("schedule", tunnel_id=it.tunnel_id, channels=[it.report(0, ChannelStatus.TERMINATED)])
+
+    assert it.channel().channel_count == 0
+
+
+# --- names that are missing
+
+
+@pytest.mark.parametrize(
+    ("verb", "fields"),
+    [
+        ("create", {"tunnel": schema.Tunnel(table_name="none", tunnel_name="n", tunnel_type=2)}),
+        ("delete", {"table_name": "none", "tunnel_name": "n"}),
+        ("describe", {"table_name": "none", "tunnel_name": "n"}),
+        ("list", {"table_name": "none"}),
+        ("delete", {"table_name": "t", "tunnel_name": "none"}),
+        ("describe", {"table_name": "t", "tunnel_name": "none"}),
+        ("delete", {"table_name": "t", "tunnel_name": "n", "tunnel_id": "another"}),
+        ("connect", {"tunnel_id": "none"}),
+        ("getrpo", {"tunnel_id": "none"}),
+    ],
+)
+def test_a_missing_table_or_tunnel_is_an_invalid_parameter(verb: str, fields: dict[str, Any]) -> None:
+    """The documented meaning of this code; clients stop at it instead of trying again for ever."""
+    assert scene().refused(verb, **fields) == (400, "OTSParameterInvalid")
+
+
+# --- the log
+
+
+def test_records_that_expire_before_anybody_asked_expire_the_tunnel() -> None:
+    driver = Driver()
+    driver.create_with_stream()
+    tunnel = schema.Tunnel(table_name="t", tunnel_name="n", tunnel_type=2)
+    tunnel_call(driver, "create", tunnel=tunnel)
+    driver.put("a")
+    driver.engine.advance_clock(25 * HOUR_SECONDS)
+    driver.put("b")
+
+    assert tunnel_call(driver, "describe", table_name="t", tunnel_name="n").tunnel.expired
