@@ -1,0 +1,368 @@
+"""Delta Lake as a destination, through delta-rs: no JVM, one commit for all shards, exactly once.
+
+Each commit of a shard is a transaction of Delta's own (``txn`` of the protocol, with ``Commit.order`` as its version)
+and an entry in the commit's metadata, in the same log entry as the rows. delta-rs refuses a commit with a transaction
+that somebody wrote since the handle was loaded. So: load, compare, commit on that handle is an exact
+compare-and-set. After any error the commit may be in all the same, as a store may lose the answer; so every error leads
+back to loading and comparing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from typing import TYPE_CHECKING
+
+from streamclient.destinations.changes import SHARD
+from streamclient.destinations.commit import Commit, LogEntry, are_among, check_commits, is_stored
+from streamclient.destinations.delta_log import ENTRY, DeltaLog, read_entries
+from streamclient.destinations.extra import compute, load, pyarrow
+from streamclient.destinations.partitions import Partition
+from streamclient.destinations.probe import probe_store
+from streamclient.destinations.schemas import check_fit, check_table_types
+from streamclient.destinations.stores import check_location
+from streamclient.errors import (
+    ConfigurationError,
+    DependencyException,
+    ErrorKind,
+    StreamClientError,
+    StreamClientException,
+)
+
+if TYPE_CHECKING:
+    from deltalake import CommitProperties, DeltaTable
+    from pyarrow import Schema, Table
+
+PROPERTIES = {"delta.enableExpiredLogCleanup": "false"}
+"""Every table has it: the log is the proof, and is cleared by ``Maintenance`` only, which carries last commits on."""
+
+_PAUSES = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)
+"""Seconds before a further try; the last one is repeated until ``answer_seconds`` are over. The first try follows at
+once, as most refusals mean that another writer was quicker."""
+
+_REFUSALS_MAX = 2
+"""The first one may come from a handle that another writer's new column has made old."""
+
+
+class DeltaDestination:
+    """A Delta table that is written exactly once, by any number of processes; see ``Destination``.
+
+    Args:
+        url: a directory, or an address beginning with ``s3://``, ``oss://``, ``abfss://``, ``gs://`` or ``hdfs://``.
+        application: the fleet that writes; one per status table.
+        storage_options: as delta-rs takes them. Give all that the store needs here: delta-rs adds variables of the
+            environment that have the same names.
+        partition_by: divides the table into directories; ``Day()`` or ``Key("customer")``. Fixed when it is created.
+        answer_seconds: how long a commit is tried. Keep it below the lease's duration.
+        checkpoint_interval: commits between two summaries of the log, for a table that is created; on object stores
+            fewer make each commit cheaper.
+        log_days: how long entries of the log are kept, for a table that is created; ``maintenance.clean`` removes them.
+
+    Raises:
+        ConfigurationError: the address or an option would lose commits.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        application: str = "default",
+        storage_options: Mapping[str, str] | None = None,
+        partition_by: Partition | None = None,
+        answer_seconds: float = 15.0,
+        checkpoint_interval: int = 20,
+        log_days: int = 30,
+    ) -> None:
+        load("deltalake", "delta")
+        _check_settings(application, answer_seconds, {"checkpoint_interval": checkpoint_interval, "log_days": log_days})
+        self.location = check_location(str(url), storage_options, answer_seconds)
+        self._application = application
+        self._partition = partition_by
+        self._answer_seconds = answer_seconds
+        self._created_with = {
+            **PROPERTIES,
+            "delta.checkpointInterval": str(checkpoint_interval),
+            "delta.logRetentionDuration": f"interval {log_days} days",
+        }
+        self._log = DeltaLog(self.location, application)
+        self._handle: DeltaTable | None = None
+        self._is_probed = False
+
+    @property
+    def application(self) -> str:
+        """The fleet whose commits this handle reads and writes."""
+        return self._application
+
+    def probe(self) -> None:
+        """Check the store and, if it is there, the table; see ``Destination.probe``."""
+        if not self._is_probed:
+            probe_store(self.location, self._answer_seconds)
+            self._load()
+            self._is_probed = True
+
+    def columns(self) -> Schema | None:
+        """The columns without that of the partition; ``None`` while there is no table."""
+        handle = self._load()
+        if handle is None:
+            return None
+        own = {self._partition.column} if self._partition else set()
+        pa = pyarrow()
+        return pa.schema([one for one in pa.schema(handle.schema().to_arrow()) if one.name not in own])
+
+    def last_commits(self, shards: Sequence[str]) -> dict[str, Commit | None]:
+        """See ``Destination``."""
+        handle = self._load()
+        if handle is None:
+            return dict.fromkeys(shards)
+        return self._log.last_commits(handle, shards)
+
+    def commit(self, rows: Table, commits: Sequence[Commit]) -> None:
+        """See ``Destination``."""
+        check_commits(commits, self._application)
+        self.probe()
+        deadline = time.monotonic() + self._answer_seconds
+        error: Exception | None = None
+        refusals, first_seen = 0, -1
+        for pause in _pauses():
+            if error is not None and time.monotonic() + pause >= deadline:
+                break
+            time.sleep(pause if error is not None else 0)
+            try:
+                handle = self._load() or self._create(rows)
+                first_seen = handle.version() if first_seen < 0 else first_seen
+                if self._is_stored(handle, commits, first_seen):
+                    return
+                self._append(handle, self._fitted(rows, handle), commits)
+                return
+            except StreamClientError:
+                raise
+            except Exception as raised:  # whatever it is, the commit may be in
+                self._forget_handle()
+                error = raised
+                refusals += isinstance(raised, _refusals())
+                if refusals == _REFUSALS_MAX:
+                    break
+        self._conclude(commits, error, first_seen, is_refused=refusals == _REFUSALS_MAX)
+
+    def log(self) -> Iterator[LogEntry]:
+        """See ``Destination``."""
+        handle = self._load()
+        if handle is not None:
+            yield from self._log.entries(handle.version())
+
+    def rows(self, shards: Sequence[str] | None = None) -> Iterator[Table]:
+        """See ``Destination``."""
+        handle = self._load()
+        if handle is None:
+            return
+        pa = pyarrow()
+        wanted = None if shards is None else compute().field(SHARD).isin(list(shards))
+        # Not by threads of pyarrow's: with them about half of all processes abort at their end.
+        for batch in handle.to_pyarrow_dataset().to_batches(filter=wanted, use_threads=False):
+            if batch.num_rows:
+                yield pa.Table.from_batches([batch])
+
+    def close(self) -> None:
+        """See ``Destination``."""
+        self._forget_handle()
+
+    def another(self) -> DeltaDestination:
+        """A further handle over the same table, for another thread."""
+        made = copy(self)
+        made._forget_handle()
+        return made
+
+    def log_length(self) -> int:
+        """Entries that the log holds, those without commits too."""
+        handle = self.handle()
+        return handle.version() + 1 - self._log.first_version(handle.version())
+
+    def handle(self) -> DeltaTable:
+        """The table at its present version, for reading and for maintenance.
+
+        Raises:
+            StreamClientException: it has not been created yet.
+        """
+        handle = self._load()
+        if handle is None:
+            raise StreamClientException(f"there is no table at {self.location.url} yet: nothing was committed")
+        return handle
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _load(self) -> DeltaTable | None:
+        """The table at its present version. A handle is kept, as bringing it up to date costs a third of loading."""
+        if self._handle is not None:
+            try:
+                self._handle.update_incremental()
+            except Exception:
+                self._forget_handle()  # loaded anew below, where an error that stays is raised
+        if self._handle is None:
+            self._handle = _open(self.location.url, self.location.options)
+            if self._handle is not None:
+                check_table(self._handle, self._partition)
+        return self._handle
+
+    def _forget_handle(self) -> None:
+        self._handle = None
+        self._log = DeltaLog(self.location, self._application)
+
+    def _create(self, rows: Table) -> DeltaTable:
+        """Make the table; if somebody else made it meanwhile, that one."""
+        schema = check_table_types(self._divided(rows).schema)
+        try:
+            load("deltalake", "delta").DeltaTable.create(
+                self.location.url,
+                schema=schema,
+                mode="error",
+                partition_by=[self._partition.column] if self._partition else None,
+                configuration=self._created_with,
+                storage_options=self.location.options,
+            )
+        except Exception:
+            if self._load() is None:
+                raise
+        return self.handle()
+
+    def _divided(self, rows: Table) -> Table:
+        if self._partition is None:
+            return rows
+        column = self._partition.column
+        if column in rows.column_names:
+            raise ConfigurationError(f"rows must not have the column {column!r}: the destination adds it")
+        return rows.append_column(column, self._partition.values(rows))
+
+    def _fitted(self, rows: Table, handle: DeltaTable) -> Table:
+        """The rows as they may be handed over: delta-rs casts silently whatever differs, 2.5 to 2 for example."""
+        pa = pyarrow()
+        return check_fit(self._divided(rows), pa.schema(handle.schema().to_arrow()), self.location.url)
+
+    def _append(self, handle: DeltaTable, rows: Table, commits: Sequence[Commit]) -> None:
+        deltalake = load("deltalake", "delta")
+        present = {one.name for one in handle.schema().fields}
+        deltalake.write_deltalake(
+            handle,
+            rows,
+            mode="append",
+            schema_mode=None if present == set(rows.column_names) else "merge",
+            commit_properties=self._properties(commits),
+            post_commithook_properties=deltalake.PostCommitHookProperties(cleanup_expired_logs=False),
+        )
+        self._log.note(handle.version(), commits)
+
+    def _properties(self, commits: Sequence[Commit]) -> CommitProperties:
+        deltalake = load("deltalake", "delta")
+        # Never with last_updated: transactions that have it can expire.
+        transactions = [deltalake.Transaction(self._log.transaction(one.shard), one.order) for one in commits]
+        entry = LogEntry("", tuple(commits)).to_json()
+        properties: CommitProperties = deltalake.CommitProperties(
+            custom_metadata={ENTRY: entry}, app_transactions=transactions
+        )
+        return properties
+
+    def _is_stored(self, handle: DeltaTable, commits: Sequence[Commit], first_seen: int) -> bool:
+        """As ``is_stored``, also if a successor has followed what a try of this call stored without an answer."""
+        try:
+            return is_stored(self._log.last_commits(handle, [one.shard for one in commits]), commits)
+        except StreamClientError:
+            since = read_entries(self.location, range(first_seen + 1, handle.version() + 1))
+            if are_among(commits, [entry for entry in since.values() if entry is not None]):
+                return True
+            raise
+
+    def _conclude(
+        self, commits: Sequence[Commit], error: Exception | None, first_seen: int, *, is_refused: bool
+    ) -> None:
+        """No further try: look once more, and say what is known."""
+        try:
+            handle = self._load()
+            if handle is not None and self._is_stored(handle, commits, max(first_seen, 0)):
+                return
+        except StreamClientError:
+            raise
+        except Exception as raised:
+            error, is_refused = raised, False
+        if is_refused:
+            raise StreamClientException(f"{self.location.url} does not take these rows: {error!r}") from error
+        raise DependencyException(
+            f"{self.location.url} did not take a commit of {len(commits)} shards within {self._answer_seconds:g} s; "
+            f"the last answer was {error!r}",
+            kind=ErrorKind.AMBIGUOUS,
+        ) from error
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    """What delta-rs raises before it writes anything, and would raise again."""
+    errors = load("deltalake.exceptions", "delta")
+    return (errors.SchemaMismatchError, errors.DeltaProtocolError, TypeError, ValueError)
+
+
+def _pauses() -> Iterator[float]:
+    yield from _PAUSES
+    while True:
+        yield _PAUSES[-1]
+
+
+def _check_settings(application: str, answer_seconds: float, counts: Mapping[str, int]) -> None:
+    if not application or not isinstance(application, str):
+        raise ConfigurationError(f"application must be a non-empty text, not {application!r}")
+    if not answer_seconds > 0:
+        raise ConfigurationError(f"answer_seconds must be above 0, not {answer_seconds!r}")
+    for name, value in counts.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ConfigurationError(f"{name} must be a whole number above 0, not {value!r}")
+
+
+def _open(url: str, options: Mapping[str, str]) -> DeltaTable | None:
+    deltalake = load("deltalake", "delta")
+    errors = load("deltalake.exceptions", "delta")
+    try:
+        handle: DeltaTable = deltalake.DeltaTable(url, storage_options=dict(options))
+    except errors.TableNotFoundError:
+        return None
+    return handle
+
+
+def check_table(handle: DeltaTable, partition: Partition | None) -> None:
+    """Refuse a table with properties under which rows or commits get lost, or that is divided otherwise.
+
+    Raises:
+        ConfigurationError: which property, and what to do.
+    """
+    metadata = handle.metadata()
+    refuse_reading(metadata.configuration, handle.table_uri)
+    if "delta.setTransactionRetentionDuration" in metadata.configuration:
+        raise ConfigurationError(
+            f"{handle.table_uri} has the property delta.setTransactionRetentionDuration, by which it forgets which "
+            "commits it has: remove it, or write to another table"
+        )
+    for name, value in PROPERTIES.items():
+        if metadata.configuration.get(name) != value:
+            raise ConfigurationError(
+                f"{handle.table_uri} needs the property {name}={value}, without which its log, with the commits, "
+                f"is cleared by others: DeltaTable(...).alter.set_table_properties({{{name!r}: {value!r}}})"
+            )
+    wanted = [partition.column] if partition else []
+    if list(metadata.partition_columns) != wanted:
+        raise ConfigurationError(
+            f"{handle.table_uri} is divided by {list(metadata.partition_columns)}, not by {wanted}: partition_by "
+            "must be what the table was created with"
+        )
+
+
+def refuse_reading(configuration: Mapping[str, str | None], url: str) -> None:
+    """Refuse tables whose files alone do not say which rows they have.
+
+    Raises:
+        ConfigurationError: it has deletion vectors or mapped columns.
+    """
+    if configuration.get("delta.enableDeletionVectors") == "true":
+        raise ConfigurationError(
+            f"{url} has deletion vectors, which readers of its files do not know, and so show deleted rows: "
+            "set delta.enableDeletionVectors to false and rewrite the table, or use another one"
+        )
+    if (configuration.get("delta.columnMapping.mode") or "none") != "none":
+        raise ConfigurationError(
+            f"{url} has mapped column names, which readers of its files take for missing columns: use another table"
+        )

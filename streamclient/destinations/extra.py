@@ -1,0 +1,32 @@
+"""The heavy libraries, imported on first use. ``import streamclient.destinations`` works without them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from streamclient.errors import ConfigurationError
+
+
+def pyarrow() -> Any:
+    """The module ``pyarrow``."""
+    return load("pyarrow", "delta")
+
+
+def compute() -> Any:
+    """The module ``pyarrow.compute``."""
+    return load("pyarrow.compute", "delta")
+
+
+def load(module: str, extra: str) -> Any:
+    """A module that an extra of this package installs.
+
+    Raises:
+        ConfigurationError: it is not there; the message says what to install.
+    """
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ConfigurationError(
+            f'{module} cannot be imported ({error}): run  pip install "streamclient[{extra}]"'
+        ) from error

@@ -1,0 +1,233 @@
+"""Iceberg as a destination, through pyiceberg: rows and commits are one change of the table's metadata.
+
+The commits of a step stand in the summary of its snapshot, the last one of each shard in a property of the table. The
+catalog swaps the metadata if nobody else did meanwhile. pyiceberg would then put a refused change on top of the other
+one by itself, whatever that was; so its retries are switched off by a property of the table, and every refusal, and
+every other error, leads back to looking.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from streamclient.destinations.changes import SHARD
+from streamclient.destinations.commit import Commit, LogEntry, are_among, check_commits, is_stored
+from streamclient.destinations.extra import load, pyarrow
+from streamclient.destinations.schemas import check_fit, check_table_types
+from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, StreamClientError
+
+if TYPE_CHECKING:
+    from pyarrow import DataType, Schema
+    from pyarrow import Table as ArrowTable
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.table import Table
+
+ENTRY = "streamclient"
+"""Key of our entry in the summary of a snapshot."""
+
+LAST = "streamclient.last."
+"""Before application and shard, the property with the shard's last commit: it stays when snapshots expire."""
+
+PROPERTIES = {
+    "commit.retry.num-retries": "0",
+    # Each commit writes the metadata anew; without these, all earlier ones stay.
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+}
+
+_PAUSE_SECONDS = 0.05
+
+
+class IcebergDestination:
+    """An Iceberg table that is written exactly once, by any number of processes; see ``Destination``.
+
+    A commit writes the table's metadata anew, with all snapshots: expire them now and then, as Iceberg's users do
+    (``table.maintenance.expire_snapshots()``). pyiceberg compacts nothing.
+
+    Args:
+        catalog: a catalog of pyiceberg's; it decides which of two writers is first.
+        identifier: namespace and name, for example ``"lake.orders"``. The namespace must be there.
+        application: the fleet that writes; one per status table.
+        answer_seconds: how long a commit is tried. Keep it below the lease's duration.
+
+    Raises:
+        ConfigurationError: an argument cannot work.
+    """
+
+    def __init__(
+        self, catalog: Catalog, identifier: str, *, application: str = "default", answer_seconds: float = 15.0
+    ) -> None:
+        load("pyiceberg", "iceberg")
+        if not application or not isinstance(application, str):
+            raise ConfigurationError(f"application must be a non-empty text, not {application!r}")
+        if not answer_seconds > 0:
+            raise ConfigurationError(f"answer_seconds must be above 0, not {answer_seconds!r}")
+        self._catalog = catalog
+        self._identifier = identifier
+        self._application = application
+        self._answer_seconds = answer_seconds
+
+    @property
+    def application(self) -> str:
+        """The fleet whose commits this handle reads and writes."""
+        return self._application
+
+    def probe(self) -> None:
+        """Check the properties of the table, if it is there; see ``Destination.probe``."""
+        self._load()
+
+    def columns(self) -> Schema | None:
+        """See ``Destination``."""
+        table = self._load()
+        return None if table is None or not table.schema().fields else _schema_of(table)
+
+    def last_commits(self, shards: Sequence[str]) -> dict[str, Commit | None]:
+        """See ``Destination``."""
+        table = self._load()
+        return dict.fromkeys(shards) if table is None else self._lasts(table, shards)
+
+    def commit(self, rows: ArrowTable, commits: Sequence[Commit]) -> None:
+        """See ``Destination``."""
+        check_commits(commits, self._application)
+        check_table_types(rows.schema)
+        _refuse_null_lists(rows)
+        deadline = time.monotonic() + self._answer_seconds
+        is_repeated = False
+        while True:
+            try:
+                table = self._load() or self._create(rows)
+                if self._is_stored(table, commits, is_repeated=is_repeated):
+                    return
+                is_repeated = True
+                self._append(table, rows, commits)
+                return
+            except StreamClientError:
+                raise
+            except Exception as error:  # whatever it is, the commit may be in
+                if time.monotonic() + _PAUSE_SECONDS >= deadline:
+                    raise DependencyException(
+                        f"{self._identifier} did not take a commit of {len(commits)} shards within "
+                        f"{self._answer_seconds:g} s; the last answer was {error!r}",
+                        kind=ErrorKind.AMBIGUOUS,
+                    ) from error
+                time.sleep(_PAUSE_SECONDS)
+
+    def log(self) -> Iterator[LogEntry]:
+        """See ``Destination``."""
+        table = self._load()
+        if table is None:
+            return
+        snapshots = sorted(table.snapshots(), key=lambda one: one.sequence_number or 0)
+        # The first snapshot of a table has the sequence number 1; without it, some have expired.
+        if snapshots and (snapshots[0].sequence_number or 0) > 1:
+            lasts = [text for name, text in table.properties.items() if name.startswith(LAST)]
+            yield LogEntry.from_json("properties", f'{{"carried":[{",".join(lasts)}]}}')
+        yield from _entries(table)
+
+    def rows(self, shards: Sequence[str] | None = None) -> Iterator[ArrowTable]:
+        """See ``Destination``."""
+        table = self._load()
+        if table is None:
+            return
+        expressions = load("pyiceberg.expressions", "iceberg")
+        wanted = expressions.AlwaysTrue() if shards is None else expressions.In(SHARD, set(shards))
+        schema = _schema_of(table)
+        for batch in table.scan(row_filter=wanted).to_arrow_batch_reader():
+            if batch.num_rows:
+                yield pyarrow().Table.from_batches([batch]).select(schema.names).cast(schema)
+
+    def close(self) -> None:
+        """The catalog is the caller's."""
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _load(self) -> Table | None:
+        errors = load("pyiceberg.exceptions", "iceberg")
+        try:
+            table: Table = self._catalog.load_table(self._identifier)
+        except errors.NoSuchTableError:
+            return None
+        if table.properties.get("commit.retry.num-retries") != "0":
+            raise ConfigurationError(
+                f"{self._identifier} needs the property commit.retry.num-retries=0: otherwise a refused commit is put "
+                "on top of the one that was quicker, and an older owner is not refused"
+            )
+        return table
+
+    def _create(self, rows: ArrowTable) -> Table:
+        """Make the table; if somebody else made it meanwhile, that one."""
+        errors = load("pyiceberg.exceptions", "iceberg")
+        try:
+            schema = check_table_types(rows.schema)
+            return self._catalog.create_table(self._identifier, schema=schema, properties=PROPERTIES)
+        except errors.TableAlreadyExistsError:
+            return self._catalog.load_table(self._identifier)
+        except errors.NoSuchNamespaceError as error:
+            raise ConfigurationError(f"the namespace of {self._identifier} is not there: create it first") from error
+
+    def _property(self, shard: str) -> str:
+        return f"{LAST}{self._application}/{shard}"
+
+    def _lasts(self, table: Table, shards: Sequence[str]) -> dict[str, Commit | None]:
+        found = {shard: table.properties.get(self._property(shard)) for shard in shards}
+        return {shard: None if text is None else Commit.from_json(text) for shard, text in found.items()}
+
+    def _is_stored(self, table: Table, commits: Sequence[Commit], *, is_repeated: bool) -> bool:
+        """As ``is_stored``, also if a successor has followed what a try of this call stored without an answer."""
+        try:
+            return is_stored(self._lasts(table, [one.shard for one in commits]), commits)
+        except StreamClientError:
+            if is_repeated and are_among(commits, _entries(table)):
+                return True
+            raise
+
+    def _append(self, table: Table, rows: ArrowTable, commits: Sequence[Commit]) -> None:
+        pa = pyarrow()
+        schema = _schema_of(table)
+        fitted = check_fit(rows, schema, self._identifier)
+        new = [one for one in fitted.schema if one.name not in schema.names]
+        entry = LogEntry("", tuple(commits)).to_json()
+        with table.transaction() as step:
+            if new:
+                with step.update_schema() as update:
+                    update.union_by_name(pa.schema(new))
+            step.append(fitted, snapshot_properties={ENTRY: entry})
+            step.set_properties({self._property(one.shard): one.to_json() for one in commits})
+
+
+def _entries(table: Table) -> Iterator[LogEntry]:
+    for one in sorted(table.snapshots(), key=lambda snapshot: snapshot.sequence_number or 0):
+        text = one.summary.additional_properties.get(ENTRY) if one.summary else None
+        if text is not None:
+            yield LogEntry.from_json(str(one.snapshot_id), text)
+
+
+def _refuse_null_lists(rows: ArrowTable) -> None:
+    """Empty lists and maps are what pyiceberg writes for those that are null, and structs of nulls for null structs."""
+    pa = pyarrow()
+    for one in rows.schema:
+        if pa.types.is_nested(one.type) and rows.column(one.name).null_count:
+            raise ConfigurationError(
+                f"column {one.name!r} of type {one.type} has nulls, which would be stored as empty values: make them "
+                "empty yourself, or say it in a column of its own"
+            )
+
+
+def _schema_of(table: Table) -> Schema:
+    pa = pyarrow()
+    found: Any = table.schema().as_arrow()
+    return pa.schema([(one.name, _usual(one.type)) for one in found])
+
+
+def _usual(kind: DataType) -> DataType:
+    """The type that rows have, where pyiceberg gives the one for large values."""
+    pa = pyarrow()
+    if pa.types.is_map(kind):
+        return pa.map_(_usual(kind.key_type), _usual(kind.item_type))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_usual(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(one.name, _usual(one.type)) for one in kind])
+    return {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(kind, kind)

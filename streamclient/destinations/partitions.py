@@ -1,0 +1,72 @@
+"""By what a table is divided into directories, in values that every reader reads back as they were written.
+
+Delta Lake turns the empty text and ``__HIVE_DEFAULT_PARTITION__`` into null there, and Spark decodes anything beyond
+ASCII wrongly. So a key is written in ASCII, escaped.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from attrs import frozen
+
+from streamclient.destinations.changes import DAY, KEY, TIMESTAMP
+from streamclient.destinations.extra import compute, pyarrow
+from streamclient.destinations.names import original_name
+from streamclient.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyarrow import Array, ChunkedArray, Table
+
+EMPTY = "%"
+NULL = "%-"
+"""Neither can come out of escaping, where two hexadecimal digits follow each percent sign."""
+
+
+@frozen
+class Day:
+    """A directory for each day, in UTC, on which the service took changes: ``_day``."""
+
+    column = DAY
+
+    def values(self, rows: Table) -> Array | ChunkedArray:
+        """The column's values for some rows."""
+        if TIMESTAMP not in rows.column_names:
+            raise ConfigurationError(
+                f"rows without {TIMESTAMP} cannot be divided by day; they have {rows.column_names}"
+            )
+        return compute().cast(rows.column(TIMESTAMP), pyarrow().date32())
+
+
+@frozen
+class Key:
+    """A directory for each value of a key column: ``_key``. Good for some hundreds of values, not for many more."""
+
+    name: str
+    """The column, by its name in the source."""
+
+    column = KEY
+
+    def values(self, rows: Table) -> Array | ChunkedArray:
+        """The column's values for some rows."""
+        stored = next((one for one in rows.column_names if original_name(one) == self.name), None)
+        if stored is None:
+            raise ConfigurationError(f"rows have no column {self.name!r} to be divided by, only {rows.column_names}")
+        return pyarrow().array([escaped(value) for value in rows.column(stored).to_pylist()], pyarrow().string())
+
+
+Partition = Day | Key
+
+
+def escaped(value: object) -> str:
+    """A key's value as a directory name: letters, digits and ``._-`` as they are, each other byte as ``%XX``."""
+    if value is None:
+        return NULL
+    raw = value if isinstance(value, bytes) else str(value).encode()
+    return "".join(chr(byte) if _is_plain(index, byte) else f"%{byte:02X}" for index, byte in enumerate(raw)) or EMPTY
+
+
+def _is_plain(index: int, byte: int) -> bool:
+    # An underscore in front is escaped, and with it the name that stands for null.
+    letter = chr(byte)
+    return byte < 128 and (letter.isalnum() or letter in ".-" or (letter == "_" and index > 0))

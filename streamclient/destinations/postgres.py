@@ -1,0 +1,436 @@
+"""PostgreSQL as a destination, through psycopg: rows, commits and fence in one transaction.
+
+Beside the table stand two more: ``<table>_shards`` has the last commit of each shard, ``<table>_commits`` all of them.
+A commit locks the rows of its shards, in the order of their names, compares, copies, and writes what it has done; so of
+two writers the second sees what the first did. If the connection breaks in the middle of COMMIT nobody knows: look
+again, then decide.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from streamclient.destinations.changes import ADDED, SHARD, UNFIT, added_types
+from streamclient.destinations.commit import Commit, LogEntry, are_among, check_commits, is_stored
+from streamclient.destinations.extra import load, pyarrow
+from streamclient.destinations.names import original_name
+from streamclient.destinations.schemas import check_fit, check_table_types
+from streamclient.destinations.types import text_of, type_of
+from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, StreamClientError, UnfitValueError
+
+if TYPE_CHECKING:
+    from psycopg import Connection, Cursor
+    from pyarrow import DataType, Schema, Table
+
+Answer = TypeVar("Answer")
+
+NAME_BYTES_MAX = 63
+"""PostgreSQL cuts longer names off, so that two columns could become one."""
+
+COLUMNS_MAX = 400
+"""Columns of the source that become columns here. A row must fit in a page of 8 KiB, where the largest value that is
+not moved out of it takes 18 bytes; the values of further columns stand in ``_unfit``, with their types."""
+
+_SERVER_MIN = 120_000
+"""Version 12, the oldest one that was supported when this was written."""
+
+_FETCH_ROWS = 10_000
+_PAUSE_SECONDS = 0.1
+
+
+class PostgresDestination:
+    """A table in PostgreSQL that is written exactly once, by any number of processes; see ``Destination``.
+
+    Maps and lists are columns of type ``json``. What PostgreSQL cannot hold in a column stands in ``_unfit``: texts
+    with the character NUL, columns whose names are longer than 63 bytes, and those behind the first 400.
+
+    Args:
+        conninfo: as libpq takes it, for example ``"host=db dbname=lake user=writer"``.
+        table: the table of the rows, perhaps with its schema before it, as in ``"lake.orders"``. It is created.
+        application: the fleet that writes; one per status table.
+        answer_seconds: how long a commit is tried, and how long the server lets one hold its locks while the writer
+            says nothing. Keep it below the lease's duration: a frozen writer holds up its successor for so long.
+
+    Raises:
+        ConfigurationError: an argument cannot work.
+    """
+
+    def __init__(
+        self, conninfo: str, table: str, *, application: str = "default", answer_seconds: float = 15.0
+    ) -> None:
+        load("psycopg", "postgres")
+        if not application or not isinstance(application, str):
+            raise ConfigurationError(f"application must be a non-empty text, not {application!r}")
+        if not answer_seconds > 0:
+            raise ConfigurationError(f"answer_seconds must be above 0, not {answer_seconds!r}")
+        self._names = _Names.of(table)
+        self._conninfo = conninfo
+        self._application = application
+        self._answer_seconds = answer_seconds
+        self._connection: Connection[Any] | None = None
+        self._is_probed = False
+
+    @property
+    def application(self) -> str:
+        """The fleet whose commits this handle reads and writes."""
+        return self._application
+
+    def probe(self) -> None:
+        """Check the server, and create the tables if they are not there; see ``Destination.probe``."""
+        if not self._is_probed:
+            self._retrying(self._prepare)
+            self._is_probed = True
+
+    def columns(self) -> Schema | None:
+        """See ``Destination``."""
+        self.probe()
+        columns = self._retrying(self._columns)
+        return columns if columns.names else None
+
+    def last_commits(self, shards: Sequence[str]) -> dict[str, Commit | None]:
+        """See ``Destination``."""
+        self.probe()
+        found = self._retrying(lambda cursor: self._lasts(cursor, shards, ""))
+        return {shard: found.get(shard) for shard in shards}
+
+    def commit(self, rows: Table, commits: Sequence[Commit]) -> None:
+        """See ``Destination``."""
+        check_commits(commits, self._application)
+        check_table_types(rows.schema)
+        self.probe()
+        self._retrying(lambda cursor: self._store(cursor, rows, commits))
+
+    def log(self) -> Iterator[LogEntry]:
+        """See ``Destination``."""
+        self.probe()
+        query = f"select step, commit from {self._names.commits} order by min(id) over (partition by step), id"
+        found = self._retrying(lambda cursor: cursor.execute(query).fetchall())
+        for step, lines in groupby(found, key=lambda line: line[0]):
+            yield LogEntry.from_json(str(step), f'{{"commits":[{",".join(text for _, text in lines)}]}}')
+
+    def rows(self, shards: Sequence[str] | None = None) -> Iterator[Table]:
+        """See ``Destination``."""
+        columns = self.columns()
+        if columns is None:
+            return
+        query = f"select {', '.join(map(_quoted, columns.names))} from {self._names.rows}"
+        if shards is not None:
+            query = query.replace("%", "%%") + f" where {_quoted(SHARD)} = any(%s)"
+        # By another handle, as the caller may commit with this one between two parts.
+        reader = self.another()
+        try:
+            with reader._connect().transaction(), reader._connect().cursor(name="streamclient_rows") as cursor:
+                cursor.itersize = _FETCH_ROWS
+                cursor.execute(query, None if shards is None else [list(shards)])
+                while lines := cursor.fetchmany(_FETCH_ROWS):
+                    yield _table_of(lines, columns)
+        finally:
+            reader.close()
+
+    def close(self) -> None:
+        """See ``Destination``."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def another(self) -> PostgresDestination:
+        """A further handle over the same table, for another thread."""
+        made = copy(self)
+        made._connection = None
+        return made
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _connect(self) -> Connection[Any]:
+        if self._connection is None or self._connection.closed:
+            seconds = max(2, int(self._answer_seconds))
+            # Without a transaction of its own: one that is open already would take the next one for a part of it, and
+            # nothing would be stored at its end.
+            self._connection = load("psycopg", "postgres").connect(
+                self._conninfo, connect_timeout=seconds, autocommit=True
+            )
+        return self._connection
+
+    def _retrying(self, work: Callable[[Cursor[Any]], Answer]) -> Answer:
+        """Do some work in one transaction; again after whatever breaks the connection or the transaction."""
+        psycopg = load("psycopg", "postgres")
+        deadline = time.monotonic() + self._answer_seconds
+        while True:
+            try:
+                with self._connect().transaction(), self._connect().cursor() as cursor:
+                    self._set_limits(cursor)
+                    return work(cursor)
+            except psycopg.Error as error:
+                self.close()
+                # Internal ones are transactions that the server has ended.
+                if not isinstance(error, psycopg.OperationalError | psycopg.InternalError):
+                    raise DependencyException(
+                        f"PostgreSQL refuses: {error}", kind=ErrorKind.PERMANENT, code=error.sqlstate
+                    ) from error
+                # Whether it broke before COMMIT or in it: the next try looks whether the commit is in.
+                if time.monotonic() + _PAUSE_SECONDS >= deadline:
+                    raise DependencyException(
+                        f"PostgreSQL gave no answer within {self._answer_seconds:g} s, the last error was: {error}",
+                        kind=ErrorKind.AMBIGUOUS,
+                    ) from error
+                time.sleep(_PAUSE_SECONDS)
+
+    def _set_limits(self, cursor: Cursor[Any]) -> None:
+        """For this transaction only, as a pool may give the connection to others.
+
+        Without the last one a writer that is frozen in the middle of it would keep the shard from its successor.
+        """
+        millis = str(int(self._answer_seconds * 1000))
+        settings = {
+            "synchronous_commit": "on",
+            "statement_timeout": millis,
+            "lock_timeout": millis,
+            "idle_in_transaction_session_timeout": millis,
+        }
+        for name, value in settings.items():
+            cursor.execute("select set_config(%s, %s, true)", (name, value))
+
+    def _prepare(self, cursor: Cursor[Any]) -> None:
+        _check_server(cursor)
+        # Two creators at once would meet in PostgreSQL's catalogue, with an error.
+        cursor.execute("select pg_advisory_xact_lock(hashtext(%s))", (self._names.rows,))
+        cursor.execute(f"create table if not exists {self._names.rows} ()")
+        cursor.execute(
+            f"create table if not exists {self._names.shards} ("
+            "application text, shard text, commit text, primary key (application, shard))"
+        )
+        cursor.execute(
+            f"create table if not exists {self._names.commits} ("
+            "application text, shard text, number bigint, epoch bigint, commit text not null, "
+            "step bigint not null default txid_current(), id bigserial, at timestamptz not null default now(), "
+            "primary key (application, shard, number))"
+        )
+
+    def _columns(self, cursor: Cursor[Any]) -> Schema:
+        cursor.execute(
+            "select attname, format_type(atttypid, atttypmod) from pg_attribute "
+            "where attrelid = %s::regclass and attnum > 0 and not attisdropped order by attnum",
+            (self._names.rows,),
+        )
+        return pyarrow().schema([(name, _arrow_type(name, kind)) for name, kind in cursor.fetchall()])
+
+    def _lasts(self, cursor: Cursor[Any], shards: Sequence[str], lock: str) -> dict[str, Commit]:
+        cursor.execute(
+            f"select shard, commit from {self._names.shards} "
+            f"where application = %s and shard = any(%s) and commit is not null order by shard {lock}",
+            (self._application, list(shards)),
+        )
+        return {shard: Commit.from_json(text) for shard, text in cursor.fetchall()}
+
+    def _store(self, cursor: Cursor[Any], rows: Table, commits: Sequence[Commit]) -> None:
+        shards = sorted(one.shard for one in commits)
+        # A shard's first commit needs a row that it can lock.
+        cursor.executemany(
+            f"insert into {self._names.shards} (application, shard) values (%s, %s) on conflict do nothing",
+            [(self._application, shard) for shard in shards],
+        )
+        if self._is_stored(cursor, shards, commits):
+            return
+        self._copy(cursor, self._fitted(cursor, rows))
+        for one in commits:
+            cursor.execute(
+                f"insert into {self._names.commits} (application, shard, number, epoch, commit) "
+                "values (%s, %s, %s, %s, %s)",
+                (self._application, one.shard, one.number, one.epoch, one.to_json()),
+            )
+            cursor.execute(
+                f"update {self._names.shards} set commit = %s where application = %s and shard = %s",
+                (one.to_json(), self._application, one.shard),
+            )
+
+    def _is_stored(self, cursor: Cursor[Any], shards: Sequence[str], commits: Sequence[Commit]) -> bool:
+        """As ``is_stored``, also if a successor has followed what a try of this call stored without an answer."""
+        try:
+            return is_stored(self._lasts(cursor, shards, "for update"), commits)
+        except StreamClientError:
+            cursor.execute(
+                f"select commit from {self._names.commits} "
+                "where application = %s and shard = any(%s) and number = any(%s)",
+                (self._application, list(shards), [one.number for one in commits]),
+            )
+            found = tuple(Commit.from_json(text) for (text,) in cursor.fetchall())
+            if are_among(commits, [LogEntry("", found)]):
+                return True
+            raise
+
+    def _fitted(self, cursor: Cursor[Any], rows: Table) -> Table:
+        """The rows as they can be copied; columns that are new are there afterwards."""
+        columns = self._columns(cursor)
+        rows = _without_unfit(check_fit(rows, columns, self._names.rows), columns)
+        new = [one for one in rows.schema if one.name not in columns.names]
+        if new:
+            added = ", ".join(f"add column if not exists {_quoted(one.name)} {_sql_type(one.type)}" for one in new)
+            cursor.execute(f"alter table {self._names.rows} {added}")
+            # Another writer may have brought the column while this one waited for the table.
+            check_fit(rows, self._columns(cursor), self._names.rows)
+        return rows
+
+    def _copy(self, cursor: Cursor[Any], rows: Table) -> None:
+        if not rows.num_rows:
+            return
+        names = ", ".join(map(_quoted, rows.column_names))
+        columns = [_python_values(rows.column(one.name), one.type) for one in rows.schema]
+        with cursor.copy(f"copy {self._names.rows} ({names}) from stdin (format binary)") as copying:
+            copying.set_types([_sql_type(one.type) for one in rows.schema])
+            for line in zip(*columns, strict=True):
+                copying.write_row(line)
+
+
+class _Names:
+    """The three tables, quoted."""
+
+    def __init__(self, schema: str, table: str) -> None:
+        prefix = f"{_quoted(schema)}." if schema else ""
+        self.rows = prefix + _quoted(table)
+        self.shards = prefix + _quoted(f"{table}_shards")
+        self.commits = prefix + _quoted(f"{table}_commits")
+
+    @classmethod
+    def of(cls, table: str) -> _Names:
+        schema, _, name = table.rpartition(".")
+        if not name or len(f"{name}_commits".encode()) > NAME_BYTES_MAX or set("\0%") & set(table):
+            raise ConfigurationError(
+                f"table must be a name of at most {NAME_BYTES_MAX - len('_commits')} bytes, perhaps with its schema "
+                f"before it, and without a percent sign, not {table!r}"
+            )
+        return cls(schema, name)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _check_server(cursor: Cursor[Any]) -> None:
+    version = cursor.connection.info.server_version
+    if version < _SERVER_MIN:
+        raise ConfigurationError(
+            f"PostgreSQL must be of version {_SERVER_MIN // 10_000} or later, not {version // 10_000}"
+        )
+    for name, wanted in (("server_encoding", "UTF8"), ("transaction_read_only", "off")):
+        (found,) = cursor.execute("select current_setting(%s)", (name,)).fetchone() or ("",)
+        if found != wanted:
+            raise ConfigurationError(f"the database has {name}={found}, and rows can only be stored with {wanted}")
+
+
+_SQL_TYPES = {
+    "int64": "bigint",
+    "int32": "integer",
+    "int16": "smallint",
+    "double": "double precision",
+    "float": "real",
+    "bool": "boolean",
+    "string": "text",
+    "binary": "bytea",
+    "date32[day]": "date",
+    "timestamp[us, tz=UTC]": "timestamptz",
+}
+"""By the name of the Arrow type; others are refused, apart from those of the added columns."""
+
+_SPELLINGS = {"timestamp with time zone": "timestamptz"}
+
+
+def _sql_type(kind: DataType) -> str:
+    found = _SQL_TYPES.get(str(kind))
+    if found is None and kind in added_types().values():
+        return "json"
+    if found is None:
+        raise ConfigurationError(f"a column of type {kind} has no counterpart here: use one of {', '.join(_SQL_TYPES)}")
+    return found
+
+
+def _arrow_type(name: str, sql: str) -> DataType:
+    pa = pyarrow()
+    wanted = _SPELLINGS.get(sql, sql)
+    if wanted == "json" and name in ADDED:
+        return added_types()[name]
+    by_name = {
+        str(one): one
+        for one in (
+            pa.int64(),
+            pa.int32(),
+            pa.int16(),
+            pa.float64(),
+            pa.float32(),
+            pa.bool_(),
+            pa.string(),
+            pa.binary(),
+            pa.date32(),
+            pa.timestamp("us", tz="UTC"),
+        )
+    }
+    arrow = next((arrow for arrow, own in _SQL_TYPES.items() if own == wanted), None)
+    if arrow is None:
+        raise ConfigurationError(f"column {name!r} is {sql}, which no rows of ours have: write to a table of their own")
+    return by_name[arrow]
+
+
+def _python_values(column: Any, kind: DataType) -> list[Any]:
+    values: list[Any] = column.to_pylist()
+    if _sql_type(kind) != "json":
+        return values
+    wrap = load("psycopg.types.json", "postgres").Json
+    return [None if value is None else wrap(value) for value in values]
+
+
+def _table_of(lines: Sequence[Sequence[Any]], columns: Schema) -> Table:
+    pa = pyarrow()
+    arrays = [
+        pa.array([_arrow_value(value, one.type) for value in values], one.type)
+        for one, values in zip(columns, zip(*lines, strict=True), strict=True)
+    ]
+    return pa.table(arrays, schema=columns)
+
+
+def _arrow_value(value: Any, kind: DataType) -> Any:
+    # JSON has lists where maps are made of pairs.
+    if value is not None and pyarrow().types.is_map(kind):
+        return [tuple(pair) for pair in value]
+    return value
+
+
+def _without_unfit(rows: Table, columns: Schema) -> Table:
+    """The rows, with what PostgreSQL cannot hold in a column moved to the map of unfit values."""
+    pa = pyarrow()
+    own = [name for name in columns.names if name not in ADDED]
+    room = COLUMNS_MAX - len(own)
+    moved: dict[str, list[Any]] = {}
+    for one in rows.schema:
+        if one.name in ADDED or (one.name in columns.names and one.type != pa.string()):
+            continue
+        values = rows.column(one.name).to_pylist()
+        if one.name not in columns.names:
+            room -= 1
+        if len(one.name.encode()) > NAME_BYTES_MAX or (room < 0 and one.name not in columns.names):
+            moved[one.name] = values
+            rows = rows.drop_columns([one.name])
+        elif any(isinstance(value, str) and "\0" in value for value in values):
+            moved[one.name] = [value if "\0" in (value or "") else None for value in values]
+            kept = [None if "\0" in (value or "") else value for value in values]
+            rows = rows.set_column(rows.column_names.index(one.name), one.name, pa.array(kept, one.type))
+    return _with_moved(rows, moved) if moved else rows
+
+
+def _with_moved(rows: Table, moved: Mapping[str, Sequence[Any]]) -> Table:
+    if UNFIT not in rows.column_names:
+        raise UnfitValueError(
+            f"PostgreSQL cannot hold the values of {', '.join(map(repr, moved))} in columns (NUL in a text, a name "
+            f"above {NAME_BYTES_MAX} bytes, or more than {COLUMNS_MAX} columns), and the rows have no map {UNFIT!r} "
+            "for them"
+        )
+    unfit = [dict(pairs or ()) for pairs in rows.column(UNFIT).to_pylist()]
+    for stored, values in moved.items():
+        for pairs, value in zip(unfit, values, strict=True):
+            if value is not None and original_name(stored) not in pairs:
+                pairs[original_name(stored)] = {"type": type_of(value).value, "value": text_of(value)}
+    kind = rows.schema.field(UNFIT).type
+    array = pyarrow().array([list(pairs.items()) for pairs in unfit], kind)
+    return rows.set_column(rows.column_names.index(UNFIT), UNFIT, array)

@@ -1,0 +1,108 @@
+"""Types of rows against types of a table, before anything is written.
+
+Writers of tables cast what differs, and say nothing: 2.5 becomes 2 in a long column, 2**53+1 becomes 2**53 in a double
+one, 5 becomes "5". So rows whose types differ are refused here; who made them asks for the columns again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from streamclient.destinations.extra import pyarrow
+from streamclient.errors import ConfigurationError, UnfitValueError
+
+if TYPE_CHECKING:
+    from pyarrow import DataType, Field, Schema, Table
+
+
+def check_fit(rows: Table, table: Schema, where: str) -> Table:
+    """The rows, if each column has the type that the table has or will get; columns of nothing but null left out.
+
+    Raises:
+        UnfitValueError: a column has another type, or a name that differs from the table's only in case.
+        ConfigurationError: a column has a type that no table keeps as it is.
+    """
+    pa = pyarrow()
+    rows = rows.drop_columns([one.name for one in rows.schema if pa.types.is_null(one.type)])
+    check_table_types(rows.schema)
+    by_lower = {name.lower(): name for name in table.names}
+    for one in rows.schema:
+        present = by_lower.get(one.name.lower())
+        if present is None:
+            continue
+        if present != one.name:
+            raise UnfitValueError(
+                f"the column {one.name!r} differs only in case from {present!r}, which {where} has: "
+                "streamclient.destinations.names gives it another name"
+            )
+        if not same_type(one.type, table.field(present).type):
+            raise UnfitValueError(
+                f"the column {one.name!r} is {one.type}, in {where} it is {table.field(present).type}: nothing is "
+                "cast, as values would change without a word; put what does not fit into the map of unfit values"
+            )
+    return rows
+
+
+def check_table_types(schema: Schema) -> Schema:
+    """The schema for a table that is made for such rows: every column may be null.
+
+    Raises:
+        ConfigurationError: two names differ only in case, or a type is none that every writer keeps as it is.
+    """
+    pa = pyarrow()
+    seen: dict[str, str] = {}
+    for one in schema:
+        other = seen.setdefault(one.name.lower(), one.name)
+        if (other is not one.name and other != one.name) or schema.names.count(one.name) > 1:
+            raise ConfigurationError(f"columns {other!r} and {one.name!r} differ only in case, or not at all")
+        for leaf in _leaves(one.type):
+            if not _is_kept(leaf):
+                raise ConfigurationError(
+                    f"column {one.name!r} has type {one.type}, and tables do not keep {leaf} as it is: use int64, "
+                    "float64, bool, string, binary, date32, decimal128 or timestamp[us, tz=UTC]"
+                )
+    return pa.schema([pa.field(one.name, one.type) for one in schema if not pa.types.is_null(one.type)])
+
+
+def same_type(left: DataType, right: DataType) -> bool:
+    """Whether two types hold the same values; names and null flags inside lists and maps do not matter."""
+    return _plain(left) == _plain(right)
+
+
+def _plain(kind: DataType) -> object:
+    pa = pyarrow()
+    if pa.types.is_map(kind):
+        return ("map", _plain(kind.key_type), _plain(kind.item_type))
+    if pa.types.is_list(kind):
+        return ("list", _plain(kind.value_type))
+    if pa.types.is_struct(kind):
+        return ("struct", tuple((one.name, _plain(one.type)) for one in kind))
+    return kind
+
+
+def _leaves(kind: DataType) -> Iterator[DataType]:
+    pa = pyarrow()
+    if pa.types.is_map(kind):
+        yield from _leaves(kind.key_type)
+        yield from _leaves(kind.item_type)
+    elif pa.types.is_list(kind):
+        yield from _leaves(kind.value_type)
+    elif pa.types.is_struct(kind):
+        fields: list[Field] = list(kind)
+        for one in fields:
+            yield from _leaves(one.type)
+    else:
+        yield kind
+
+
+def _is_kept(kind: DataType) -> bool:
+    pa = pyarrow()
+    if pa.types.is_timestamp(kind):
+        return bool(kind == pa.timestamp("us", tz="UTC"))
+    return bool(
+        kind in {pa.null(), pa.bool_(), pa.string(), pa.binary(), pa.date32()}
+        or pa.types.is_signed_integer(kind)
+        or kind in {pa.float32(), pa.float64()}
+        or pa.types.is_decimal128(kind)
+    )

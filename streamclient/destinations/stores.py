@@ -1,0 +1,141 @@
+"""Where a Delta table may lie, and with which options: what is refused, because rows would be lost there in silence.
+
+Exactly-once on a store rests on one thing: of two writers that create the same object, one is refused. Stores of the
+schemes below do that, if nothing switches it off. Everything else is turned away with a sentence.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from urllib.parse import unquote, urlsplit
+
+from attrs import frozen
+
+from streamclient.errors import ConfigurationError
+
+SCHEMES = ("file", "s3", "s3a", "abfs", "abfss", "az", "gs", "hdfs", "oss")
+"""Stores whose create-if-absent the writer uses. For others delta-rs looks first and then writes, which races."""
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
+
+_REASONS = {
+    "aws_s3_allow_unsafe_rename": "it is meant for stores without create-if-absent, where commits get lost",
+    "allow_unsafe_rename": "it is meant for stores without create-if-absent, where commits get lost",
+    "mount_allow_unsafe_rename": "it replaces create-if-absent by a rename, with which commits get lost",
+    "aws_s3_locking_provider": "the writer has no lock provider, so it would go on without the lock",
+    "locking_provider": "the writer has no lock provider, so it would go on without the lock",
+    "aws_conditional_put": "only 'etag' refuses the second of two writers",
+    "conditional_put": "only 'etag' refuses the second of two writers",
+    "opendal.enable_versioning": "a versioned bucket does not refuse the second of two writers, so commits get lost",
+}
+_HARMLESS = {"aws_conditional_put": {"etag"}, "conditional_put": {"etag"}}
+_OFF = {"", "false", "0", "no", "off", "f", "n"}
+
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|millis|seconds?|minutes?)\s*")
+_UNITS = {
+    "ms": 0.001,
+    "millis": 0.001,
+    "s": 1.0,
+    "second": 1.0,
+    "seconds": 1.0,
+    "m": 60.0,
+    "minute": 60.0,
+    "minutes": 60.0,
+}
+
+
+@frozen
+class Location:
+    """A place that was found fit, and the options to open it with."""
+
+    url: str
+    scheme: str
+    options: dict[str, str]
+
+    def option(self, *names: str) -> str:
+        """The value of the first of these options that is given, here or in the environment; empty if none is."""
+        lower = {name.lower(): value for name, value in self.options.items()}
+        for name in names:
+            if name in lower:
+                return lower[name]
+        return next((os.environ[name.upper()] for name in names if name.upper() in os.environ), "")
+
+    @property
+    def path(self) -> str:
+        """Of a directory here; else the path within the bucket, without slashes around it."""
+        if self.scheme == "file":
+            return unquote(urlsplit(self.url).path) if self.url.startswith("file:") else self.url
+        return unquote(urlsplit(self.url).path).strip("/")
+
+    @property
+    def bucket(self) -> str:
+        """Name of the bucket or container; empty for a directory here."""
+        return urlsplit(self.url).netloc
+
+
+def check_location(url: str, options: Mapping[str, str] | None, answer_seconds: float) -> Location:
+    """Judge a place by its address and options alone.
+
+    Args:
+        url: a directory, or an address with one of ``SCHEMES``.
+        options: as delta-rs takes them.
+        answer_seconds: how long requests may be repeated; becomes ``retry_timeout`` and ``timeout`` where not given.
+
+    Raises:
+        ConfigurationError: commits could be lost there.
+    """
+    scheme = _scheme(url)
+    given = {str(name): str(value) for name, value in (options or {}).items()}
+    _refuse_unsafe(given, "option")
+    if scheme in {"s3", "s3a"}:
+        _refuse_unsafe(
+            {name: value for name, value in os.environ.items() if name.startswith("AWS_")}, "environment variable"
+        )
+    _refuse_long_waits(given, answer_seconds)
+    if scheme not in {"file", "hdfs"}:
+        given = {"retry_timeout": f"{answer_seconds:g}s", "timeout": f"{answer_seconds:g}s"} | given
+    location = Location(url, scheme, given)
+    endpoint = location.option("aws_endpoint_url", "aws_endpoint", "endpoint_url", "endpoint")
+    if scheme in {"s3", "s3a"} and "aliyuncs.com" in endpoint:
+        raise ConfigurationError(
+            f"OSS does not take S3's create-if-absent, so no commit to {url} would succeed: write oss:// in place of "
+            f"{scheme}://, and the options opendal.endpoint, opendal.access_key_id and opendal.access_key_secret"
+        )
+    if scheme == "oss" and not location.option("opendal.endpoint"):
+        raise ConfigurationError(
+            f"{url} needs the option opendal.endpoint, for example https://oss-cn-hangzhou.aliyuncs.com"
+        )
+    return location
+
+
+def _scheme(url: str) -> str:
+    match = _SCHEME.match(url)
+    scheme = match[1].lower() if match else "file"
+    if scheme not in SCHEMES:
+        raise ConfigurationError(
+            f"{url}: no table at {scheme}:// can be written exactly once, as that store is not known to refuse the "
+            f"second of two writers; use a directory or one of {', '.join(f'{one}://' for one in SCHEMES)}"
+        )
+    return scheme
+
+
+def _refuse_unsafe(options: Mapping[str, str], what: str) -> None:
+    for name, value in options.items():
+        reason = _REASONS.get(name.lower())
+        if reason and value.lower() not in _HARMLESS.get(name.lower(), _OFF):
+            raise ConfigurationError(f"{what} {name}={value} is refused: {reason}; remove it")
+
+
+def _refuse_long_waits(options: Mapping[str, str], answer_seconds: float) -> None:
+    for name, value in options.items():
+        if name.lower() not in {"retry_timeout", "timeout"}:
+            continue
+        match = _DURATION.fullmatch(value)
+        seconds = float(match[1]) * _UNITS[match[2]] if match else None
+        if seconds is None or seconds > answer_seconds:
+            raise ConfigurationError(
+                f"option {name}={value} must be a time such as '10s' of at most answer_seconds, here "
+                f"{answer_seconds:g}s: a commit that waits longer than its lease is no longer allowed when it is made"
+            )

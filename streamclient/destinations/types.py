@@ -1,0 +1,87 @@
+"""What happens to a value whose type is not that of its column. Pure; one policy for whoever stores rows.
+
+A Tablestore column may hold an integer in one row and text in the next; a column of a table elsewhere has one type.
+
+* A column keeps the type that it was declared with, or that its first value had. No value changes it.
+* A value of that type stands in its column.
+* Any other value is *unfit*. It stands in a map beside the columns, under the column's name, as its type and a text
+  from which it is read back equal: bytes, text, 1, 1.0 and "1" stay apart.
+* Besides, an unfit integer that a DOUBLE column holds exactly is shown there, as that is what queries expect. Nothing
+  else is converted: the column is null.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+
+from streamclient.errors import CodecError
+from streamclient.model import ColumnType
+from streamclient.records import ColumnValue
+
+MAX_EXACT_INTEGER = 2**53
+"""Doubles hold each integer up to here, and not each one beyond."""
+
+_TYPES: dict[type, ColumnType] = {
+    int: ColumnType.INTEGER,
+    float: ColumnType.DOUBLE,
+    bool: ColumnType.BOOLEAN,
+    str: ColumnType.STRING,
+    bytes: ColumnType.BINARY,
+}
+
+_BOOLEANS = {"true": True, "false": False}
+
+
+def type_of(value: ColumnValue) -> ColumnType:
+    """Type of a stored value."""
+    found = _TYPES.get(type(value))
+    if found is None:
+        raise TypeError(f"a column holds int, float, bool, str or bytes, not {type(value).__name__}")
+    return found
+
+
+def fits(value: ColumnValue, column: ColumnType) -> bool:
+    """Whether the column alone keeps the value and its type."""
+    return type_of(value) is column
+
+
+def shown(value: ColumnValue, column: ColumnType) -> ColumnValue | None:
+    """What the column itself holds for a value: the value, an equal double, or nothing."""
+    if fits(value, column):
+        return value
+    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    if is_integer and column is ColumnType.DOUBLE and abs(value) <= MAX_EXACT_INTEGER:  # type: ignore[arg-type]
+        return float(value)
+    return None
+
+
+def text_of(value: ColumnValue) -> str:
+    """A value as text that, beside its type, says exactly which value it was."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    if isinstance(value, float):
+        return "NaN" if math.isnan(value) else repr(value)
+    return str(value)
+
+
+def value_of(type_name: str, text: str) -> ColumnValue:
+    """The value that ``text_of`` wrote, of the named ``ColumnType``.
+
+    Raises:
+        CodecError: the text is none of that type.
+    """
+    try:
+        kind = ColumnType(type_name)
+        if kind is ColumnType.STRING:
+            return text
+        if kind is ColumnType.BINARY:
+            return base64.b64decode(text, validate=True)
+        if kind is ColumnType.BOOLEAN:
+            return _BOOLEANS[text]
+        return int(text) if kind is ColumnType.INTEGER else float(text)
+    except (ValueError, KeyError, binascii.Error) as error:
+        raise CodecError(f"{text!r} is no value of type {type_name!r}") from error

@@ -1,0 +1,157 @@
+"""Delta on stores that answer like S3 and OSS, and on stores that lie: nothing lost, nothing twice, liars refused."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle, islice
+
+import pytest
+from object_store import Fault, ObjectStore
+
+from streamclient.destinations import Commit, DeltaDestination, FencedCommit
+from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, StreamClientException
+from streamclient.testing.destination_contracts import (
+    DESTINATION_SCENARIOS,
+    batch,
+    change,
+    check_destination_scenario,
+    rows_for,
+    store,
+    stored_numbers,
+)
+
+pytestmark = pytest.mark.slow
+
+MODES = ("s3", "oss")
+
+
+def opened(objects: ObjectStore, name: str = "table", **options: object) -> DeltaDestination:
+    return DeltaDestination(objects.url(name), storage_options=objects.options, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("scenario", DESTINATION_SCENARIOS)
+@pytest.mark.parametrize("mode", MODES)
+def test_the_contract_holds_on_an_object_store(mode: str, scenario: str) -> None:
+    with ObjectStore(mode) as objects:
+        check_destination_scenario(
+            scenario,
+            lambda name, application: opened(objects, name, application=application, answer_seconds=60.0),
+        )
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("fault", [Fault.LOSE_ANSWER, Fault.STORE_AND_FAIL, Fault.FAIL, Fault.LOSE_REQUEST])
+def test_a_fault_in_each_commit_neither_loses_nor_doubles(mode: str, fault: Fault) -> None:
+    """Stored and answered 500, the writer finds its own commit and takes it for another's: look again, then decide."""
+    with ObjectStore(mode) as objects:
+        destination = opened(objects, answer_seconds=60.0)
+        last = store(destination, None, [change(0)])
+        objects.fail_commits(islice(cycle([fault, Fault.NONE]), 24))
+        for number in range(1, 13):
+            last = store(destination, last, [change(number)])
+        met = objects.met.count(fault)
+
+        assert met >= 6
+        assert stored_numbers(opened(objects)) == list(range(13))
+        assert opened(objects).last_commits(["shard-1"])["shard-1"] == last
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_two_racing_owners_under_lost_answers_store_what_was_acknowledged(mode: str) -> None:
+    with ObjectStore(mode) as objects:
+        store(opened(objects, answer_seconds=60.0), None, [change(0)], epoch=1)
+        objects.fail_commits(islice(cycle([Fault.NONE, Fault.LOSE_ANSWER, Fault.STORE_AND_FAIL, Fault.FAIL]), 60))
+        start = threading.Barrier(2)
+        acknowledged: list[int] = []
+
+        def write(epoch: int) -> int:
+            destination, refused = opened(objects, answer_seconds=60.0), 0
+            start.wait(60)
+            for number in range(8):
+                last = destination.last_commits(["shard-1"])["shard-1"]
+                record = change(100 * epoch + number)
+                commit = batch(last, [record], epoch=epoch)
+                try:
+                    destination.commit(rows_for(destination, [record], commit), [commit])
+                except (FencedCommit, StreamClientException):
+                    refused += 1
+                else:
+                    acknowledged.append(100 * epoch + number)
+            return refused
+
+        with ThreadPoolExecutor(2) as pool:
+            refused = [done.result(300) for done in [pool.submit(write, epoch) for epoch in (1, 2)]]
+
+        assert stored_numbers(opened(objects)) == sorted([0, *acknowledged])
+        assert refused[0] >= 1
+
+
+def test_a_commit_that_no_try_brings_in_is_said_to_be_unknown() -> None:
+    with ObjectStore() as objects:
+        destination = opened(objects, answer_seconds=2.0)
+        last = store(destination, None, [change(0)])
+        objects.fail_commits([Fault.FAIL] * 10_000)
+        commit = batch(last, [change(1)])
+        with pytest.raises(DependencyException) as raised:
+            destination.commit(rows_for(destination, [change(1)], commit), [commit])
+        objects.faults.clear()
+        destination.commit(rows_for(destination, [change(1)], commit), [commit])
+
+        assert raised.value.kind is ErrorKind.AMBIGUOUS
+        assert stored_numbers(destination) == [0, 1]
+
+
+def test_a_store_that_lets_an_object_be_created_twice_is_refused() -> None:
+    """It loses acknowledged commits, and no error ever says so."""
+    with ObjectStore("ignore") as objects:
+        with pytest.raises(ConfigurationError, match="created twice"):
+            opened(objects).probe()
+        with pytest.raises(ConfigurationError, match="created twice"):
+            store(opened(objects), None, [change(1)])
+
+        assert objects.objects == {}
+
+
+def test_a_versioned_bucket_of_oss_is_refused() -> None:
+    with ObjectStore("oss") as objects:
+        objects.is_versioned = True
+        with pytest.raises(ConfigurationError, match="versioning"):
+            opened(objects).probe()
+
+        assert objects.objects == {}
+
+
+def test_oss_by_the_scheme_of_s3_is_refused_at_the_probe() -> None:
+    with ObjectStore("oss") as objects:
+        options = {
+            **objects.options,
+            "AWS_ENDPOINT_URL": objects.endpoint,
+            "AWS_ACCESS_KEY_ID": "a",
+            "AWS_SECRET_ACCESS_KEY": "b",
+        }
+        destination = DeltaDestination("s3://bucket/table", storage_options=options)
+        with pytest.raises(ConfigurationError, match="501"):
+            destination.probe()
+
+
+def test_the_probe_leaves_nothing_behind_and_is_signed() -> None:
+    for mode, signature in (("s3", "AWS4-HMAC-SHA256"), ("oss", "OSS")):
+        with ObjectStore(mode) as objects:
+            opened(objects).probe()
+
+            assert (objects.objects, objects.authorizations) == ({}, {signature})
+
+
+def test_a_kept_handle_makes_few_requests_per_commit() -> None:
+    """Bringing it up to date costs a few requests, whatever the length of the log."""
+    with ObjectStore() as objects:
+        destination = opened(objects, checkpoint_interval=10)
+        last: Commit | None = None
+        for number in range(20):
+            last = store(destination, last, [change(number)])
+        before = len(objects.requests)
+        for number in range(20, 40):
+            last = store(destination, last, [change(number)])
+
+        assert (len(objects.requests) - before) / 20 <= 40

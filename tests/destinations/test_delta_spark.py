@@ -1,0 +1,79 @@
+"""Spark of any version reads the table without a jar, and reads it rightly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from streamclient.destinations import Day, DeltaDestination, Key
+from streamclient.destinations.maintenance import compact
+from streamclient.destinations.reading import read_delta
+from streamclient.errors import ConfigurationError
+from streamclient.records import RecordType, SequenceInfo, StreamRecord
+from streamclient.spark import local_session
+from streamclient.testing.destination_contracts import change, store
+
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    session = local_session("destinations", **{"spark.sql.codegen.wholeStage": "false"})
+    yield session
+    session.stop()
+
+
+def test_spark_reads_the_rows_of_the_table_and_no_others(spark: Any, tmp_path: Path) -> None:
+    """Files that were compacted stay beside the others for a week; columns come late; days are a partition."""
+    url = str(tmp_path / "table")
+    destination = DeltaDestination(url, partition_by=Day())
+    last = store(destination, None, [change(1, amount=1.5)])
+    last = store(destination, last, [change(2, amount=2.5)])
+    compact(destination)
+    store(destination, last, [change(3, **{"公 司.n": "x"}), change(4, amount=7)])
+    rows = read_delta(spark, url).orderBy("id").collect()
+
+    assert [(row["id"], row["amount"], row["公 司.n"]) for row in rows] == [
+        (1, 1.5, None),
+        (2, 2.5, None),
+        (3, None, "x"),
+        (4, 7.0, None),
+    ]
+    assert {str(row["_day"]) for row in rows} == {"1970-01-01"}
+    assert [list(row["_unfit"]) for row in rows] == [[], [], [], ["amount"]]
+    assert read_delta(spark, url, version=1).count() == 1
+
+
+def test_spark_reads_each_directory_as_it_was_written(spark: Any, tmp_path: Path) -> None:
+    keys = ["", "007", "公", "a/b c", "50%25", "__HIVE_DEFAULT_PARTITION__"]
+    records = [
+        StreamRecord(RecordType.DELETE, (("name", key),), (), SequenceInfo(1, number, 0))
+        for number, key in enumerate(keys)
+    ]
+    store(DeltaDestination(str(tmp_path / "table"), partition_by=Key("name")), None, records)
+    rows = read_delta(spark, str(tmp_path / "table")).collect()
+    found = DeltaTable(str(tmp_path / "table")).to_pyarrow_dataset().to_table(use_threads=False)
+
+    assert {row["name"] for row in rows} == set(keys)
+    assert {(row["name"], row["_key"]) for row in rows} == {
+        (row["name"], row["_key"]) for row in found.select(["name", "_key"]).to_pylist()
+    }
+
+
+def test_a_table_without_rows_is_a_frame_with_its_columns(spark: Any, tmp_path: Path) -> None:
+    store(DeltaDestination(str(tmp_path / "table")), None, [])
+    frame = read_delta(spark, str(tmp_path / "table"))
+
+    assert (frame.count(), "_operation" in frame.columns) == (0, True)
+
+
+def test_a_table_with_deletion_vectors_is_not_read_by_its_files(spark: Any, tmp_path: Path) -> None:
+    destination = DeltaDestination(str(tmp_path / "table"))
+    store(destination, None, [change(1)])
+    destination.handle().alter.set_table_properties({"delta.enableDeletionVectors": "true"}, raise_if_not_exists=False)
+    with pytest.raises(ConfigurationError, match="deletion vectors"):
+        read_delta(spark, str(tmp_path / "table"))

@@ -1,0 +1,394 @@
+"""What loses or changes rows at a Delta table without a word: each such thing is refused, or goes well."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import date, datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from streamclient.destinations import Commit, Day, DeltaDestination, Key, records_of
+from streamclient.destinations.probe import sign_oss, sign_s3
+from streamclient.destinations.schemas import check_fit, check_table_types
+from streamclient.destinations.stores import check_location
+from streamclient.errors import ConfigurationError, StreamClientException, UnfitValueError
+from streamclient.records import RecordType, SequenceInfo, StreamRecord
+from streamclient.testing.destination_contracts import batch, change, rows_for, store, stored_numbers
+
+# --- values that are cast in silence ----------------------------------------------------------------------------------
+
+CASTS = [
+    (pa.float64(), 2.5, pa.int64()),
+    (pa.int64(), 2**53 + 1, pa.float64()),
+    (pa.int64(), 5, pa.string()),
+    (pa.bool_(), True, pa.string()),
+    (pa.int32(), 5, pa.int64()),
+    (pa.float32(), 0.1, pa.float64()),
+    (pa.binary(), b"x", pa.string()),
+    (pa.list_(pa.float64()), [2.5], pa.list_(pa.int64())),
+    (pa.map_(pa.string(), pa.float64()), [("k", 2.5)], pa.map_(pa.string(), pa.int64())),
+    (pa.struct([("a", pa.float64())]), {"a": 2.5}, pa.struct([("a", pa.int64())])),
+]
+
+
+@pytest.mark.parametrize(("given", "value", "column"), CASTS, ids=str)
+def test_values_of_another_type_are_refused_and_not_cast(given: Any, value: Any, column: Any) -> None:
+    rows = pa.table({"v": pa.array([value], given)})
+    with pytest.raises(UnfitValueError, match="nothing is cast"):
+        check_fit(rows, pa.schema([("v", column)]), "the table")
+
+
+def test_the_writer_does_cast_in_silence_which_is_why_types_are_compared(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path / "t"), pa.table({"v": pa.array([1])}))
+    write_deltalake(str(tmp_path / "t"), pa.table({"v": pa.array([2.5])}), mode="append", schema_mode="merge")
+    found = DeltaTable(str(tmp_path / "t")).to_pyarrow_dataset().to_table(use_threads=False)
+
+    assert sorted(found.column("v").to_pylist()) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.uint64(),
+        pa.timestamp("ns", tz="UTC"),
+        pa.timestamp("us"),
+        pa.timestamp("us", tz="+08:00"),
+        pa.timestamp("ms", tz="UTC"),
+        pa.time64("us"),
+        pa.duration("us"),
+        pa.float16(),
+        pa.list_(pa.timestamp("ns")),
+        pa.dictionary(pa.int32(), pa.string()),
+    ],
+    ids=str,
+)
+def test_types_that_come_back_as_others_are_refused(kind: Any) -> None:
+    with pytest.raises(ConfigurationError, match="'v'"):
+        check_table_types(pa.schema([("v", kind)]))
+
+
+def test_columns_of_nothing_but_null_are_left_until_a_value_gives_them_a_type() -> None:
+    rows = pa.table({"v": pa.array([1]), "n": pa.nulls(1)})
+
+    assert check_fit(rows, pa.schema([]), "the table").column_names == ["v"]
+
+
+def test_names_that_differ_only_in_case_are_refused_by_name() -> None:
+    with pytest.raises(UnfitValueError, match=r"'Name'.*'name'"):
+        check_fit(pa.table({"Name": pa.array([1])}), pa.schema([("name", pa.int64())]), "the table")
+    with pytest.raises(ConfigurationError, match="differ only in case"):
+        check_table_types(pa.schema([("Name", pa.int64()), ("name", pa.int64())]))
+
+
+# --- places -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "webhdfs://host/t",
+        "cos://b/t",
+        "obs://b/t",
+        "tos://b/t",
+        "http://host/t",
+        "memory://t",
+        "viewfs://x/t",
+        "ftp://x",
+    ],
+)
+def test_stores_that_are_not_known_to_refuse_the_second_writer_are_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="can be written exactly once"):
+        check_location(url, None, 10)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "/tmp/t",
+        "relative/t",
+        "file:///tmp/t",
+        "s3://b/t",
+        "s3a://b/t",
+        "abfss://c@a/t",
+        "az://c/t",
+        "gs://b/t",
+        "hdfs://n/t",
+    ],
+)
+def test_stores_that_are_known_are_taken(url: str) -> None:
+    assert check_location(url, None, 10).url == url
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("AWS_S3_ALLOW_UNSAFE_RENAME", "true"),
+        ("allow_unsafe_rename", "1"),
+        ("MOUNT_ALLOW_UNSAFE_RENAME", "true"),
+        ("aws_conditional_put", "disabled"),
+        ("conditional_put", "dynamo:table"),
+        ("AWS_S3_LOCKING_PROVIDER", "dynamodb"),
+        ("opendal.enable_versioning", "true"),
+    ],
+)
+def test_options_that_switch_the_refusal_off_are_refused(name: str, value: str) -> None:
+    with pytest.raises(ConfigurationError, match=name):
+        check_location("s3://b/t", {name: value}, 10)
+
+
+def test_options_of_the_environment_are_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """delta-rs takes them as if they had been given."""
+    monkeypatch.setenv("AWS_CONDITIONAL_PUT", "disabled")
+    with pytest.raises(ConfigurationError, match="environment variable AWS_CONDITIONAL_PUT"):
+        check_location("s3://b/t", None, 10)
+
+    assert check_location("/tmp/t", None, 10).scheme == "file"
+
+
+def test_harmless_values_of_these_options_are_taken() -> None:
+    options = {"aws_conditional_put": "etag", "AWS_S3_ALLOW_UNSAFE_RENAME": "false"}
+
+    assert check_location("s3://b/t", options, 10).options["aws_conditional_put"] == "etag"
+
+
+def test_requests_are_not_repeated_for_longer_than_a_commit_may_take() -> None:
+    """Three minutes by default: longer than most leases."""
+    assert check_location("s3://b/t", None, 12).options["retry_timeout"] == "12s"
+    assert check_location("s3://b/t", {"retry_timeout": "5s"}, 12).options["retry_timeout"] == "5s"
+    for value in ("180s", "3 minutes", "long"):
+        with pytest.raises(ConfigurationError, match="retry_timeout"):
+            check_location("s3://b/t", {"retry_timeout": value}, 12)
+
+
+def test_oss_by_the_scheme_of_s3_is_refused_with_what_to_write() -> None:
+    with pytest.raises(ConfigurationError, match="write oss://"):
+        check_location("s3://b/t", {"AWS_ENDPOINT_URL": "https://oss-cn-hangzhou.aliyuncs.com"}, 10)
+    with pytest.raises(ConfigurationError, match=r"opendal\.endpoint"):
+        check_location("oss://b/t", None, 10)
+
+
+def test_a_file_system_without_hard_links_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commits are made by them; there is none here without, so the call is made to fail."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError("no links here")
+
+    monkeypatch.setattr("os.link", refuse)
+    with pytest.raises(ConfigurationError, match="hard links"):
+        DeltaDestination(str(tmp_path / "t")).probe()
+
+
+def test_a_file_system_that_links_over_what_is_there_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.link", lambda source, target: None)
+    with pytest.raises(ConfigurationError, match="links over"):
+        DeltaDestination(str(tmp_path / "t")).probe()
+
+
+def test_the_probe_of_a_directory_leaves_nothing_behind(tmp_path: Path) -> None:
+    DeltaDestination(str(tmp_path / "t")).probe()
+
+    assert list((tmp_path / "t").iterdir()) == []
+
+
+def test_requests_to_s3_are_signed_as_amazon_documents_it() -> None:
+    """The example of its page on signature version 4."""
+    headers = {"host": "examplebucket.s3.amazonaws.com", "range": "bytes=0-9"}
+    at = datetime(2013, 5, 24, tzinfo=timezone.utc)
+    signed = sign_s3(
+        "GET",
+        "/test.txt",
+        headers,
+        access="AKIAIOSFODNN7EXAMPLE",
+        secret="wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+        region="us-east-1",
+        at=at,
+    )
+
+    assert signed["authorization"].endswith("f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41")
+
+
+def test_requests_to_oss_are_signed_as_alibaba_documents_it() -> None:
+    """The example of its page on signatures in headers."""
+    headers = {
+        "Content-Md5": "ODBGOERFMDMzQTczRUY3NUE3NzA5QzdFNUYzMDQxNEM=",
+        "Content-Type": "text/html",
+        "Date": "Thu, 17 Nov 2005 18:49:58 GMT",
+        "X-OSS-Meta-Author": "foo@bar.com",
+        "X-OSS-Magic": "abracadabra",
+    }
+    signed = sign_oss(
+        "PUT", "/oss-example/nelson", headers, "44CF9590006BF252F707", "OtxrzxIsfpFjA7SwPzILwy8Bw21TLhquhboDYROV"
+    )
+
+    assert signed == "OSS 44CF9590006BF252F707:26NBxoKdsyly4EDv6inkoDft/yA="
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("properties", "said"),
+    [
+        ({"delta.setTransactionRetentionDuration": "interval 1 days"}, "forgets"),
+        ({"delta.enableDeletionVectors": "true"}, "deletion vectors"),
+        ({"delta.enableExpiredLogCleanup": "true"}, "is cleared by others"),
+        ({}, "is cleared by others"),
+    ],
+)
+def test_tables_with_properties_that_lose_rows_or_commits_are_refused(
+    tmp_path: Path, properties: dict[str, str], said: str
+) -> None:
+    schema = pa.schema([("id", pa.int64())])
+    configuration = {"delta.enableExpiredLogCleanup": "false", **properties} if properties else {}
+    DeltaTable.create(str(tmp_path / "t"), schema=schema, configuration=configuration, raise_if_key_not_exists=False)
+    with pytest.raises(ConfigurationError, match=said):
+        DeltaDestination(str(tmp_path / "t")).probe()
+
+
+def test_a_table_that_is_divided_otherwise_is_refused(tmp_path: Path) -> None:
+    store(DeltaDestination(str(tmp_path / "t"), partition_by=Day()), None, [change(1)])
+    with pytest.raises(ConfigurationError, match="partition_by"):
+        DeltaDestination(str(tmp_path / "t")).probe()
+
+
+def test_commits_that_the_log_has_lost_are_an_error_that_is_shown(tmp_path: Path) -> None:
+    """Somebody else cleared the log; the table still knows that there was a commit."""
+    destination = DeltaDestination(str(tmp_path / "t"))
+    last = store(destination, None, [change(1)])
+    destination.handle().create_checkpoint()
+    for path in (tmp_path / "t" / "_delta_log").glob("*.json"):
+        path.unlink()
+    reopened = DeltaDestination(str(tmp_path / "t"))
+    with pytest.raises(StreamClientException, match="does not hold it any more"):
+        reopened.last_commits(["shard-1"])
+    with pytest.raises(StreamClientException, match="does not hold it any more"):
+        reopened.commit(rows_for(reopened, [change(2)], batch(last, [change(2)])), [batch(last, [change(2)])])
+
+    assert reopened.last_commits(["other"]) == {"other": None}
+
+
+# --- directories by key or day ----------------------------------------------------------------------------------------
+
+KEYS = [
+    "",
+    "__HIVE_DEFAULT_PARTITION__",
+    "公",
+    "a/b",
+    "50%",
+    "x=y",
+    "a:b",
+    "007",
+    ".",
+    "..",
+    "_a",
+    "a b",
+    "%",
+    "%-",
+    "A",
+    "a",
+]
+
+
+def keyed(number: int, key: Any) -> StreamRecord:
+    return StreamRecord(RecordType.DELETE, (("name", key), ("id", number)), (), SequenceInfo(1, number * 10**6, 0))
+
+
+def test_each_key_gets_a_directory_of_its_own_and_comes_back(tmp_path: Path) -> None:
+    """The writer makes null of the empty text and of one other; readers take letters beyond ASCII for others."""
+    destination = DeltaDestination(str(tmp_path / "t"), partition_by=Key("name"))
+    records = [keyed(number, key) for number, key in enumerate(KEYS)]
+    store(destination, None, records)
+    found = {record.key["name"] for table in destination.rows() for record in records_of(table)}
+    written = {one for table in destination.rows() for one in table.column("_key").to_pylist()}
+
+    assert found == set(KEYS)
+    assert len(written) == len(KEYS)
+    assert None not in written
+    assert all(text.isascii() for text in written)
+    assert len([path for path in (tmp_path / "t").iterdir() if path.name.startswith("_key=")]) == len(KEYS)
+
+
+def test_keys_of_numbers_and_bytes_get_directories_too(tmp_path: Path) -> None:
+    destination = DeltaDestination(str(tmp_path / "t"), partition_by=Key("name"))
+    last: Commit | None = None
+    for number, key in enumerate([-5, b"\xff\x00"]):
+        last = store(destination, last, [keyed(number, key)])
+    written = {one for table in destination.rows() for one in table.column("_key").to_pylist()}
+
+    # The second one does not fit the column of integers, and stands beside it.
+    assert written == {"-5", "%-"}
+    assert {record.key["name"] for table in destination.rows() for record in records_of(table)} == {-5, b"\xff\x00"}
+
+
+def test_a_day_is_that_of_the_change_in_utc(tmp_path: Path) -> None:
+    destination = DeltaDestination(str(tmp_path / "t"), partition_by=Day())
+    midnight = datetime(2024, 3, 1, tzinfo=timezone.utc)
+    micros = int(midnight.timestamp()) * 10**6
+    records = [
+        StreamRecord(RecordType.DELETE, (("id", number),), (), SequenceInfo(1, micros + number - 1, 0))
+        for number in range(2)
+    ]
+    store(destination, None, records)
+    days = {one for table in destination.rows() for one in table.column("_day").to_pylist()}
+
+    assert days == {date(2024, 2, 29), date(2024, 3, 1)}
+
+
+def test_columns_of_the_source_that_are_named_like_the_partition_stay_apart(tmp_path: Path) -> None:
+    destination = DeltaDestination(str(tmp_path / "t"), partition_by=Day())
+    store(destination, None, [change(1, _day="Monday", _DAY=2)])
+
+    assert stored_numbers(destination) == [1]
+
+
+# --- answers that are lost ---
+
+
+def test_a_commit_that_a_successor_has_followed_is_not_called_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stored without an answer, and overtaken before the writer looks again: it is fenced, but its rows are in."""
+    destination, successor = (DeltaDestination(str(tmp_path / "t")) for _ in range(2))
+    append, is_first = DeltaDestination._append, [True]
+
+    def losing(self: DeltaDestination, handle: Any, rows: Any, commits: Any) -> None:
+        append(self, handle, rows, commits)
+        if is_first.pop():
+            is_first.append(False)
+            store(successor, commits[0], [change(2)], epoch=2)
+            raise OSError("the answer is lost")
+
+    monkeypatch.setattr(DeltaDestination, "_append", losing)
+    store(destination, None, [change(1)], epoch=1)
+
+    assert stored_numbers(destination) == [1, 2]
+
+
+# --- the process ------------------------------------------------------------------------------------------------------
+
+PROGRAM = """
+import sys
+from streamclient.destinations import DeltaDestination
+from streamclient.testing.destination_contracts import change, store, stored_numbers
+destination = DeltaDestination(sys.argv[1])
+store(destination, None, [change(number) for number in range(100)])
+assert stored_numbers(destination) == list(range(100))
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_wrote_and_read_ends_without_an_abort(tmp_path: Path) -> None:
+    """Read by pyarrow's threads, about half of all processes abort at their end, after all was done."""
+    for number in range(4):
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, str(tmp_path / str(number))], capture_output=True, text=True, check=False
+        )
+
+        assert (done.returncode, done.stderr) == (0, "")

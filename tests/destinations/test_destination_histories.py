@@ -1,0 +1,56 @@
+"""Ten thousand simulated histories for a model of each destination: nothing lost, nothing twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from histories import Delta, Iceberg, Model, Postgres, run_history, violations
+
+HISTORIES = 10_000
+FEW = 600
+
+MODELS = (Delta, Iceberg, Postgres)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS)
+def test_ten_thousand_histories_store_each_record_once(model: type[Model]) -> None:
+    fenced = crashes = 0
+    met: Counter[str] = Counter()
+    for seed in range(HISTORIES):
+        outcome = run_history(model, seed)
+        assert violations(outcome) == [], f"{model.__name__}, seed {seed}"
+        fenced += outcome.fenced
+        crashes += outcome.crashes
+        met += outcome.met
+
+    # The histories are worth something: each fault was met, and late owners were refused.
+    assert fenced >= HISTORIES / 100
+    assert crashes >= HISTORIES
+    assert min(met[fault] for fault in ("request lost", "answer lost", "late", "late, refused")) >= HISTORIES / 100
+
+
+@pytest.mark.parametrize(
+    ("model", "mutation"),
+    [
+        (Delta, "takes an error for a success"),
+        (Delta, "looks at nothing"),
+        (Delta, "commits without transactions"),
+        (Delta, "store ignores the condition"),
+        (Delta, "knows repeats, not owners"),
+        (Delta, "cuts anew"),
+        (Iceberg, "retries by itself"),
+        (Iceberg, "looks at nothing"),
+        (Iceberg, "takes an error for a success"),
+        (Postgres, "locks nothing"),
+        (Postgres, "looks at nothing"),
+        (Postgres, "takes an error for a success"),
+    ],
+)
+def test_a_rule_that_is_broken_shows_in_some_history(model: type[Model], mutation: str) -> None:
+    assert any(violations(run_history(model, seed, mutation)) for seed in range(FEW))
+
+
+def test_a_history_is_decided_by_its_seed() -> None:
+    assert run_history(Delta, 7).rows == run_history(Delta, 7).rows

@@ -1,0 +1,162 @@
+"""Iceberg keeps the contract; an older owner is refused though pyiceberg would let it in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyiceberg.table import Table
+
+from streamclient.destinations import Commit, FencedCommit
+from streamclient.destinations.iceberg import IcebergDestination
+from streamclient.destinations.verify import verify
+from streamclient.errors import ConfigurationError, DependencyException, ErrorKind
+from streamclient.testing.destination_contracts import (
+    DESTINATION_SCENARIOS,
+    batch,
+    change,
+    check_destination_scenario,
+    rows_for,
+    store,
+    stored_numbers,
+)
+
+pytestmark = pytest.mark.slow
+
+Open = Callable[..., IcebergDestination]
+
+
+@pytest.fixture
+def catalogs(tmp_path: Path) -> Iterator[Callable[[], SqlCatalog]]:
+    """Makes catalogs over one database; each process would have its own."""
+    made: list[SqlCatalog] = []
+
+    def make() -> SqlCatalog:
+        uri = f"sqlite:///{tmp_path}/catalog.db?timeout=60"
+        made.append(SqlCatalog("tests", uri=uri, warehouse=f"file://{tmp_path}/warehouse"))
+        return made[-1]
+
+    make().create_namespace("lake")
+    yield make
+    for one in made:
+        one.engine.dispose()
+
+
+@pytest.mark.parametrize("scenario", DESTINATION_SCENARIOS)
+def test_iceberg_keeps_the_contract(scenario: str, catalogs: Callable[[], SqlCatalog]) -> None:
+    check_destination_scenario(
+        scenario,
+        lambda name, application: IcebergDestination(
+            catalogs(), f"lake.{name}", application=application, answer_seconds=60.0
+        ),
+    )
+
+
+def test_a_change_that_was_refused_is_not_put_on_top_of_the_other(
+    catalogs: Callable[[], SqlCatalog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer looks, freezes, and commits after its successor: what pyiceberg retries by itself is let in."""
+    frozen, successor = (IcebergDestination(catalogs(), "lake.orders") for _ in range(2))
+    one = store(frozen, None, [change(1)], epoch=1)
+    late = batch(one, [change(2)], epoch=1)
+    rows = rows_for(frozen, [change(2)], late)
+    append, is_first = IcebergDestination._append, [True]
+
+    def freezing(self: IcebergDestination, table: Table, given: object, commits: list[Commit]) -> None:
+        if self is frozen and is_first.pop():
+            is_first.append(False)
+            store(successor, one, [change(20)], epoch=2)
+        append(self, table, given, commits)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(IcebergDestination, "_append", freezing)
+    with pytest.raises(FencedCommit):
+        frozen.commit(rows, [late])
+
+    assert stored_numbers(successor) == [1, 20]
+
+
+@pytest.mark.parametrize("error", [CommitStateUnknownException("lost"), CommitFailedException("lost"), OSError("lost")])
+def test_an_answer_that_is_lost_after_the_commit_is_looked_for(
+    catalogs: Callable[[], SqlCatalog], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    destination = IcebergDestination(catalogs(), "lake.orders")
+    append, calls = IcebergDestination._append, []
+
+    def losing(self: IcebergDestination, table: Table, rows: object, commits: list[Commit]) -> None:
+        calls.append(commits)
+        append(self, table, rows, commits)  # type: ignore[arg-type]
+        raise error
+
+    monkeypatch.setattr(IcebergDestination, "_append", losing)
+    commit = store(destination, None, [change(1)])
+
+    assert len(calls) == 1
+    assert stored_numbers(destination) == [1]
+    assert destination.last_commits(["shard-1"]) == {"shard-1": commit}
+
+
+def test_a_commit_that_a_successor_has_followed_is_not_called_refused(
+    catalogs: Callable[[], SqlCatalog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    destination, successor = (IcebergDestination(catalogs(), "lake.orders") for _ in range(2))
+    append, is_first = IcebergDestination._append, [True]
+
+    def losing(self: IcebergDestination, table: Table, rows: object, commits: list[Commit]) -> None:
+        append(self, table, rows, commits)  # type: ignore[arg-type]
+        if is_first.pop():
+            is_first.append(False)
+            store(successor, commits[0], [change(2)], epoch=2)
+            raise OSError("the answer is lost")
+
+    monkeypatch.setattr(IcebergDestination, "_append", losing)
+    store(destination, None, [change(1)], epoch=1)
+
+    assert stored_numbers(destination) == [1, 2]
+
+
+def test_a_catalog_that_never_answers_leaves_it_unknown(
+    catalogs: Callable[[], SqlCatalog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    destination = IcebergDestination(catalogs(), "lake.orders", answer_seconds=0.3)
+
+    def failing(*_: object) -> None:
+        raise OSError("no route")
+
+    monkeypatch.setattr(IcebergDestination, "_append", failing)
+    with pytest.raises(DependencyException, match="no route") as raised:
+        store(destination, None, [change(1)])
+
+    assert raised.value.kind is ErrorKind.AMBIGUOUS
+
+
+def test_a_table_that_retries_by_itself_is_refused(catalogs: Callable[[], SqlCatalog]) -> None:
+    store(IcebergDestination(catalogs(), "lake.orders"), None, [change(1)])
+    table = catalogs().load_table("lake.orders")
+    with table.transaction() as step:
+        step.set_properties({"commit.retry.num-retries": "4"})
+    with pytest.raises(ConfigurationError, match="num-retries=0"):
+        IcebergDestination(catalogs(), "lake.orders").probe()
+
+
+def test_a_namespace_that_is_not_there_is_named(catalogs: Callable[[], SqlCatalog]) -> None:
+    with pytest.raises(ConfigurationError, match=r"namespace of nowhere\.orders"):
+        store(IcebergDestination(catalogs(), "nowhere.orders"), None, [change(1)])
+
+
+def test_snapshots_that_expired_are_no_hole_and_forget_no_commit(catalogs: Callable[[], SqlCatalog]) -> None:
+    destination = IcebergDestination(catalogs(), "lake.orders")
+    idle = store(destination, None, [change(500)], shard="idle")
+    last: Commit | None = None
+    for number in range(5):
+        last = store(destination, last, [change(number)])
+    whole = verify(destination, with_rows=True)
+    table = catalogs().load_table("lake.orders")
+    table.maintenance.expire_snapshots().by_ids([one.snapshot_id for one in table.snapshots()[:4]]).commit()
+    proof = verify(destination, with_rows=True)
+
+    assert (whole.findings, whole.commits) == ([], 6)
+    assert (proof.findings, proof.commits) == ([], 2)
+    assert destination.last_commits(["shard-1", "idle"]) == {"shard-1": last, "idle": idle}

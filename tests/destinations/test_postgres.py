@@ -1,0 +1,247 @@
+"""PostgreSQL keeps the contract, on a real server that is crashed, cut off and frozen in the middle of a commit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import psycopg
+import pyarrow as pa
+import pytest
+from postgres_server import PostgresServer
+
+from streamclient.destinations import FencedCommit, records_of
+from streamclient.destinations.postgres import COLUMNS_MAX, PostgresDestination
+from streamclient.destinations.verify import Flaw, verify
+from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, UnfitValueError
+from streamclient.testing.destination_contracts import (
+    DESTINATION_SCENARIOS,
+    batch,
+    change,
+    check_destination_scenario,
+    rows_for,
+    store,
+    stored_numbers,
+)
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    with PostgresServer() as running:
+        yield running
+
+
+@pytest.fixture
+def table(request: pytest.FixtureRequest) -> str:
+    return f"t{abs(hash(request.node.name)) % 10**12}"
+
+
+Open = Callable[..., PostgresDestination]
+
+
+@pytest.fixture
+def opened(server: PostgresServer, table: str) -> Iterator[Open]:
+    """Opens handles over one table, and closes them."""
+    with ExitStack() as stack:
+
+        def open_handle(
+            kind: type[PostgresDestination] = PostgresDestination, conninfo: str = "", **options: float
+        ) -> PostgresDestination:
+            made = kind(f"{server.conninfo} {conninfo}", table, **options)  # type: ignore[arg-type]
+            stack.callback(made.close)
+            return made
+
+        yield open_handle
+
+
+@pytest.mark.parametrize("scenario", DESTINATION_SCENARIOS)
+def test_postgres_keeps_the_contract(server: PostgresServer, scenario: str) -> None:
+    check_destination_scenario(
+        scenario,
+        lambda name, application: PostgresDestination(
+            server.conninfo, name, application=application, answer_seconds=60.0
+        ),
+    )
+
+
+def test_a_commit_that_meets_a_crash_of_the_server_goes_in_once(server: PostgresServer, opened: Open) -> None:
+    destination = opened(answer_seconds=60.0)
+    last = store(destination, None, [change(1)])
+    server.crash()
+    last = store(destination, last, [change(2)])
+    server.crash()
+
+    assert stored_numbers(destination) == [1, 2]
+    assert destination.last_commits(["shard-1"]) == {"shard-1": last}
+
+
+def test_an_answer_that_is_lost_in_the_end_of_a_commit_is_looked_for(server: PostgresServer, opened: Open) -> None:
+    """The server has stored it, and the connection breaks before it says so."""
+
+    class Cut(PostgresDestination):
+        cuts = 0
+
+        def _store(self, cursor, rows, commits):  # type: ignore[no-untyped-def]
+            super()._store(cursor, rows, commits)
+            if self.cuts == 0:
+                self.cuts += 1
+                cursor.execute("commit")
+                cursor.execute("select pg_backend_pid()")
+                (pid,) = cursor.fetchone()
+                with psycopg.connect(server.conninfo, autocommit=True) as other:
+                    other.execute("select pg_terminate_backend(%s, 10000)", (pid,))
+
+    destination = opened(Cut, answer_seconds=60.0)
+    commit = store(destination, None, [change(1)])
+
+    assert destination.cuts == 1
+    assert stored_numbers(destination) == [1]
+    assert destination.last_commits(["shard-1"]) == {"shard-1": commit}
+
+
+def test_a_writer_that_freezes_in_its_transaction_does_not_keep_the_shard_from_its_successor(
+    opened: Open,
+) -> None:
+    holds, wakes = threading.Event(), threading.Event()
+
+    class Freezes(PostgresDestination):
+        def _copy(self, cursor, rows):  # type: ignore[no-untyped-def]
+            super()._copy(cursor, rows)
+            holds.set()
+            wakes.wait(60)
+
+    one = store(opened(), None, [change(1)])
+    frozen = opened(Freezes, answer_seconds=1.0)
+    late = batch(one, [change(2)], epoch=1)
+    rows = rows_for(frozen, [change(2)], late)
+    errors: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            frozen.commit(rows, [late])
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    assert holds.wait(60)
+    successor = opened(answer_seconds=60.0)
+    store(successor, one, [change(20)], epoch=2)
+    wakes.set()
+    thread.join(60)
+
+    assert stored_numbers(successor) == [1, 20]
+    assert len(errors) == 1
+    # It is told that it is fenced, or that its time is over, whichever comes first.
+    assert isinstance(errors[0], FencedCommit | DependencyException)
+
+
+def test_a_server_that_does_not_answer_leaves_it_unknown(tmp_path: object) -> None:
+    destination = PostgresDestination(f"host={tmp_path} user=nobody dbname=none", "t", answer_seconds=0.5)
+    with pytest.raises(DependencyException, match=r"within 0\.5 s") as raised:
+        destination.last_commits(["shard-1"])
+
+    assert raised.value.kind is ErrorKind.AMBIGUOUS
+
+
+def test_a_server_that_only_reads_is_refused(opened: Open) -> None:
+    with pytest.raises(ConfigurationError, match="transaction_read_only=on"):
+        opened(conninfo="options='-c default_transaction_read_only=on'").probe()
+
+
+def test_commits_are_flushed_even_if_the_server_is_set_not_to(opened: Open) -> None:
+    """With synchronous_commit off, a crash takes back what was acknowledged."""
+    seen: list[str] = []
+
+    class Looks(PostgresDestination):
+        def _copy(self, cursor, rows):  # type: ignore[no-untyped-def]
+            seen.extend(cursor.execute("select current_setting('synchronous_commit')").fetchone())
+            super()._copy(cursor, rows)
+
+    store(opened(Looks, "options='-c synchronous_commit=off'"), None, [change(1)])
+
+    assert seen == ["on"]
+
+
+LONG = "n" * 70
+
+
+def test_what_has_no_column_here_is_kept_beside(opened: Open) -> None:
+    """Names of which only the first 63 bytes count, texts with NUL, and columns beyond what a page holds."""
+    destination = opened()
+    many = {f"c{number}": number for number in range(COLUMNS_MAX + 20)}
+    records = [
+        change(1, **{LONG + "1": "one", LONG + "2": 2}),
+        change(2, text="a\0b"),
+        change(3, text="plain"),
+        change(4, **many),
+        change(5, **{'percent % and "quote"': 5, "CaSe": 1}),
+    ]
+    last = None
+    for record in records:
+        last = store(destination, last, [record])
+    found = sorted(
+        (record for rows in destination.rows() for record in records_of(rows)), key=lambda one: one.sequence_info
+    )
+
+    assert found == [
+        change(n, **dict(sorted((c.name, c.value) for c in one.columns))) for n, one in enumerate(records, 1)
+    ]
+    assert len(destination.columns().names) <= COLUMNS_MAX + 12  # type: ignore[union-attr]
+    assert verify(destination, with_rows=True).findings == []
+
+
+def test_a_commit_between_two_parts_of_the_rows_is_stored(opened: Open) -> None:
+    """An open reading transaction must not become the one that the commit is a part of."""
+    destination = opened()
+    last = store(destination, None, [change(1)])
+    parts = destination.rows()
+    assert next(parts).num_rows == 1
+    store(destination, last, [change(2)])
+    parts.close()  # type: ignore[attr-defined]
+    destination.close()
+
+    assert stored_numbers(opened()) == [1, 2]
+
+
+def test_rows_without_a_map_for_it_are_refused(opened: Open) -> None:
+    destination = opened()
+    commit = batch(None, [])
+    with pytest.raises(UnfitValueError, match="NUL"):
+        destination.commit(pa.table({"text": ["a\0b"]}), [commit])
+
+    assert destination.last_commits(["shard-1"]) == {"shard-1": None}
+
+
+def test_the_proof_finds_rows_that_somebody_removed(server: PostgresServer, table: str, opened: Open) -> None:
+    destination = opened()
+    one = store(destination, None, [change(1), change(2)])
+    store(destination, one, [change(3), change(4)])
+    whole = verify(destination, with_rows=True)
+    with psycopg.connect(server.conninfo) as other:
+        other.execute(f"delete from {table} where id = 3")
+    (finding,) = verify(destination, with_rows=True).findings
+
+    assert whole.is_whole
+    assert (finding.flaw, finding.shard, finding.start) == (Flaw.ROWS_LOST, "shard-1", one.end)
+
+
+def test_a_user_without_the_right_to_write_is_told_so(server: PostgresServer, opened: Open, table: str) -> None:
+    store(opened(), None, [change(1)])
+    with psycopg.connect(server.conninfo, autocommit=True) as other:
+        other.execute(f"create role reader_{table} login")
+        other.execute(f"grant select on {table}, {table}_shards, {table}_commits to reader_{table}")
+        other.execute(f"grant create on schema public to reader_{table}")
+    with pytest.raises(DependencyException, match="permission denied") as raised:
+        store(opened(conninfo=f"user=reader_{table}"), None, [change(2)], shard="shard-2")
+
+    assert raised.value.kind is ErrorKind.PERMANENT
+
+
+@pytest.mark.parametrize("name", ["", "x" * 60, "a%b", "schema."])
+def test_names_that_cannot_be_tables_are_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="table must be a name"):
+        PostgresDestination("host=/nowhere", name)
