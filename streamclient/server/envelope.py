@@ -70,11 +70,12 @@ def open_request(
     if len(body) > MAX_BODY_BYTES:
         raise body_too_large()
     _check_headers_present(headers)
-    _check_date(headers["x-ots-date"], now)
     operation = path.removeprefix("/")
+    # Before the date: SDKs of an older version write that in another form, and should read what is the matter.
     _check_version(
         headers["x-ots-apiversion"], TUNNEL_API_VERSIONS if operation.startswith("tunnel/") else (API_VERSION,)
     )
+    _check_date(headers["x-ots-date"], now)
     if not _OPERATION.fullmatch(operation):
         raise _invalid(f"Unsupported operation: {operation}.")
     if headers["x-ots-contentmd5"].strip() != content_md5(body):

@@ -23,6 +23,7 @@ STREAM_OPERATIONS = ("ListStream", "DescribeStream", "GetShardIterator", "GetStr
 
 _SUPPORTED = "6.4"
 _WRITES_WITH_STREAM = {"CreateTable": schema.CreateTableRequest, "UpdateTable": schema.UpdateTableRequest}
+_ROW_OPERATIONS = ("BatchWriteRow", "GetRange")
 _RAW_ANSWERS = (*STREAM_OPERATIONS, "DescribeTable", "UpdateTable")
 
 
@@ -36,6 +37,24 @@ def for_reads(client: OTSClient) -> OTSClient:
 def for_tables(client: OTSClient) -> OTSClient:
     """A client like the given one, with its retry policy, whose CreateTable and UpdateTable take a stream setting."""
     return _extended(client)
+
+
+def for_rows(client: OTSClient) -> OTSClient:
+    """A client like the given one that makes each call once, and takes messages of our schema for rows: see ``call``.
+
+    The SDK's own writer takes the number of characters of a column name for its length in bytes, so that the service
+    refuses every row with a name that is not ASCII; its reader ends a name at a NUL.
+    """
+    extended = _extended(client)
+    extended.retry_policy = NoRetryPolicy()
+    extended.protocol.encoder.api_encode_map.update(dict.fromkeys(_ROW_OPERATIONS, _encode_message))
+    extended.protocol.decoder.api_decode_map.update(dict.fromkeys(_ROW_OPERATIONS, _keep_raw))
+    return extended
+
+
+def call(client: OTSClient, operation: str, request: Any) -> Any:
+    """Send a message of our schema, for BatchWriteRow or GetRange, through a client of ``for_rows``; the response."""
+    return schema.parse(schema.OPERATIONS[operation].response, client._request_helper(operation, request))
 
 
 def _extended(client: OTSClient) -> OTSClient:

@@ -162,6 +162,14 @@ def test_another_api_version_is_refused() -> None:
     assert refusal(signed(apiversion="2014-08-08"))[:2] == (400, "OTSParameterInvalid")
 
 
+def test_an_old_sdk_reads_that_its_version_is_not_spoken() -> None:
+    """Its date may have another form, and be refused too."""
+    status, code, text = refusal(signed(apiversion="2014-08-08", date="Sun, 22 Nov 2026 12:00:00 GMT"))
+
+    assert (status, code) == (400, "OTSParameterInvalid")
+    assert text.startswith("Unsupported API version: 2014-08-08")
+
+
 @pytest.mark.parametrize("path", ["/", "//ListTable", "/List Table", "/ListTable/", "/ListTable?x", "/.."])
 def test_a_path_that_names_no_operation_is_refused(path: str) -> None:
     expected = (400, "OTSParameterInvalid", f"Unsupported operation: {path[1:]}.")
