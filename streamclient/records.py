@@ -67,10 +67,12 @@ class RecordColumn:
     """The cell's version in milliseconds; ``None`` for ``DELETE_ALL_VERSION``."""
 
     def __str__(self) -> str:
+        # A name may be any text, line ends and equals signs included: what is not plain is shown as a literal.
+        name = self.name if self.name.isidentifier() else repr(self.name)
         version = "" if self.timestamp_millis is None else f"@{self.timestamp_millis}"
         if self.operation is ColumnOperation.PUT:
-            return f"{self.name}={self.value!r}{version}"
-        return f"{self.name} {self.operation.value}{version}"
+            return f"{name}={self.value!r}{version}"
+        return f"{name} {self.operation.value}{version}"
 
 
 @frozen

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -13,8 +13,14 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def local() -> Iterator[LocalTablestore]:
-    """A running local Tablestore of the test's own, in memory."""
+    """A running local Tablestore of the test's own, in memory; or the service that the environment names, emptied."""
     from streamclient.server import LocalTablestore
+    from tests.service_under_test import real_service
 
+    service = real_service()
+    if service is not None:
+        yield cast("LocalTablestore", service)
+        service.clear()
+        return
     with LocalTablestore() as running:
         yield running

@@ -6,17 +6,21 @@ import json
 import threading
 import time
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from attrs import define, field
-from tablestore import INF_MAX, INF_MIN, Condition, Direction, OTSClient, Row, RowExistenceExpectation
+from tablestore import Condition, OTSClient, RowExistenceExpectation
+from tablestore import Row as SdkRow
 
 from streamclient.errors import StreamClientException
 from streamclient.lease.rows import STATUS_TYPE, STATUS_VALUE, STREAM_ID
-from streamclient.records import ColumnOperation, KeyValue, RecordColumn, RecordType, StreamRecord
+from streamclient.records import ColumnOperation, ColumnValue, KeyValue, RecordColumn, RecordType, StreamRecord
+from streamclient.replicate.pages import key_of, read_page
 from streamclient.replicate.processor import ReplicationProcessors
 from streamclient.stream.retry import ReadRetry, Repeater
 from streamclient.stream.tablestore import TablestoreStreamApi
+from streamclient.tablestore.call import SignedCalls
+from streamclient.wire.plainbuffer import Row
 from streamclient.wire.service_errors import classify
 
 FULL_COPY_STATUS_TYPE = "FullCopy"
@@ -64,26 +68,14 @@ class FullCopy:
         description = TablestoreStreamApi(self.client).describe_table(self.table)
         names = [name for name, _ in description.definition.primary_key]
         versions = description.options.max_versions or 1
+        calls = SignedCalls(self.client)
         while not self.is_done and not self.stop.is_set():
-            start = [(name, INF_MIN) for name in names]
-            if self._next is not None:
-                start = list(zip(names, self._next, strict=True))
-            following, rows = self._repeater.call("GetRange", partial(self._page, names, start, versions))
+            page = partial(read_page, calls, self.table, names, self._next, versions)
+            self._next, rows = self._repeater.call("GetRange", page)
             self.processors.copy([_record(row) for row in rows])
             self.rows += len(rows)
-            self.is_done = not following
-            self._next = tuple(value for _, value, *_ in following) if following else None
+            self.is_done = self._next is None
             self._store()
-
-    def _page(self, names: list[str], start: Any, versions: int) -> tuple[Any, Any]:
-        end = [(name, INF_MAX) for name in names]
-        try:
-            _, following, rows, _ = self.client.get_range(
-                self.table, Direction.FORWARD, start, end, max_version=versions
-            )
-        except Exception as error:
-            raise classify(error, write=False) from error
-        return following, rows
 
     def _key(self) -> list[tuple[str, str]]:
         return [(STREAM_ID, self._stream_id), (STATUS_TYPE, FULL_COPY_STATUS_TYPE), (STATUS_VALUE, self.table)]
@@ -106,25 +98,21 @@ class FullCopy:
 
         def put() -> None:
             try:
-                self.client.put_row(self.status_table, Row(self._key(), columns), _IGNORE)
+                self.client.put_row(self.status_table, SdkRow(self._key(), columns), _IGNORE)
             except Exception as error:
                 raise classify(error, write=True) from error
 
         self._repeater.call("PutRow", put)
 
 
-def _record(row: Any) -> StreamRecord:
+def _record(row: Row) -> StreamRecord:
     """A row as a record of full data: a put with the row's own versions, without a place in the log."""
     columns = tuple(
-        RecordColumn(name, ColumnOperation.PUT, _plain(value), timestamp)
-        for name, value, timestamp in row.attribute_columns
+        RecordColumn(cell.name, ColumnOperation.PUT, cast(ColumnValue, cell.value), cell.timestamp_millis)
+        for cell in row.cells
     )
-    key = tuple((name, _plain(value)) for name, value, *_ in row.primary_key)
-    return StreamRecord(RecordType.PUT, key, columns)
-
-
-def _plain(value: Any) -> Any:
-    return bytes(value) if isinstance(value, bytearray) else value
+    names = [name for name, _ in row.primary_key]
+    return StreamRecord(RecordType.PUT, tuple(zip(names, key_of(row), strict=True)), columns)
 
 
 def _key_text(key: tuple[KeyValue, ...] | None) -> str:

@@ -20,7 +20,8 @@ from streamclient.replicate.progress import Snapshot, describe, remaining_second
 from streamclient.replicate.settings import Endpoint, PoisonRow, Settings
 from streamclient.replicate.settings import Source as SourceKind
 from streamclient.replicate.sources import Source, SourceState, StreamSource, TunnelSource
-from streamclient.replicate.writer import DestinationWriter, destination_client
+from streamclient.replicate.writer import DestinationWriter
+from streamclient.tablestore.call import SignedCalls
 from streamclient.wire.sdk_logging import SILENT, silence
 
 POLL_SECONDS = 5.0
@@ -105,7 +106,7 @@ class Replication:
         if settings.poison_row is PoisonRow.SKIP and settings.poison_file is not None:
             poison = PoisonFile(settings.poison_file)
         writer = DestinationWriter(
-            destination_client(writer_client), settings.writer.table_name, settings.batch_rows, poison, self.stop
+            SignedCalls(writer_client), settings.writer.table_name, settings.batch_rows, poison, self.stop
         )
         processors = ReplicationProcessors(writer, settings.end_time_micros)
         source = self._source(reader, processors)

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import partial
-from typing import Any
+from typing import cast
 
 from attrs import frozen
-from tablestore import INF_MAX, INF_MIN, Direction, OTSClient
+from tablestore import OTSClient
 
 from streamclient.errors import StreamClientException
 from streamclient.records import ColumnValue, KeyValue
+from streamclient.replicate.pages import key_of, read_page
 from streamclient.stream.retry import ReadRetry, Repeater
 from streamclient.stream.tablestore import TablestoreStreamApi
-from streamclient.wire.service_errors import classify
+from streamclient.tablestore.call import SignedCalls
+from streamclient.wire.plainbuffer import Row
 
 Versions = Sequence[tuple[int, ColumnValue]]
 """Versions of one column as (timestamp in milliseconds, value), newest first."""
@@ -107,38 +109,26 @@ def _column_differences(row: TableRow, other: TableRow) -> Iterator[Difference]:
 def scan(client: OTSClient, table: str, max_versions: int) -> Iterator[TableRow]:
     """Every row of a table in key order, with so many versions; pages are read as they are needed."""
     names = [name for name, _ in TablestoreStreamApi(client).describe_table(table).definition.primary_key]
-    start: Any = [(name, INF_MIN) for name in names]
-    end = [(name, INF_MAX) for name in names]
+    calls = SignedCalls(client)
     repeater = Repeater(ReadRetry())
+    start: tuple[KeyValue, ...] | None = None
     for _ in range(MOST_PAGES):
-        start, rows = repeater.call("GetRange", partial(_page, client, table, start, end, max_versions))
+        start, rows = repeater.call("GetRange", partial(read_page, calls, table, names, start, max_versions))
         for row in rows:
             yield _row(row)
-        if not start:
+        if start is None:
             return
     raise StreamClientException(f"the scan of table {table!r} did not end after {MOST_PAGES} pages")
 
 
-def _page(client: OTSClient, table: str, start: Any, end: Any, max_versions: int) -> tuple[Any, Sequence[Any]]:
-    try:
-        _, following, rows, _ = client.get_range(table, Direction.FORWARD, start, end, max_version=max_versions)
-    except Exception as error:
-        raise classify(error, write=False) from error
-    return following, rows
-
-
-def _row(row: Any) -> TableRow:
+def _row(row: Row) -> TableRow:
     columns: dict[str, list[tuple[int, ColumnValue]]] = {}
-    for name, value, timestamp in row.attribute_columns:
-        columns.setdefault(name, []).append((timestamp, _plain(value)))
+    for cell in row.cells:
+        columns.setdefault(cell.name, []).append((cast(int, cell.timestamp_millis), cast(ColumnValue, cell.value)))
     return TableRow(
-        tuple(_plain(value) for _, value, *_ in row.primary_key),
+        key_of(row),
         {name: tuple(sorted(versions, key=lambda each: -each[0])) for name, versions in columns.items()},
     )
-
-
-def _plain(value: Any) -> Any:
-    return bytes(value) if isinstance(value, bytearray) else value
 
 
 def _shown(versions: Versions | None) -> str:

@@ -5,30 +5,22 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Iterable, Sequence
-from copy import copy
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from attrs import define, field, frozen
-from tablestore import (
-    BatchWriteRowRequest,
-    Condition,
-    DeleteRowItem,
-    NoRetryPolicy,
-    OTSClient,
-    OTSServiceError,
-    PutRowItem,
-    Row,
-    RowExistenceExpectation,
-    TableInBatchWriteRowItem,
-    UpdateRowItem,
-)
+from tablestore import OTSServiceError
 
 from streamclient.core.retry import doubling_millis, with_jitter
 from streamclient.errors import DependencyException, StreamClientError, StreamClientException
 from streamclient.records import ColumnOperation
 from streamclient.replicate.changes import ChangeKind, RowChange, batches, is_put, keys_of
-from streamclient.wire.sdk_logging import silence
+from streamclient.tablestore.call import SignedCalls
+from streamclient.wire import schema
+from streamclient.wire.plainbuffer import Cell, CellOperation, Row, encode_row
+from streamclient.wire.schema import OperationType, RowExistenceExpectation
 from streamclient.wire.service_errors import classify
 
 _log = logging.getLogger(__name__)
@@ -37,7 +29,22 @@ SHORTEST_PAUSE_MILLIS = 100
 LONGEST_PAUSE_MILLIS = 10_000
 """Pauses before rows are written again; without end, because giving up would lose them."""
 
-_IGNORE = Condition(RowExistenceExpectation.IGNORE)
+_IGNORE = schema.Condition(row_existence=RowExistenceExpectation.IGNORE)
+
+_KINDS: Mapping[ChangeKind, OperationType] = MappingProxyType(
+    {
+        ChangeKind.PUT: OperationType.PUT,
+        ChangeKind.UPDATE: OperationType.UPDATE,
+        ChangeKind.DELETE: OperationType.DELETE,
+    }
+)
+_CELLS: Mapping[ColumnOperation, CellOperation] = MappingProxyType(
+    {
+        ColumnOperation.PUT: CellOperation.PUT,
+        ColumnOperation.DELETE_ONE_VERSION: CellOperation.DELETE_ONE_VERSION,
+        ColumnOperation.DELETE_ALL_VERSION: CellOperation.DELETE_ALL_VERSIONS,
+    }
+)
 
 
 class RefusedRowError(StreamClientException):
@@ -77,7 +84,7 @@ class DestinationWriter:
     alone, and no later change of their keys before; a row that is refused for good goes to ``poison`` or raises.
     """
 
-    client: OTSClient
+    calls: SignedCalls
     table_name: str
     batch_rows: int
     poison: PoisonSink | None = None
@@ -131,14 +138,15 @@ class DestinationWriter:
             raise error or StreamClientException(f"{len(keys_of(left))} rows were not written before the stop")
 
     def _send(self, changes: Sequence[RowChange]) -> list[RowAnswer]:
-        request = BatchWriteRowRequest()
-        request.add(TableInBatchWriteRowItem(self.table_name, [item_of(change) for change in changes]))
+        table = schema.TableInBatchWriteRowRequest(table_name=self.table_name, rows=[row_of(each) for each in changes])
         try:
-            response = self.client.batch_write_row(request)
+            response = self.calls.ask("BatchWriteRow", schema.BatchWriteRowRequest(tables=[table]), is_repeatable=False)
         except Exception as error:
             return self._failed(changes, classify(error, write=True))
-        results = {result.index: result for result in _results(response, self.table_name)}
-        return [RowAnswer(change, _error_of(results.get(index))) for index, change in enumerate(changes)]
+        results = [row for table in response.tables for row in table.rows]
+        return [
+            RowAnswer(change, _error_of(result)) for change, result in zip_longest(changes, results[: len(changes)])
+        ]
 
     def _failed(self, changes: Sequence[RowChange], error: StreamClientError) -> list[RowAnswer]:
         """The request as a whole was refused. One bad row can do that, so a refusal for good is narrowed down."""
@@ -155,40 +163,18 @@ class DestinationWriter:
             self.counts.retried_rows += len(answers) if is_retry else 0
 
 
-def destination_client(client: OTSClient) -> OTSClient:
-    """A client like the given one that makes each call once, silently: what is repeated is decided here, by row."""
-    own = copy(client)
-    own.retry_policy = NoRetryPolicy()
-    silence(own)
-    return own
+def row_of(change: RowChange) -> Any:
+    """The change as BatchWriteRow takes it, with the source's versions, its cells in the order of the log.
 
-
-def item_of(change: RowChange) -> Any:
-    """The change as the SDK writes it, with the source's versions. No condition: the order of the log decides."""
-    key = list(change.key)
-    if change.kind is ChangeKind.DELETE:
-        return DeleteRowItem(Row(key), _IGNORE)
-    puts = [(column.name, column.value, column.timestamp_millis) for column in change.columns if is_put(column)]
-    if change.kind is ChangeKind.PUT:
-        return PutRowItem(Row(key, puts), _IGNORE)
-    updates: dict[str, list[Any]] = {}
-    if puts:
-        updates["PUT"] = puts
-    one = [(c.name, None, c.timestamp_millis) for c in change.columns if c.operation is _ONE_VERSION]
-    every = [column.name for column in change.columns if column.operation is _ALL_VERSIONS]
-    if one:
-        updates["DELETE"] = one
-    if every:
-        updates["DELETE_ALL"] = every
-    return UpdateRowItem(Row(key, updates), _IGNORE)
-
-
-_ONE_VERSION, _ALL_VERSIONS = ColumnOperation.DELETE_ONE_VERSION, ColumnOperation.DELETE_ALL_VERSION
-
-
-def _results(response: Any, table_name: str) -> Iterable[Any]:
-    for table in (response.table_of_put, response.table_of_update, response.table_of_delete):
-        yield from table.get(table_name, ())
+    No condition: the order of the log decides.
+    """
+    columns = change.columns if change.kind is ChangeKind.UPDATE else tuple(filter(is_put, change.columns))
+    cells = tuple(Cell(each.name, each.value, _CELLS[each.operation], each.timestamp_millis) for each in columns)
+    return schema.RowInBatchWriteRowRequest(
+        type=_KINDS[change.kind],
+        row_change=encode_row(Row(change.key, cells, delete_marker=change.kind is ChangeKind.DELETE)),
+        condition=_IGNORE,
+    )
 
 
 def _error_of(result: Any) -> StreamClientError | None:
@@ -197,4 +183,4 @@ def _error_of(result: Any) -> StreamClientError | None:
         return classify(missing, write=True)
     if result.is_ok:
         return None
-    return classify(OTSServiceError(None, result.error_code, result.error_message), write=True)
+    return classify(OTSServiceError(None, result.error.code, result.error.message), write=True)

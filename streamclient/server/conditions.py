@@ -5,8 +5,8 @@ from __future__ import annotations
 from attrs import frozen
 
 from streamclient.server.errors import condition_failed
-from streamclient.server.filters import RowFilter, matches
-from streamclient.server.rows import StoredRow
+from streamclient.server.filters import RowFilter, Visible, matches
+from streamclient.server.rows import KeyNames, StoredRow
 from streamclient.wire.schema import RowExistenceExpectation
 
 
@@ -23,16 +23,16 @@ class Condition:
         return self.expectation is RowExistenceExpectation.IGNORE and self.column_filter is None
 
 
-def check_condition(condition: Condition, row: StoredRow | None) -> None:
+def check_condition(condition: Condition, names: KeyNames, row: StoredRow | None) -> None:
     """Raise ``OTSConditionCheckFail`` unless the row, or its absence, is what the condition expects.
 
-    On an absent row all columns count as missing.
+    On an absent row all columns count as missing, those of the key included.
     """
     if condition.expectation is RowExistenceExpectation.EXPECT_EXIST and row is None:
         raise condition_failed()
     if condition.expectation is RowExistenceExpectation.EXPECT_NOT_EXIST and row is not None:
         raise condition_failed()
-    if condition.column_filter is not None:
-        columns = {} if row is None else row.columns
-        if not matches(condition.column_filter, columns):
-            raise condition_failed()
+    if condition.column_filter is not None and not matches(
+        condition.column_filter, Visible(names, row, {} if row is None else row.columns)
+    ):
+        raise condition_failed()

@@ -12,110 +12,25 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import MappingProxyType
-from typing import Any
 
 from streamclient.errors import CodecError
 from streamclient.records import KeyValue
 from streamclient.server import lineage
-from streamclient.server.actions import (
-    batch_get_row,
-    batch_write_row,
-    compute_split_points_by_size,
-    create_table,
-    delete_row,
-    delete_table,
-    describe_stream,
-    describe_table,
-    get_range,
-    get_row,
-    get_shard_iterator,
-    get_stream_record,
-    list_stream,
-    list_table,
-    put_row,
-    update_row,
-    update_table,
-)
 from streamclient.server.clock import Clock
-from streamclient.server.errors import ServiceError, invalid, unsupported
+from streamclient.server.errors import ServiceError, invalid
 from streamclient.server.limits import DEFAULT_LIMITS, Limits
 from streamclient.server.lineage import ShardView
 from streamclient.server.loading import restore
+from streamclient.server.operations import OPERATIONS
 from streamclient.server.state import ServerState
 from streamclient.server.storage import Storage
-from streamclient.server.tunnels import actions as tunnels
-from streamclient.server.validation import batch_get_row as validate_batch_get_row
-from streamclient.server.validation import batch_write_row as validate_batch_write_row
-from streamclient.server.validation import compute_split_points_by_size as validate_compute_split_points_by_size
-from streamclient.server.validation import create_table as validate_create_table
-from streamclient.server.validation import delete_row as validate_delete_row
-from streamclient.server.validation import delete_table as validate_delete_table
-from streamclient.server.validation import describe_stream as validate_describe_stream
-from streamclient.server.validation import describe_table as validate_describe_table
-from streamclient.server.validation import get_range as validate_get_range
-from streamclient.server.validation import get_row as validate_get_row
-from streamclient.server.validation import get_shard_iterator as validate_get_shard_iterator
-from streamclient.server.validation import get_stream_record as validate_get_stream_record
-from streamclient.server.validation import list_stream as validate_list_stream
-from streamclient.server.validation import list_table as validate_list_table
-from streamclient.server.validation import put_row as validate_put_row
-from streamclient.server.validation import update_row as validate_update_row
-from streamclient.server.validation import update_table as validate_update_table
 from streamclient.wire import schema
 
 __all__ = ["OPERATIONS", "Engine", "ShardView"]
 
 logger = logging.getLogger(__name__)
-
-_MESSAGES = {**schema.OPERATIONS, **schema.TUNNEL_OPERATIONS}
-
-_Validate = Callable[[Any, Limits], Any]
-_Act = Callable[[ServerState, Any], Any]
-
-
-def _as_it_is(message: Any, limits: Limits) -> Any:
-    """Tunnel requests are few fields each, judged where they are used."""
-    return message
-
-
-OPERATIONS: Mapping[str, tuple[_Validate, _Act]] = MappingProxyType(
-    {
-        "BatchGetRow": (validate_batch_get_row.validate, batch_get_row.act),
-        "BatchWriteRow": (validate_batch_write_row.validate, batch_write_row.act),
-        "ComputeSplitPointsBySize": (validate_compute_split_points_by_size.validate, compute_split_points_by_size.act),
-        "CreateTable": (validate_create_table.validate, create_table.act),
-        "DeleteRow": (validate_delete_row.validate, delete_row.act),
-        "DeleteTable": (validate_delete_table.validate, delete_table.act),
-        "DescribeStream": (validate_describe_stream.validate, describe_stream.act),
-        "DescribeTable": (validate_describe_table.validate, describe_table.act),
-        "GetRange": (validate_get_range.validate, get_range.act),
-        "GetRow": (validate_get_row.validate, get_row.act),
-        "GetShardIterator": (validate_get_shard_iterator.validate, get_shard_iterator.act),
-        "GetStreamRecord": (validate_get_stream_record.validate, get_stream_record.act),
-        "ListStream": (validate_list_stream.validate, list_stream.act),
-        "ListTable": (validate_list_table.validate, list_table.act),
-        "PutRow": (validate_put_row.validate, put_row.act),
-        "UpdateRow": (validate_update_row.validate, update_row.act),
-        "UpdateTable": (validate_update_table.validate, update_table.act),
-        "tunnel/checkpoint": (_as_it_is, tunnels.checkpoint),
-        "tunnel/connect": (_as_it_is, tunnels.connect),
-        "tunnel/create": (_as_it_is, tunnels.create),
-        "tunnel/delete": (_as_it_is, tunnels.delete),
-        "tunnel/describe": (_as_it_is, tunnels.describe),
-        "tunnel/getcheckpoint": (_as_it_is, tunnels.get_checkpoint),
-        "tunnel/getrpo": (_as_it_is, tunnels.get_rpo),
-        "tunnel/getrpobyoffset": (_as_it_is, tunnels.get_rpo),
-        "tunnel/heartbeat": (_as_it_is, tunnels.heartbeat),
-        "tunnel/list": (_as_it_is, tunnels.list_tunnels),
-        "tunnel/readrecords": (_as_it_is, tunnels.read_records),
-        "tunnel/schedule": (_as_it_is, tunnels.schedule),
-        "tunnel/shutdown": (_as_it_is, tunnels.shutdown),
-    }
-)
-"""Every operation that this server has: how to validate it, and what it does."""
 
 
 class Engine:
@@ -149,17 +64,16 @@ class Engine:
         Raises:
             ServiceError: the request is refused, as the service would refuse it.
         """
-        handlers = OPERATIONS.get(operation)
-        if handlers is None:
-            raise unsupported(f"the operation {operation}")
-        validate, act = handlers
+        known = OPERATIONS.get(operation)
+        if known is None:
+            raise invalid(f"Unsupported operation: {operation}.")
         try:
-            message = schema.parse(_MESSAGES[operation].request, body)
+            message = schema.parse(known.messages.request, body)
         except CodecError as error:
             raise invalid(f"Cannot deserialize the request data: {error}.") from error
-        request = validate(message, self._state.limits)
+        request = known.validate(message, self._state.limits)
         with self._transaction() as state:
-            answer = act(state, request)
+            answer = known.act(state, request)
         return answer if isinstance(answer, bytes) else bytes(answer.SerializeToString())
 
     @contextmanager

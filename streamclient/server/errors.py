@@ -61,8 +61,25 @@ def trimmed() -> ServiceError:
     return ServiceError(404, "OTSTrimmedDataAccess", "Requested stream data is already trimmed or does not exist.")
 
 
+def row_conflict() -> ServiceError:
+    """409 for a write, or a transaction, on a partition key that another transaction holds. Clients try again."""
+    return ServiceError(409, "OTSRowOperationConflict", "Data is being modified by the other request.")
+
+
+def session_missing() -> ServiceError:
+    """404 for a transaction that was committed or aborted, or whose time is over."""
+    return ServiceError(404, "OTSSessionNotExist", "Session not exist or may be timeout.")
+
+
+def out_of_transaction_size(limit_bytes: int) -> ServiceError:
+    """400 for a write that makes a transaction too large. The transaction stays open."""
+    return ServiceError(
+        400, "OTSOutOfTransactionDataSizeLimit", f"The data size of the transaction exceeds the limit: {limit_bytes}."
+    )
+
+
 def out_of_range(message: str) -> ServiceError:
-    """400 for a row of an atomic batch outside the batch's partition key."""
+    """400 for a row outside the partition key of its atomic batch or transaction."""
     return ServiceError(400, "OTSDataOutOfRange", message)
 
 
@@ -72,5 +89,8 @@ def quota_exhausted(message: str) -> ServiceError:
 
 
 def unsupported(what: str) -> ServiceError:
-    """400 for a request that the service would know and this server does not have; ``what`` names it."""
-    return ServiceError(400, "OTSUnsupportedOperation", f"The local Tablestore does not support {what}.")
+    """400 for a request that the service would know and this server does not have; ``what`` names it.
+
+    The code is the one that no client tries again: some repeat a code that they do not know for minutes, or for ever.
+    """
+    return invalid(f"The local Tablestore does not support {what}.")

@@ -1,24 +1,29 @@
 """Column filters: what GetRow, GetRange and BatchGetRow read by, and what column conditions of writes are made of.
 
-``parse_filter`` turns the message into frozen values once; ``matches`` judges a row. A condition sees the row before
-the write, a read sees the live row, all columns either way, whatever columns were asked for.
+``count_nodes`` bounds a filter before anything else is judged, ``parse_filter`` turns it into frozen values once, and
+``matches`` judges a row by what is visible of it: for a condition all of the row before the write, for a read what the
+request selects; the primary key always.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import islice
 from operator import eq, ge, gt, le, lt, ne
 from types import MappingProxyType
 from typing import Any
 
 from attrs import frozen
+from google.protobuf.message import DecodeError
 
 from streamclient.errors import CodecError
 from streamclient.records import ColumnValue
-from streamclient.server.errors import ServiceError, invalid
+from streamclient.server.errors import invalid
 from streamclient.server.limits import Limits
 from streamclient.server.patterns import Pattern, compile_pattern
-from streamclient.server.rows import Columns
+from streamclient.server.rows import Columns, KeyNames, StoredRow, Version
+from streamclient.server.validation.frames import check_value_length
+from streamclient.server.validation.names import check_attribute_name
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import KeyBound, decode_value
 from streamclient.wire.schema import ComparatorType, FilterType, LogicalOperator, VariantType
@@ -36,9 +41,6 @@ _COMPARISONS: Mapping[ComparatorType, Callable[[Any, Any], bool]] = MappingProxy
 
 _EXISTENCE = (ComparatorType.EXIST, ComparatorType.NOT_EXIST)
 """Comparators that ignore the value of the filter."""
-
-_DEPTH_MAX = 10
-"""Filters in one condition are at most ten, so deeper nesting is always an error; checked before recursing."""
 
 
 @frozen
@@ -104,11 +106,29 @@ def _compare(single: SingleColumn, value: ColumnValue) -> bool:
     return type(subject) is type(single.value) and _COMPARISONS[single.comparator](subject, single.value)
 
 
-def matches(row_filter: RowFilter, columns: Columns) -> bool:
-    """Whether a row with these columns satisfies the filter; an absent row has none."""
+@frozen
+class Visible:
+    """What a filter sees of a row: its key, and some or all of its columns; nothing of a row that is not there."""
+
+    names: KeyNames
+    row: StoredRow | None
+    columns: Columns
+
+    def versions(self, name: str) -> tuple[Version, ...]:
+        """The versions of a column, newest first; none if it is missing. A key column has one."""
+        found = self.columns.get(name)
+        if found is not None:
+            return found
+        if self.row is None or name not in self.names:
+            return ()
+        return ((0, self.row.key[self.names.index(name)]),)
+
+
+def matches(row_filter: RowFilter, visible: Visible) -> bool:
+    """Whether a row of which this is visible satisfies the filter."""
     if isinstance(row_filter, Composite):
-        return _matches_composite(row_filter, columns)
-    versions = columns.get(row_filter.column_name, ())
+        return _matches_composite(row_filter, visible)
+    versions = visible.versions(row_filter.column_name)
     considered = versions[:1] if row_filter.latest_version_only else versions
     if row_filter.comparator in _EXISTENCE:
         exists = any(_exists(row_filter, value) for _, value in considered)
@@ -123,35 +143,54 @@ def _exists(single: SingleColumn, value: ColumnValue) -> bool:
     return single.cast_rule is None or single.cast_rule.apply(value) is not None
 
 
-def _matches_composite(composite: Composite, columns: Columns) -> bool:
+def _matches_composite(composite: Composite, visible: Visible) -> bool:
     if composite.operator is LogicalOperator.NOT:
-        return not matches(composite.filters[0], columns)
-    results = (matches(each, columns) for each in composite.filters)
+        return not matches(composite.filters[0], visible)
+    results = (matches(each, visible) for each in composite.filters)
     return all(results) if composite.operator is LogicalOperator.AND else any(results)
 
 
-def _broken() -> ServiceError:
-    return invalid("Deserialize filter failed.")
+def count_nodes(data: bytes, limits: Limits) -> None:
+    """Refuse a filter of too many nodes, composites counted, whatever their shape and however they nest.
+
+    Nothing behind the first node that is too many is read.
+    """
+    waiting = [_read(schema.Filter, data)]
+    count = 0
+    while waiting:
+        message = waiting.pop()
+        count += 1
+        if count + len(waiting) > limits.filters:
+            raise invalid(f"The count of filter exceeds the max: {limits.filters}.")
+        if message is not None and message.type == FilterType.COMPOSITE_COLUMN_VALUE:
+            composite = _read(schema.CompositeColumnValueFilter, message.filter)
+            inner = () if composite is None else composite.sub_filters
+            waiting += islice(inner, limits.filters)
 
 
-def _message(message_class: Any, data: bytes) -> Any:
+def _read(message_class: Any, data: bytes) -> Any | None:
+    """The message, complete or not; ``None`` if the bytes are none. What is wrong with it is said when it is parsed."""
+    try:
+        return message_class.FromString(data)
+    except (DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _message(message_class: Any, data: bytes, name: str) -> Any:
     try:
         return schema.parse(message_class, data)
     except CodecError as error:
-        raise _broken() from error
+        raise invalid(f"Deserialize {name} failed.") from error
 
 
 def parse_filter(data: bytes, limits: Limits) -> RowFilter | ColumnPagination:
     """The filter in its serialized form.
 
     Raises:
-        ServiceError: it is malformed, combines wrongly, or holds too many filters.
+        ServiceError: it holds too many nodes, is malformed, or combines wrongly.
     """
-    parsed = _parse(_message(schema.Filter, data), 1)
-    count = _count(parsed)
-    if count > limits.filters:
-        raise invalid(f"The count of filter exceeds the max: {limits.filters}.")
-    return parsed
+    count_nodes(data, limits)
+    return _parse(_message(schema.Filter, data, "filter"), limits)
 
 
 def parse_condition(data: bytes, limits: Limits) -> RowFilter:
@@ -162,20 +201,19 @@ def parse_condition(data: bytes, limits: Limits) -> RowFilter:
     return parsed
 
 
-def _count(parsed: RowFilter | ColumnPagination) -> int:
-    return sum(map(_count, parsed.filters)) if isinstance(parsed, Composite) else 1
-
-
-def _parse(message: Any, depth: int) -> RowFilter | ColumnPagination:
-    if depth > _DEPTH_MAX:
-        raise invalid(f"The nesting of filter exceeds the max: {_DEPTH_MAX}.")
-    if message.type == FilterType.SINGLE_COLUMN_VALUE:
-        return _parse_single(_message(schema.SingleColumnValueFilter, message.filter))
-    if message.type == FilterType.COMPOSITE_COLUMN_VALUE:
-        return _parse_composite(_message(schema.CompositeColumnValueFilter, message.filter), depth)
+def _parse(message: Any, limits: Limits) -> RowFilter | ColumnPagination:
+    """Recursion is bounded by the number of nodes."""
     if message.type == FilterType.COLUMN_PAGINATION:
-        return _parse_pagination(_message(schema.ColumnPaginationFilter, message.filter))
-    raise _broken()
+        return _parse_pagination(_message(schema.ColumnPaginationFilter, message.filter, "column pagination filter"))
+    return _parse_judging(message, limits, "filter")
+
+
+def _parse_judging(message: Any, limits: Limits, role: str) -> RowFilter:
+    if message.type == FilterType.SINGLE_COLUMN_VALUE:
+        return _parse_single(_message(schema.SingleColumnValueFilter, message.filter, "relation filter"), limits)
+    if message.type == FilterType.COMPOSITE_COLUMN_VALUE:
+        return _parse_composite(_message(schema.CompositeColumnValueFilter, message.filter, "composite filter"), limits)
+    raise invalid(f"Invalid type of {role}: {message.type}.")
 
 
 def _parse_pagination(message: Any) -> ColumnPagination:
@@ -186,31 +224,30 @@ def _parse_pagination(message: Any) -> ColumnPagination:
     return ColumnPagination(message.offset, message.limit)
 
 
-def _parse_composite(message: Any, depth: int) -> Composite:
+def _parse_composite(message: Any, limits: Limits) -> Composite:
     try:
         operator = LogicalOperator(message.combinator)
     except ValueError as error:
-        raise _broken() from error
-    filters = [_parse(sub_filter, depth + 1) for sub_filter in message.sub_filters]
-    if operator is LogicalOperator.NOT and len(filters) != 1:
-        raise invalid("The size of sub filters of logical operator NOT must be 1.")
-    if operator is not LogicalOperator.NOT and len(filters) < 2:
-        raise invalid(f"The size of sub filters of logical operator {operator.name} must be 2.")
-    return Composite(operator, tuple(_judging(each) for each in filters))
+        raise invalid("Deserialize composite filter failed.") from error
+    count = len(message.sub_filters)
+    if operator is LogicalOperator.NOT and count != 1:
+        raise invalid("Invalid NOT operator: the number of sub-filters must be 1.")
+    if operator is not LogicalOperator.NOT and count < 2:
+        raise invalid("Invalid AND/OR operator: the number of sub-filters must be more than 1.")
+    return Composite(operator, tuple(_parse_judging(each, limits, "sub-filter") for each in message.sub_filters))
 
 
-def _judging(parsed: RowFilter | ColumnPagination) -> RowFilter:
-    if isinstance(parsed, ColumnPagination):
-        raise invalid("ColumnPaginationFilter can't be combined with other filters.")
-    return parsed
-
-
-def _parse_single(message: Any) -> SingleColumn:
+def _parse_single(message: Any, limits: Limits) -> SingleColumn:
     try:
         comparator = ComparatorType(message.comparator)
+    except ValueError as error:
+        raise invalid(f"Invalid relation operator: {message.comparator}.") from error
+    try:
         value = _filter_value(comparator, message.column_value)
     except (CodecError, ValueError) as error:
-        raise _broken() from error
+        raise invalid("Deserialize relation filter failed.") from error
+    check_attribute_name(message.column_name, limits)
+    check_value_length(message.column_name, value, limits)
     return SingleColumn(
         comparator=comparator,
         column_name=message.column_name,
@@ -234,4 +271,4 @@ def _parse_rule(message: Any) -> CastRule:
     try:
         return CastRule(compile_pattern(message.regex), VariantType(message.cast_type))
     except ValueError as error:
-        raise _broken() from error
+        raise invalid("Deserialize relation filter failed.") from error

@@ -80,3 +80,18 @@ def decode_iterator(text: str) -> ShardIterator:
         return ShardIterator(stream_id.decode(), shard_id.decode(), *_POSITION.unpack(position))
     except UnicodeDecodeError as error:
         raise _malformed("its ids are not UTF-8 text") from error
+
+
+def table_of_stream(stream_id: str) -> str:
+    """The table that a stream id names: the part before the underscore and the creation time."""
+    return stream_id.rpartition("_")[0]
+
+
+def table_of_iterator(text: str) -> str:
+    """The table that an iterator names, without judging the rest of it.
+
+    Raises:
+        ValueError, IndexError: the text is no iterator.
+    """
+    data = base64.b64decode(text)
+    return table_of_stream(data[1 : 1 + data[0]].decode())

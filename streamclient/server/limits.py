@@ -25,7 +25,13 @@ class Limits:
     batch_get_rows: int = 100
     range_rows: int = 5000
     range_bytes: int = 4 * MEGABYTE
-    filters: int = 10
+    filters: int = 32
+    """Nodes of one filter or condition, composites counted (SDKs' tests; older pages say 10)."""
+    partitions: int = 10
+    """Of a table at its creation. Splitting shards goes beyond."""
+    defined_columns: int = 32
+    split_unit_bytes: int = MEGABYTE
+    """The smallest unit of ComputeSplitPointsBySize."""
     capacity_units: int = 100_000
     stream_expiration_hours: int = 168
     """Seven days, as the SDKs' tests use it; pages of 2017 say 24."""
@@ -36,6 +42,9 @@ class Limits:
     """At least one record is returned, however large."""
     stream_page_shards: int = 100
     """Shards in one answer when the request gives no limit."""
+    transaction_bytes: int = 4 * MEGABYTE
+    transaction_seconds: int = 60
+    """How long a local transaction may stay open."""
     tunnel_base_channel_bytes: int = 16 * MEGABYTE
     """About how much of a table one channel of a tunnel's full data covers; the service does not say its own size."""
     tunnel_page_records: int = 1000

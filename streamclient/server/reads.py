@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from attrs import frozen
 
-from streamclient.server.filters import ColumnPagination, RowFilter, matches
-from streamclient.server.rows import Columns, KeyNames, StoredRow, Version, make_row
-from streamclient.server.tables import Table
+from streamclient.records import KeyValue
+from streamclient.server.capacity import units
+from streamclient.server.filters import ColumnPagination, RowFilter, Visible, matches
+from streamclient.server.keys import encode_key
+from streamclient.server.rows import Columns, KeyNames, Rows, StoredRow, Version, alive, make_row
+from streamclient.server.tables import Key, Table
+from streamclient.wire.plainbuffer import HEADER
 
 
 @frozen
@@ -38,8 +44,13 @@ class Selection:
     end_column: str | None = None
 
     @property
-    def selects_columns(self) -> bool:
-        """Whether a row can be left out for having none of the selected columns or versions."""
+    def fits_matrix(self) -> bool:
+        """Whether rows can be returned as a matrix: named columns, one version of each."""
+        return bool(self.columns_to_get) and self.max_versions == 1
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether it leaves out columns, or versions by their time."""
         return bool(
             self.columns_to_get
             or self.time_range
@@ -51,43 +62,51 @@ class Selection:
 
 @frozen
 class ReadRow:
-    """A row as it is returned."""
+    """What a read makes of one row that is there."""
 
-    body: bytes
-    """As a PlainBuffer row without header."""
+    row: StoredRow | None
+    """The selected part; ``None`` if it is left out."""
     size_bytes: int
+    """What the read is charged for it: the key and the selected columns, also of a row that is left out."""
 
 
-def read_row(table: Table, row: StoredRow | None, selection: Selection) -> ReadRow | None:
-    """The selected part of a live row; ``None`` if it is absent, filtered out, or has nothing of what was selected.
+def read_row(table: Table, row: StoredRow, selection: Selection) -> ReadRow:
+    """The selected part of a live row.
 
-    A request for key columns only gets the key of every row that exists.
+    A row is left out if the filter does not let it pass, which sees the key and the selected columns with all their
+    versions of the selected time; or if columns are named and it has none of them. A request for key columns only gets
+    the key of every row.
     """
-    if row is None or (selection.row_filter is not None and not matches(selection.row_filter, row.columns)):
-        return None
     names = table.key_names
+    columns = _selected(row.columns, selection) if selection.is_partial else row.columns
     limit = table.definition.options.max_versions
     if selection.max_versions is not None:
         limit = min(limit, selection.max_versions)
-    if not selection.selects_columns and all(len(versions) <= limit for versions in row.columns.values()):
-        return ReadRow(row.body(names), row.size_bytes)
-    columns = _selected(row.columns, selection, limit)
-    if not columns and selection.selects_columns and not _asks_for_key_only(names, selection):
-        return None
-    part = make_row(names, row.key, columns, row.written_millis)
-    return ReadRow(part.body(names), part.size_bytes)
+    part = _with_newest(names, row, columns, limit)
+    is_returned = (
+        selection.row_filter is None or matches(selection.row_filter, Visible(names, row, columns))
+    ) and bool(part.columns or not selection.columns_to_get or _asks_for_key_only(names, selection))
+    return ReadRow(part if is_returned else None, table.size_of(part))
+
+
+def _with_newest(names: KeyNames, row: StoredRow, columns: Columns, limit: int) -> StoredRow:
+    """The row with these columns, and at most so many versions of each."""
+    fits = all(len(versions) <= limit for versions in columns.values())
+    if fits and columns is row.columns:
+        return row
+    if not fits:
+        columns = {name: versions[:limit] for name, versions in columns.items()}
+    return make_row(names, row.key, columns, row.written_millis)
 
 
 def _asks_for_key_only(names: KeyNames, selection: Selection) -> bool:
     return bool(selection.columns_to_get) and selection.columns_to_get <= frozenset(names)
 
 
-def _selected(columns: Columns, selection: Selection, limit: int) -> Columns:
+def _selected(columns: Columns, selection: Selection) -> Columns:
     selected: dict[str, tuple[Version, ...]] = {}
     for name in sorted(columns):
-        if not _is_wanted(name, selection):
-            continue
-        versions = _versions(columns[name], selection.time_range)[:limit]
+        versions = _versions(columns[name], selection.time_range) if _is_wanted(name, selection) else ()
         if versions:
             selected[name] = versions
     if selection.pagination is not None:
@@ -109,3 +128,13 @@ def _versions(versions: tuple[Version, ...], time_range: TimeRange | None) -> tu
     if time_range is None:
         return versions
     return tuple(version for version in versions if time_range.start_millis <= version[0] < time_range.end_millis)
+
+
+def read_one(table: Table, rows: Rows, key: Key, selection: Selection, now_micros: int) -> tuple[bytes, int]:
+    """The selected part of a row as a PlainBuffer frame, empty for none, and the read capacity it cost."""
+    encoded = encode_key(cast(KeyValue, value) for _, value in key)
+    row = alive(rows.get(encoded), table.key_names, table.expired_before_millis(now_micros))
+    if row is None:
+        return b"", 1
+    found = read_row(table, row, selection)
+    return (b"" if found.row is None else HEADER + found.row.body(table.key_names)), units(found.size_bytes)

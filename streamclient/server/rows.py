@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heappush
-from typing import cast
+from typing import Protocol, cast
 
 from streamclient.records import ColumnValue, KeyValue
 from streamclient.wire.plainbuffer import HEADER, Cell, Row, decode_row, encode_row
@@ -23,8 +23,8 @@ Columns = Mapping[str, tuple[Version, ...]]
 KeyNames = tuple[str, ...]
 
 _NUMBER_BYTES = 8
-_VERSION_BYTES = 8
-"""What a version's timestamp adds to a row's size."""
+VERSION_BYTES = 8
+"""What a version's timestamp adds to a row's size, where it counts."""
 
 
 def value_size(value: ColumnValue) -> int:
@@ -38,19 +38,26 @@ def value_size(value: ColumnValue) -> int:
 
 def key_size(names: Iterable[str], key: Iterable[KeyValue]) -> int:
     """Bytes of a key, names included."""
-    return sum(len(name) for name in names) + sum(value_size(value) for value in key)
+    return sum(map(value_size, names)) + sum(map(value_size, key))
 
 
 class StoredRow:
-    """One row with all stored versions. Treat as frozen; the encoded form is computed once, when first needed."""
+    """One row with all stored versions. Treat as frozen; the encoded form is computed once, when first needed.
 
-    __slots__ = ("_body", "columns", "key", "size_bytes", "written_millis")
+    ``size_bytes`` is what names and values take; ``version_count`` versions have a timestamp each besides, which some
+    tables count.
+    """
 
-    def __init__(self, key: tuple[KeyValue, ...], columns: Columns, written_millis: int, size_bytes: int) -> None:
+    __slots__ = ("_body", "columns", "key", "size_bytes", "version_count", "written_millis")
+
+    def __init__(
+        self, key: tuple[KeyValue, ...], columns: Columns, written_millis: int, size_bytes: int, version_count: int
+    ) -> None:
         self.key = key
         self.columns = columns
         self.written_millis = written_millis
         self.size_bytes = size_bytes
+        self.version_count = version_count
         self._body: bytes | None = None
 
     def body(self, names: KeyNames) -> bytes:
@@ -61,12 +68,15 @@ class StoredRow:
 
 
 def make_row(names: KeyNames, key: tuple[KeyValue, ...], columns: Columns, written_millis: int) -> StoredRow:
-    """A row from its parts, with its size by the service's rule."""
+    """A row from its parts, with its size."""
     size = key_size(names, key)
+    count = 0
     for name, versions in columns.items():
+        count += len(versions)
+        size += len(versions) * value_size(name)
         for _, value in versions:
-            size += len(name) + value_size(value) + _VERSION_BYTES
-    return StoredRow(key, columns, written_millis, size)
+            size += value_size(value)
+    return StoredRow(key, columns, written_millis, size, count)
 
 
 def all_cells(columns: Columns) -> tuple[Cell, ...]:
@@ -148,6 +158,19 @@ def alive(row: StoredRow | None, names: KeyNames, expired_before_millis: int | N
         if kept:
             columns[name] = kept
     return make_row(names, row.key, columns, row.written_millis) if columns else None
+
+
+class Rows(Protocol):
+    """Rows of one table by encoded key, in key order."""
+
+    def get(self, key: bytes) -> StoredRow | None:
+        """The row, expired or not."""
+
+    def ascending(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, StoredRow]]:
+        """Rows with start <= key < end."""
+
+    def descending(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, StoredRow]]:
+        """Rows with start >= key > end, from the greatest down."""
 
 
 class RowStore:

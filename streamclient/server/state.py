@@ -30,7 +30,7 @@ from streamclient.server.clock import Clock
 from streamclient.server.errors import stream_missing, table_missing
 from streamclient.server.expiry import HIGHEST_KEY, RowExpiry
 from streamclient.server.limits import DEFAULT_LIMITS, Limits
-from streamclient.server.rows import StoredRow
+from streamclient.server.rows import Rows, StoredRow
 from streamclient.server.streams import (
     Shard,
     ShardDefinition,
@@ -39,7 +39,8 @@ from streamclient.server.streams import (
     StreamDefinition,
     shard_id_for,
 )
-from streamclient.server.tables import Table, TableDefinition
+from streamclient.server.tables import Key, Table, TableDefinition
+from streamclient.server.transactions import Transaction, Transactions
 from streamclient.server.tunnels.channels import Journal, Tunnel
 from streamclient.server.tunnels.positions import follow, records_forgotten, shard_forgotten
 
@@ -69,6 +70,7 @@ class ServerState:
         self.tables: dict[str, Table] = {}
         self.streams: dict[str, Stream] = {}
         self.tunnels: dict[str, Tunnel] = {}
+        self.transactions = Transactions(limits.transaction_seconds)
         self.last_number = 0
         """The highest number that a table, stream or shard has; numbers are not shared between them."""
         self.last_creation_micros = 0
@@ -107,6 +109,26 @@ class ServerState:
     def stream_of(self, table: Table) -> Stream | None:
         """The table's stream, if it is switched on."""
         return self._streams_by_table.get(table.definition.number)
+
+    def transaction(self, transaction_id: str | None) -> Transaction | None:
+        """The open transaction of that id; none for a request that is part of none.
+
+        Raises:
+            ServiceError: it ended, or its time is over.
+        """
+        return None if transaction_id is None else self.transactions.find(transaction_id, self.clock.now_micros())
+
+    def rows_seen(self, table: Table, transaction_id: str | None, *keys: Key) -> Rows:
+        """What a read of these keys, or between these bounds, sees: what is committed, or its transaction's view.
+
+        Raises:
+            ServiceError: the transaction ended, or the keys are not its own.
+        """
+        transaction = self.transaction(transaction_id)
+        if transaction is None:
+            return table.rows
+        transaction.check_scope(table, *keys)
+        return transaction.draft.rows
 
     def commit(self) -> None:
         """Hand the changes so far to the storage, after what expired meanwhile is forgotten."""
@@ -155,8 +177,9 @@ class ServerState:
         self._note(PutTable(definition.number, definition.to_json()))
 
     def drop_table(self, table: Table) -> None:
-        """Delete a table with its rows and its stream."""
+        """Delete a table with its rows, its stream, its tunnels and its open transactions."""
         self.switch_off(table)
+        self.transactions.drop_table(table)
         for tunnel in list(self.tunnels.values()):
             if tunnel.definition.table_number == table.definition.number:
                 self.drop_tunnel(tunnel.definition.tunnel_id)

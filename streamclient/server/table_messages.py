@@ -40,6 +40,7 @@ def table_options(definition: TableDefinition) -> Any:
         max_versions=options.max_versions,
         deviation_cell_version_in_sec=options.deviation_seconds,
         allow_update=options.allow_update,
+        update_full_row=options.update_full_row,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -12,11 +13,14 @@ from attrs import field, frozen
 from streamclient.records import KeyValue
 from streamclient.server.errors import invalid, invalid_key
 from streamclient.server.limits import Limits
-from streamclient.server.rows import KeyNames, RowStore, value_size
+from streamclient.server.rows import VERSION_BYTES, KeyNames, RowStore, StoredRow, value_size
 from streamclient.wire.plainbuffer import KeyBound
 from streamclient.wire.schema import PrimaryKeyType
 
 _MILLIS_PER_SECOND = 1000
+
+Key = tuple[tuple[str, KeyValue | KeyBound], ...]
+"""A key, leading columns of one, or a bound, as a request gives it: names and values."""
 
 TYPE_NAMES = {
     PrimaryKeyType.INTEGER: "VT_INTEGER",
@@ -44,6 +48,13 @@ class TableOptions:
     max_versions: int = 1
     deviation_seconds: int = 86_400
     allow_update: bool = True
+    update_full_row: bool = False
+    """Echoed; what it means for global tables and search indexes, which there are none of here."""
+
+    @property
+    def counts_timestamps(self) -> bool:
+        """Whether the size of a row counts the timestamps of its versions: not if there is one that never expires."""
+        return self.max_versions > 1 or self.time_to_live_seconds >= 0
 
 
 @frozen
@@ -77,13 +88,26 @@ class TableDefinition:
     encryption: Encryption = Encryption()
     boundaries: tuple[bytes, ...] = ()
     """Encoded keys at which partitions begin, ascending, without the first partition's."""
+    local_transactions: bool = True
+    """Whether it was created for local transactions; see ``allows_transactions``."""
     last_generated: int = 0
     """The last AUTO_INCREMENT value that was given out."""
     key_names: KeyNames = field(init=False)
+    defined_types: Mapping[str, int] = field(init=False, eq=False)
+    """DefinedColumnType by the name of declared attribute columns."""
 
     @key_names.default
     def _key_names(self) -> KeyNames:
         return tuple(column.name for column in self.key)
+
+    @defined_types.default
+    def _defined_types(self) -> Mapping[str, int]:
+        return dict(self.defined_columns)
+
+    @property
+    def allows_transactions(self) -> bool:
+        """Whether transactions can be started; never where the service makes keys."""
+        return self.local_transactions and not any(column.auto_increment for column in self.key)
 
     def to_json(self) -> str:
         """The form in which it is stored."""
@@ -123,6 +147,10 @@ class Table:
         seconds = self.definition.options.time_to_live_seconds
         return None if seconds < 0 else now_micros // 1000 - seconds * _MILLIS_PER_SECOND
 
+    def size_of(self, row: StoredRow) -> int:
+        """Bytes of a row, or of a part of one, by the capacity rule."""
+        return row.size_bytes + (VERSION_BYTES * row.version_count if self.definition.options.counts_timestamps else 0)
+
     def partition_of(self, key: bytes) -> int:
         """Number of the partition that owns an encoded key."""
         return bisect_right(self.definition.boundaries, key)
@@ -154,18 +182,23 @@ def _check_type(column: KeyColumn, value: KeyValue | KeyBound) -> None:
         raise invalid_key(f"Validate PK type fail. Input: {given}, Meta: {TYPE_NAMES[column.type]}.")
 
 
-def check_key(definition: TableDefinition, key: tuple[tuple[str, KeyValue | KeyBound], ...]) -> None:
+def check_key(definition: TableDefinition, key: Key) -> None:
     """Raise ``OTSInvalidPK`` unless the key has the columns of the table: number, then names in order, then types."""
     if len(key) != len(definition.key):
         raise invalid_key(f"Validate PK size fail. Input: {len(key)}, Meta: {len(definition.key)}.")
-    for column, (name, _) in zip(definition.key, key, strict=True):
+    check_leading_key(definition, key)
+
+
+def check_leading_key(definition: TableDefinition, key: Key) -> None:
+    """Raise ``OTSInvalidPK`` unless names and types of the leading columns are those of the table."""
+    for column, (name, _) in zip(definition.key, key, strict=False):
         if name != column.name:
             raise invalid_key(f"Validate PK name fail. Input: {name}, Meta: {column.name}.")
-    for column, (_, value) in zip(definition.key, key, strict=True):
+    for column, (_, value) in zip(definition.key, key, strict=False):
         _check_type(column, value)
 
 
-def check_key_values(key: tuple[tuple[str, KeyValue | KeyBound], ...], limits: Limits) -> None:
+def check_key_values(key: Key, limits: Limits) -> None:
     """Raise unless every STRING and BINARY value of a key is short enough."""
     for name, value in key:
         if isinstance(value, (str, bytes, bytearray)):

@@ -1,26 +1,25 @@
-"""One row write: from the condition through the row to the stream record.
+"""One row write, decided: from the condition to the row and to what is recorded of it.
 
-``plan_write`` decides everything and changes nothing, so that an atomic batch can be judged before any of it is
-applied. ``apply_plan`` then stores the row and appends the record, under the same lock: the order of records is the
-order of commits.
+Nothing changes here. What was planned is applied by ``write_batch``; plans that wait for each other, in an atomic batch
+or a local transaction, stand in a ``Draft``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, cast
+from typing import cast
 
 from attrs import evolve, field, frozen
 
-from streamclient.records import ColumnValue, KeyValue, SequenceInfo
-from streamclient.server.capacity import units
+from streamclient.records import ColumnValue, KeyValue
 from streamclient.server.conditions import Condition, check_condition
-from streamclient.server.errors import invalid
+from streamclient.server.errors import condition_failed, invalid
 from streamclient.server.keys import encode_key
 from streamclient.server.limits import INT64_MAX
 from streamclient.server.rows import (
-    KeyNames,
+    VERSION_BYTES,
+    Rows,
     StoredRow,
     Version,
     Versions,
@@ -29,20 +28,19 @@ from streamclient.server.rows import (
     make_row,
     value_size,
 )
-from streamclient.server.state import ServerState
-from streamclient.server.streams import StoredRecord, Stream
-from streamclient.server.tables import Table, TableOptions, check_key
-from streamclient.wire import schema
-from streamclient.wire.plainbuffer import Cell, CellOperation, KeyBound, Row, encode_row
-from streamclient.wire.schema import ActionType, OperationType, ReturnType, RowExistenceExpectation
+from streamclient.server.tables import Key, Table, TableDefinition, TableOptions, check_key
+from streamclient.wire.plainbuffer import Cell, CellOperation, KeyBound
+from streamclient.wire.schema import DefinedColumnType, OperationType, ReturnType, RowExistenceExpectation
 
 _MILLIS_PER_SECOND = 1000
 
-_ACTIONS: Mapping[OperationType, ActionType] = MappingProxyType(
+_DEFINED_TYPES: Mapping[type, DefinedColumnType] = MappingProxyType(
     {
-        OperationType.PUT: ActionType.PUT_ROW,
-        OperationType.UPDATE: ActionType.UPDATE_ROW,
-        OperationType.DELETE: ActionType.DELETE_ROW,
+        int: DefinedColumnType.INTEGER,
+        float: DefinedColumnType.DOUBLE,
+        bool: DefinedColumnType.BOOLEAN,
+        str: DefinedColumnType.STRING,
+        bytes: DefinedColumnType.BLOB,
     }
 )
 
@@ -52,7 +50,7 @@ class RowWrite:
     """One validated row change, not yet compared with a table."""
 
     kind: OperationType
-    key: tuple[tuple[str, KeyValue | KeyBound], ...]
+    key: Key
     cells: tuple[Cell, ...] = ()
     condition: Condition = field(factory=Condition)
     return_type: ReturnType = ReturnType.NONE
@@ -63,7 +61,13 @@ class RowWrite:
     @size_bytes.default
     def _size_bytes(self) -> int:
         key = (0 if isinstance(value, KeyBound) else value for _, value in self.key)
-        return key_size((name for name, _ in self.key), key) + _cells_size(self.cells)
+        return key_size((name for name, _ in self.key), key) + cells_size(self.cells)
+
+    @property
+    def request_bytes(self) -> int:
+        """Size by the rule for requests, which counts the timestamps that the client gave."""
+        dated = sum(cell.timestamp_millis is not None for cell in self.cells)
+        return self.size_bytes + VERSION_BYTES * dated
 
     @property
     def generates_key(self) -> bool:
@@ -71,9 +75,11 @@ class RowWrite:
         return any(value is KeyBound.AUTO_INCREMENT for _, value in self.key)
 
 
-def _cells_size(cells: tuple[Cell, ...]) -> int:
+def cells_size(cells: tuple[Cell, ...]) -> int:
+    """Bytes of the names and values of cells."""
     return sum(
-        len(cell.name) + (0 if cell.value is None else value_size(cast(ColumnValue, cell.value))) for cell in cells
+        value_size(cell.name) + (0 if cell.value is None else value_size(cast(ColumnValue, cell.value)))
+        for cell in cells
     )
 
 
@@ -92,57 +98,33 @@ class Plan:
     """The AUTO_INCREMENT value, if this write makes one."""
 
 
-@frozen
-class Outcome:
-    """What a write answers."""
-
-    read_units: int
-    write_units: int
-    row: bytes | None
-    """The row that was asked to be returned."""
-
-
-class WriteBatch:
-    """The rows of one request for one table: they share the moment and, in the stream, epoch and timestamp."""
-
-    def __init__(self, state: ServerState, table: Table) -> None:
-        self.state = state
-        self.table = table
-        self.now_micros = state.clock.now_micros()
-        self.stream: Stream | None = state.stream_of(table)
-        self.timestamp_micros = 0 if self.stream is None else self.stream.next_timestamp(self.now_micros)
-        self.row_index = 0
-
-    def execute(self, write: RowWrite) -> Outcome:
-        """Plan and apply one row.
-
-        Raises:
-            ServiceError: the row does not fit the table, or its condition does not hold. Nothing was changed.
-        """
-        return apply_plan(self, self.plan(write))
-
-    def plan(self, write: RowWrite) -> Plan:
-        """What ``execute`` would do with the table as it is now."""
-        return plan_write(self.table, write, self.now_micros)
-
-
-def _check_generated(table: Table, write: RowWrite) -> None:
-    """The rules of tables with an AUTO_INCREMENT key column."""
-    if not any(column.auto_increment for column in table.definition.key):
-        return
+def _check_generated(write: RowWrite) -> None:
+    """Rules of a write to a table with an AUTO_INCREMENT key column, as far as they do not depend on the row."""
+    expectation = write.condition.expectation
     if write.generates_key:
         if write.kind is OperationType.DELETE:
             raise invalid("PKAutoIncr can't be used for delete operations.")
         if not write.condition.is_trivial:
             raise invalid("Can't set condition when modify row with pk auto increment.")
-    elif (
-        write.kind is not OperationType.DELETE
-        and write.condition.expectation is not RowExistenceExpectation.EXPECT_EXIST
-    ):
+    elif write.kind is not OperationType.DELETE and expectation is RowExistenceExpectation.EXPECT_NOT_EXIST:
         raise invalid(
-            f"Invalid expect {write.condition.expectation.name} when modify a specific row for table with pk auto "
-            "increment: it must be EXPECT_EXIST."
+            f"Invalid expect {expectation.name} when modify a specific row for table with pk auto increment: it must "
+            "be EXPECT_EXIST."
         )
+
+
+def _check_defined_types(definition: TableDefinition, cells: tuple[Cell, ...]) -> None:
+    """A declared attribute column takes values of its type only."""
+    for cell in cells:
+        expected = definition.defined_types.get(cell.name)
+        if expected is None or cell.value is None:
+            continue
+        given = _DEFINED_TYPES[type(cell.value)]
+        if given != expected:
+            raise invalid(
+                f"Invalid column type for column {cell.name} expect VT_{DefinedColumnType(expected).name} "
+                f"actual VT_{given.name}"
+            )
 
 
 def _check_timestamps(options: TableOptions, cells: tuple[Cell, ...], now_millis: int) -> None:
@@ -160,26 +142,41 @@ def _check_timestamps(options: TableOptions, cells: tuple[Cell, ...], now_millis
         )
 
 
-def plan_write(table: Table, write: RowWrite, now_micros: int) -> Plan:
-    """Decide what a write does to the table as it is now.
-
-    Raises:
-        ServiceError: the row does not fit the table, or its condition does not hold.
-    """
-    definition = table.definition
-    now_millis = now_micros // 1000
+def check_write(definition: TableDefinition, write: RowWrite, now_micros: int) -> None:
+    """Raise ``ServiceError`` unless the write fits the table, whatever rows it holds."""
     check_key(definition, write.key)
-    _check_generated(table, write)
+    if any(column.auto_increment for column in definition.key):
+        _check_generated(write)
     if write.kind is OperationType.UPDATE and not definition.options.allow_update:
         raise invalid("UpdateRow is not allowed: the table's option allow_update is false.")
-    _check_timestamps(definition.options, write.cells, now_millis)
-    generated = max(now_micros, definition.last_generated + 1) if write.generates_key else None
+    _check_defined_types(definition, write.cells)
+    _check_timestamps(definition.options, write.cells, now_micros // 1000)
+
+
+def plan_write(table: Table, rows: Rows, last_generated: int, write: RowWrite, now_micros: int) -> Plan:
+    """Decide what a write that fits the table does to these rows.
+
+    Raises:
+        ServiceError: its condition does not hold, or it cannot be applied to the row that it meets.
+    """
+    generated = max(now_micros, last_generated + 1) if write.generates_key else None
     key = tuple(cast(KeyValue, generated if isinstance(value, KeyBound) else value) for _, value in write.key)
     encoded = encode_key(key)
-    before = alive(table.rows.get(encoded), table.key_names, table.expired_before_millis(now_micros))
-    check_condition(write.condition, before)
-    after, recorded = _after(write, key, before, table, now_millis)
+    before = alive(rows.get(encoded), table.key_names, table.expired_before_millis(now_micros))
+    if before is None and _names_generated_key(table.definition, write):
+        raise condition_failed()
+    check_condition(write.condition, table.key_names, before)
+    after, recorded = _after(write, key, before, table, now_micros // 1000)
     return Plan(write, key, encoded, before, after, recorded, generated)
+
+
+def _names_generated_key(definition: TableDefinition, write: RowWrite) -> bool:
+    """Whether a put or update names a key that only the service makes: it must be there, also without a condition."""
+    return (
+        write.kind is not OperationType.DELETE
+        and not write.generates_key
+        and any(column.auto_increment for column in definition.key)
+    )
 
 
 def _after(
@@ -254,66 +251,3 @@ def _incremented(cell: Cell, versions: Versions, now_millis: int) -> Cell:
     if not -INT64_MAX - 1 <= result <= INT64_MAX:
         raise invalid(f"Increment of column '{cell.name}' overflows a 64-bit integer.")
     return Cell(cell.name, result, timestamp_millis=max(now_millis, timestamp))
-
-
-def apply_plan(batch: WriteBatch, plan: Plan) -> Outcome:
-    """Do what was planned: store the row, and append the record if the table has a stream."""
-    state, table = batch.state, batch.table
-    if plan.generated is not None:
-        state.define(table, evolve(table.definition, last_generated=plan.generated))
-    if plan.after is None:
-        state.delete_row(table, plan.encoded_key)
-    else:
-        state.put_row(table, plan.encoded_key, plan.after)
-    if batch.stream is not None:
-        _record(batch, batch.stream, plan)
-    read_units = 0 if plan.write.condition.is_trivial else units(plan.before.size_bytes if plan.before else 0)
-    return Outcome(read_units, units(plan.write.size_bytes), _returned(table.key_names, plan))
-
-
-def _named_key(names: KeyNames, key: tuple[KeyValue, ...]) -> tuple[tuple[str, KeyValue], ...]:
-    return tuple(zip(names, key, strict=True))
-
-
-def _record(batch: WriteBatch, stream: Stream, plan: Plan) -> None:
-    partition = batch.table.partition_of(plan.encoded_key)
-    epoch = stream.open_shards[partition].definition.epoch
-    sequence = SequenceInfo(epoch, batch.timestamp_micros, batch.row_index)
-    batch.row_index += 1
-    names = batch.table.key_names
-    row = Row(
-        _named_key(names, plan.key),
-        plan.recorded,
-        delete_marker=plan.write.kind is OperationType.DELETE,
-        sequence=sequence,
-    )
-    message = schema.GetStreamRecordResponse()
-    record: Any = message.stream_records.add(action_type=_ACTIONS[plan.write.kind], record=encode_row(row))
-    origin = _origin(names, stream.definition.origin_columns, plan.before)
-    if origin is not None:
-        record.origin_record = origin
-    size = key_size(names, plan.key) + _cells_size(plan.recorded)
-    batch.state.append(stream, partition, StoredRecord(batch.timestamp_micros, size, message.SerializeToString()))
-
-
-def _newest(row: StoredRow, names: tuple[str, ...]) -> tuple[Cell, ...]:
-    """The newest version of each named column that the row has, by name."""
-    return tuple(
-        Cell(name, row.columns[name][0][1], timestamp_millis=row.columns[name][0][0])
-        for name in sorted(set(names))
-        if name in row.columns
-    )
-
-
-def _origin(names: KeyNames, origin_columns: tuple[str, ...], before: StoredRow | None) -> bytes | None:
-    cells = () if before is None or not origin_columns else _newest(before, origin_columns)
-    return encode_row(Row(_named_key(names, before.key), cells)) if before is not None and cells else None
-
-
-def _returned(names: KeyNames, plan: Plan) -> bytes | None:
-    if plan.write.return_type is ReturnType.NONE:
-        return None
-    cells: tuple[Cell, ...] = ()
-    if plan.write.return_type is ReturnType.AFTER_MODIFY and plan.after is not None:
-        cells = _newest(plan.after, plan.write.return_columns)
-    return encode_row(Row(_named_key(names, plan.key), cells))

@@ -84,6 +84,11 @@ class SignedCalls:
             raise _refusal(answer)
         return answer.body
 
+    def ask(self, operation: str, request: Any, *, is_repeatable: bool) -> Any:
+        """The answer to a message of our schema, read with it; errors as in ``call``."""
+        body = self.call(operation, request.SerializeToString(), is_repeatable=is_repeatable)
+        return schema.parse(schema.OPERATIONS[operation].response, body)
+
     def send(self, path: str, body: bytes, *, is_repeatable: bool) -> HttpAnswer:
         """The answer as it came, unchecked: for endpoints whose envelope is another one, like those of tunnels."""
         headers, _ = self._signed(path, body, self._client.credentials_provider.get_credentials())

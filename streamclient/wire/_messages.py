@@ -119,4 +119,18 @@ CommitTransactionRequest: transaction_id=1! string
 CommitTransactionResponse:
 AbortTransactionRequest: transaction_id=1! string
 AbortTransactionResponse:
+
+RowInBulkImportRequest: type=1! int32, row_change=2! bytes
+BulkImportRequest: table_name=1! string, rows=2* RowInBulkImportRequest
+RowInBulkImportResponse: is_ok=1! bool, error=2 Error, consumed=3 ConsumedCapacity
+BulkImportResponse: table_name=1! string, rows=2* RowInBulkImportResponse
+BulkExportRequest: table_name=1! string, columns_to_get=2* string, inclusive_start_primary_key=3! bytes, \
+exclusive_end_primary_key=4! bytes, filter=5 bytes, data_block_type_hint=6 int32
+BulkExportResponse: consumed=1! ConsumedCapacity, rows=2! bytes, next_start_primary_key=3 bytes, data_block_type=4 int32
+
+ListSearchIndexRequest: table_name=1 string
+IndexInfo: table_name=1 string, index_name=2 string
+ListSearchIndexResponse: indices=1* IndexInfo
+ListTimeseriesTableRequest:
+ListTimeseriesTableResponse: table_metas=1* bytes
 """

@@ -90,6 +90,13 @@ class TableStatus(IntEnum):
     UPDATING = 5
 
 
+class DataBlockType(IntEnum):
+    """Form of the rows in the answers of GetRange and BulkExport."""
+
+    PLAIN_BUFFER = 0
+    SIMPLE_ROW_MATRIX = 1
+
+
 class StreamStatus(IntEnum):
     """State of a stream."""
 
@@ -220,6 +227,10 @@ _OPERATION_NAMES = (
     "BatchGetRow",
     "BatchWriteRow",
     "GetRange",
+    "BulkImport",
+    "BulkExport",
+    "ListSearchIndex",
+    "ListTimeseriesTable",
     "StartLocalTransaction",
     "CommitTransaction",
     "AbortTransaction",

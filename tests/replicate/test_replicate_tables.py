@@ -14,9 +14,10 @@ from streamclient.records import ColumnOperation, RecordColumn
 from streamclient.replicate.changes import ChangeKind, RowChange
 from streamclient.replicate.destination import WIDEST_DEVIATION_SECONDS, prepare_destination
 from streamclient.replicate.verify import DifferenceKind, compare_tables
-from streamclient.replicate.writer import DestinationWriter, RefusedRowError, destination_client
+from streamclient.replicate.writer import DestinationWriter, RefusedRowError
 from streamclient.server import FailRows, FaultRule, LocalTablestore
 from streamclient.stream import TablestoreStreamApi
+from streamclient.tablestore.call import SignedCalls
 
 OLD = 1_000_000_000_000
 """A version of the year 2001, far outside of the usual deviation."""
@@ -50,7 +51,7 @@ def delete(number: int) -> RowChange:
 
 
 def writer(local: LocalTablestore, table: str = "to", **options: Any) -> DestinationWriter:
-    return DestinationWriter(destination_client(local.client()), table, 200, **options)
+    return DestinationWriter(SignedCalls(local.client()), table, 200, **options)
 
 
 def columns(client: OTSClient, number: int, table: str = "to") -> dict[str, Any] | None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
+
+import pytest
 
 from streamclient.records import StreamRecord
 from streamclient.server.changes import Storage
@@ -25,8 +28,10 @@ from streamclient.wire.schema import (
     ReturnType,
     RowExistenceExpectation,
 )
+from tests.service_under_test import RealEngine, RealService, real_service
 
-START_MICROS = 1_700_000_000_000_000
+START_MICROS = 1_700_000_000_000_000 if real_service() is None else time.time_ns() // 1_000
+"""When the driver's clock begins. A real service has its own, and takes versions near it only."""
 HOUR_SECONDS = 3600
 PAGES_MAX = 10_000
 """More pages than any test has; a reader that needs more goes in circles."""
@@ -49,9 +54,24 @@ class Driver:
     """An engine on a clock of its own, and one method for each thing that tests ask of it."""
 
     def __init__(self, storage: Storage | None = None, *, limits: Limits = DEFAULT_LIMITS, **options: Any) -> None:
+        service = real_service()
+        if service is not None:
+            self._use(service, storage is None and limits is DEFAULT_LIMITS and not options)
+            return
         self.wall = ManualWall()
         self.clock = Clock(self.wall)
-        self.engine = Engine(clock=self.clock, storage=storage or MemoryStorage(), limits=limits, **options)
+        self.engine: Any = Engine(clock=self.clock, storage=storage or MemoryStorage(), limits=limits, **options)
+
+    def _use(self, service: RealService, is_plain: bool) -> None:
+        """Drive a real service instead, whose tables go first: each driver begins with none."""
+        if not is_plain:
+            pytest.skip("a real service has limits, a storage and settings of its own")
+        service.clear()
+        self.engine = RealEngine(service)
+
+    def __getattr__(self, name: str) -> Any:
+        """What a real service has not: a clock that tests move."""
+        pytest.skip(f"a real service has no {name!r} that a test could use")
 
     def call(self, operation: str, **fields: Any) -> Any:
         messages = schema.OPERATIONS[operation]

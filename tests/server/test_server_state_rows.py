@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from server_state_driver import (
     START_MICROS,
     Driver,
@@ -18,6 +22,7 @@ from server_state_driver import (
     single,
 )
 
+from streamclient.server.errors import ServiceError
 from streamclient.server.limits import Limits
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import Cell, KeyBound, decode_row, encode_value
@@ -338,12 +343,15 @@ def test_on_an_absent_row_all_columns_are_missing(driver: Driver) -> None:
         driver.put("b", put("x", 5), column_condition=missing_fails)
 
 
-def test_a_filter_may_look_at_columns_that_are_not_returned(driver: Driver) -> None:
+def test_a_filter_sees_columns_that_are_not_selected_as_missing(driver: Driver) -> None:
     driver.put("a", put("x", 1), put("y", 2))
 
-    found = driver.get("a", columns_to_get=["y"], filter=single(ComparatorType.EQUAL, "x", encode_value(1)))
+    def found(*, passes_if_missing: bool) -> Any:
+        is_1 = single(ComparatorType.EQUAL, "x", encode_value(1), passes_if_missing=passes_if_missing)
+        return driver.get("a", columns_to_get=["y"], filter=is_1)
 
-    assert found == {"y": 2}
+    assert found(passes_if_missing=False) is None
+    assert found(passes_if_missing=True) == {"y": 2}
 
 
 def test_column_pagination_is_a_window_by_name(driver: Driver) -> None:
@@ -352,7 +360,7 @@ def test_column_pagination_is_a_window_by_name(driver: Driver) -> None:
     row = driver.get_row("a", filter=pagination(1, 3))
     assert row is not None
     assert [cell.name for cell in row.cells] == ["b", "c", "d"]
-    assert driver.get_row("a", filter=pagination(6, 3)) is None
+    assert driver.get("a", filter=pagination(6, 3)) == {}
 
 
 def test_a_row_without_any_requested_column_is_not_returned(driver: Driver) -> None:
@@ -373,19 +381,32 @@ def test_time_ranges_are_half_open(driver: Driver) -> None:
     driver.put("a", *(put("x", number, NOW_MILLIS + number) for number in range(3)))
 
     def read(**times: int) -> list[object]:
-        row = driver.get_row("a", max_versions=9, time_range=schema.TimeRange(**times))
-        return [] if row is None else [cell.value for cell in row.cells]
+        row = driver.get_row("a", max_versions=None, time_range=schema.TimeRange(**times))
+        assert row is not None, "a range of time leaves out cells, never the row"
+        return [cell.value for cell in row.cells]
 
     assert read(start_time=NOW_MILLIS, end_time=NOW_MILLIS + 2) == [1, 0]
     assert read(specific_time=NOW_MILLIS + 1) == [1]
     assert read(specific_time=NOW_MILLIS + 9) == []
 
 
-def test_a_specific_time_wins_over_a_number_of_versions(driver: Driver) -> None:
-    """The Python SDK sends its default of one version along with a single time."""
-    driver.put("a", put("x", "new", NOW_MILLIS + 5), put("x", "old", NOW_MILLIS))
+def test_only_named_columns_make_a_row_disappear_from_a_range_of_time(driver: Driver) -> None:
+    driver.put("a", put("x", 1, NOW_MILLIS))
+    later = schema.TimeRange(start_time=NOW_MILLIS + 1, end_time=NOW_MILLIS + 2)
 
-    assert driver.get("a", max_versions=1, time_range=schema.TimeRange(specific_time=NOW_MILLIS)) == {"x": "old"}
+    assert driver.get("a", time_range=later) == {}
+    assert driver.get("a", time_range=later, columns_to_get=["x"]) is None
+    assert [row.primary_key for row in driver.rows("a", "b", time_range=later)] == [(("pk", "a"),)]
+    assert driver.rows("a", "b", time_range=later, columns_to_get=["x"]) == []
+
+
+def test_a_filter_sees_a_column_outside_the_range_of_time_as_missing(driver: Driver) -> None:
+    driver.put("a", put("x", 1, NOW_MILLIS))
+    later = schema.TimeRange(start_time=NOW_MILLIS + 1, end_time=NOW_MILLIS + 2)
+    is_1 = single(ComparatorType.EQUAL, "x", encode_value(1))
+
+    assert driver.get("a", filter=is_1) == {"x": 1}
+    assert driver.get("a", filter=is_1, time_range=later) is None
 
 
 def test_expired_versions_are_hidden_and_rows_with_them() -> None:
@@ -488,9 +509,24 @@ def test_a_generated_row_is_written_again_by_its_full_key() -> None:
 
     driver.update(key, put("x", 2), expect=EXIST)
     with pytest.raises(Exception, match="pk auto increment"):
-        driver.update(key, put("x", 3))
+        driver.update(key, put("x", 3), expect=NOT_EXIST)
 
     assert driver.get(key) == {"x": 2}
+
+
+def test_a_full_key_that_was_never_generated_fails_as_a_condition_does() -> None:
+    driver = Driver()
+    driver.create(key=GENERATED_KEY)
+    known = (("pk", "a"), ("id", generated(driver, "a")))
+    unknown = (("pk", "a"), ("id", 7))
+
+    for write in (driver.put, driver.update):
+        with pytest.raises(ServiceError) as caught:
+            write(unknown, put("x", 3))
+        assert (caught.value.http_status, caught.value.code) == (403, "OTSConditionCheckFail")
+        write(known, put("x", 4))
+    driver.delete(unknown)
+    assert len(driver.table(columns=("pk", "id"))) == 1
 
 
 def test_generated_keys_take_no_condition_and_are_not_read() -> None:
@@ -567,15 +603,86 @@ def test_atomic_batch_is_applied_as_a_whole_or_not_at_all() -> None:
     def row(partition: str, number: int, expect: RowExistenceExpectation = RowExistenceExpectation.IGNORE) -> object:
         return batch_row(OperationType.PUT, (("pk", partition), ("id", number)), put("x", 1), expect=expect)
 
-    def codes(*rows: object) -> list[str]:
+    def errors(*rows: object) -> list[tuple[str, str]]:
         answer = driver.call("BatchWriteRow", tables=[batch_table(rows)], is_atomic=True)
-        return [each.error.code for each in answer.tables[0].rows]
+        return [(each.error.code, each.error.message) for each in answer.tables[0].rows]
 
-    assert codes(row("a", 1), row("a", 2, EXIST)) == ["OTSConditionCheckFail"] * 2
-    assert codes(row("a", 1), row("b", 2)) == ["OTSDataOutOfRange"] * 2
+    failed = ("OTSConditionCheckFail", "Condition check failed.")
+    outside = ("OTSDataOutOfRange", "Data out of scope of atomic. Atomic PartKey:a. Data PartKey:b")
+    assert errors(row("a", 1), row("a", 2, EXIST)) == [failed] * 2
+    assert errors(row("a", 1), row("b", 2), row("c", 3)) == [outside] * 3
+    assert errors(row("a", 1), row("b", 2), row("a", 3, EXIST)) == [outside] * 3
     assert driver.table(columns=("pk", "id")) == {}
-    assert codes(row("a", 1), row("a", 2)) == ["", ""]
+    assert errors(row("a", 1), row("a", 2)) == [("", "")] * 2
     assert list(driver.table(columns=("pk", "id"))) == [("a", 1), ("a", 2)]
+
+
+def test_an_atomic_batch_that_fails_at_its_own_earlier_row_leaves_nothing() -> None:
+    """Each row is judged on what those before it would leave: here the increment meets a text of the same batch."""
+    driver = Driver()
+    driver.create_with_stream()
+    driver.put("a", put("n", 1))
+    rows = [
+        batch_row(OperationType.UPDATE, "a", put("n", "text")),
+        batch_row(OperationType.UPDATE, "a", increment("n", 1)),
+    ]
+
+    answer = driver.call("BatchWriteRow", tables=[batch_table(rows)], is_atomic=True)
+
+    assert [row.is_ok for row in answer.tables[0].rows] == [False, False]
+    assert len({row.error.message for row in answer.tables[0].rows}) == 1
+    assert driver.table() == {"a": {"n": 1}}
+    assert len(driver.all_records()) == 1
+
+
+def test_an_atomic_batch_may_write_one_row_many_times() -> None:
+    driver = Driver()
+    driver.create_with_stream()
+    rows = [batch_row(OperationType.UPDATE, "a", increment("n", 1)) for _ in range(10)]
+
+    answer = driver.call("BatchWriteRow", tables=[batch_table(rows)], is_atomic=True)
+
+    assert all(row.is_ok for row in answer.tables[0].rows)
+    assert driver.table() == {"a": {"n": 10}}
+    assert [column.value for record in driver.all_records() for column in record.columns] == list(range(1, 11))
+
+
+def test_an_atomic_batch_generates_different_keys() -> None:
+    driver = Driver()
+    driver.create(key=GENERATED_KEY)
+    key = (("pk", "a"), ("id", KeyBound.AUTO_INCREMENT))
+    rows = [batch_row(OperationType.PUT, key, put("x", number), returns=ReturnType.PK) for number in range(5)]
+
+    answer = driver.call("BatchWriteRow", tables=[batch_table(rows)], is_atomic=True)
+
+    keys = [decode_row(row.row).primary_key[1][1] for row in answer.tables[0].rows]
+    assert keys == sorted(set(keys))  # type: ignore[type-var]
+    assert len(driver.table(columns=("pk", "id"))) == 5
+
+
+@given(
+    kinds=st.lists(st.tuples(st.sampled_from(["put", "increment", "text", "delete"]), st.integers(0, 2)), min_size=1)
+)
+def test_an_atomic_batch_does_what_its_rows_do_one_by_one_or_nothing(kinds: list[tuple[str, int]]) -> None:
+    def row(kind: str, number: int) -> Any:
+        key = (("pk", "a"), ("id", number))
+        if kind == "delete":
+            return batch_row(OperationType.DELETE, key)
+        cells = {"put": put("n", 5), "increment": increment("n", 1), "text": put("n", "text")}
+        return batch_row(OperationType.UPDATE if kind != "put" else OperationType.PUT, key, cells[kind])
+
+    rows = [row(*each) for each in kinds][:200]
+    one_by_one, atomic = Driver(), Driver()
+    for driver in (one_by_one, atomic):
+        driver.create_with_stream(key=(("pk", "STRING"), ("id", "INTEGER")))
+
+    results = [one_by_one.call("BatchWriteRow", tables=[batch_table([each])]).tables[0].rows[0].is_ok for each in rows]
+    answer = atomic.call("BatchWriteRow", tables=[batch_table(rows)], is_atomic=True)
+
+    columns = ("pk", "id")
+    assert [each.is_ok for each in answer.tables[0].rows] == [all(results)] * len(rows)
+    assert atomic.table(columns=columns) == (one_by_one.table(columns=columns) if all(results) else {})
+    assert len(atomic.all_records()) == (len(rows) if all(results) else 0)
 
 
 def test_batch_get_answers_each_key_in_order(driver: Driver) -> None:
@@ -601,7 +708,96 @@ def test_capacity_is_counted_in_pages_of_four_kilobytes(driver: Driver) -> None:
     large = driver.put("b", put("x", "y" * 8192)).consumed.capacity_unit
     conditional = driver.put("b", put("x", 1), expect=EXIST).consumed.capacity_unit
 
-    assert [(unit.read, unit.write) for unit in (small, large, conditional)] == [(0, 1), (0, 3), (3, 1)]
+    assert [(unit.read, unit.write) for unit in (small, large, conditional)] == [(0, 1), (0, 3), (1, 1)]
+
+
+def units(answer: Any) -> tuple[int, int]:
+    unit = answer.consumed.capacity_unit
+    return unit.read, unit.write
+
+
+@pytest.fixture
+def plain() -> Driver:
+    """A table that keeps one version for ever, which does not count timestamps."""
+    driver = Driver()
+    driver.create(key=(("PK1", "STRING"),))
+    return driver
+
+
+def wide(*names: str, size: int = 2048) -> list[Cell]:
+    return [put(name, "v" * size) for name in names]
+
+
+def read_units(driver: Driver, key: Any = "a", **fields: Any) -> int:
+    answer = driver.call("GetRow", table_name="t", primary_key=frame((("PK1", key),)), **{"max_versions": 1, **fields})
+    return units(answer)[0]
+
+
+def test_a_read_is_charged_for_the_key_and_what_it_selects(plain: Driver) -> None:
+    plain.put((("PK1", "a"),), *wide(*"abcde"))
+    plain.put((("PK1", "o"),), put("a", "v" * 5000))
+
+    assert read_units(plain, "absent") == 1
+    assert read_units(plain, "absent", columns_to_get=["a"]) == 1
+    assert read_units(plain, "o") == 2
+    assert read_units(plain) == 3
+    assert read_units(plain, columns_to_get=["a", "b"]) == 2
+    assert read_units(plain, columns_to_get=["a", "x"]) == 1
+    assert read_units(plain, columns_to_get=["x", "y"]) == 1
+    assert read_units(plain, filter=single(ComparatorType.EQUAL, "a", encode_value(1))) == 3
+
+
+def test_a_range_is_charged_once_for_all_scanned_rows(plain: Driver) -> None:
+    low, high = (("PK1", KeyBound.INF_MIN),), (("PK1", KeyBound.INF_MAX),)
+
+    def charged(**fields: Any) -> int:
+        return units(plain.range_page(low, high, **fields))[0]
+
+    assert (charged(), charged(columns_to_get=["a"])) == (1, 1)
+    plain.put((("PK1", "a"),), *wide("a", "b", "c", size=4096))
+    assert charged() == 4
+    plain.put((("PK1", "b"),), *wide("a", "b", "d", size=4096))
+    assert charged() == 7
+    assert charged(columns_to_get=["a", "b"]) == 5
+    assert charged(columns_to_get=["x", "y"]) == 1
+    assert charged(columns_to_get=["c", "d"]) == 3
+    assert charged(filter=single(ComparatorType.EQUAL, "a", encode_value(1))) == 7
+
+
+def test_an_expectation_reads_the_key_only(plain: Driver) -> None:
+    key = (("PK1", "a"),)
+
+    assert units(plain.put(key, *wide("a", "b", size=4096))) == (0, 3)
+    assert units(plain.delete(key)) == (0, 1)
+    assert units(plain.put(key, *wide("a", "b", size=4096), expect=NOT_EXIST)) == (1, 3)
+    assert units(plain.put(key, *wide("a", "b", "c", size=4096), expect=EXIST)) == (1, 4)
+    changes = [*wide("a", "b", size=4096), delete_all("c"), delete_all("d")]
+    assert units(plain.update(key, *changes, expect=EXIST)) == (1, 3)
+    assert units(plain.delete(key)) == (0, 1)
+    assert units(plain.delete(key, expect=NOT_EXIST)) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [({}, 1), ({"max_versions": 2}, 2), ({"time_to_live": DAY_SECONDS}, 2)],
+    ids=["one version for ever", "versions", "a time to live"],
+)
+def test_timestamps_count_only_where_there_may_be_several_or_an_end(options: dict[str, int], expected: int) -> None:
+    driver = Driver()
+    driver.create(key=(("PK1", "STRING"),), options=options)
+    # Key 4 bytes, column name 1: 4,090 bytes of row, and 8 more with its timestamp.
+    answer = driver.update((("PK1", "a"),), put("c", "v" * 4085))
+
+    assert units(answer) == (0, 1)
+    assert read_units(driver) == expected
+
+
+def test_lengths_of_names_are_bytes(plain: Driver) -> None:
+    key = (("PK1", "a"),)
+    fits, exceeds = put("公司", "v" * (4096 - 4 - 6)), put("公司", "v" * (4096 - 4 - 6 + 1))
+
+    assert [units(plain.put(key, cell))[1] for cell in (fits, exceeds)] == [1, 2]
+    assert read_units(plain) == 2
 
 
 def lettered(driver: Driver, letters: str = "abcdefg") -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from server_state_driver import (
 from streamclient.server.engine import OPERATIONS
 from streamclient.server.limits import Limits
 from streamclient.wire import schema
-from streamclient.wire.plainbuffer import Cell, CellOperation, KeyBound, decode_row
+from streamclient.wire.plainbuffer import Cell, CellOperation, KeyBound, decode_row, encode_value
 from streamclient.wire.schema import ComparatorType, LogicalOperator, OperationType, RowExistenceExpectation
 
 MISSING = (404, "OTSObjectNotExist", "Requested table does not exist.")
@@ -49,6 +50,7 @@ def test_describe_table_leaves_out_nothing_that_an_sdk_reads(driver: Driver) -> 
         "max_versions",
         "deviation_cell_version_in_sec",
         "allow_update",
+        "update_full_row",
     ]
     unit = answer.reserved_throughput_details.capacity_unit
     assert (unit.HasField("read"), unit.HasField("write")) == (True, True)
@@ -110,7 +112,7 @@ def test_tables_are_listed_by_name(driver: Driver) -> None:
 
 
 def test_split_points_cut_the_table_in_pieces_of_the_wanted_size() -> None:
-    driver = Driver()
+    driver = Driver(limits=Limits(split_unit_bytes=1))
     driver.create(key=(("pk", "STRING"), ("sk", "INTEGER")))
     for partition in "abcd":
         for number in range(10):
@@ -127,6 +129,36 @@ def test_split_points_cut_the_table_in_pieces_of_the_wanted_size() -> None:
     assert [column.name for column in answer.schema] == ["pk", "sk"]
 
 
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"split_size": 0}, "The split_size should be greater than 0."),
+        ({"split_size": 0, "split_size_unit_in_byte": 0}, "The split_size should be greater than 0."),
+        (
+            {"split_size": 1000, "split_size_unit_in_byte": 0},
+            "The split_size_unit_in_byte should be greater equal than: 1048576",
+        ),
+        (
+            {"split_size": 1000, "split_size_unit_in_byte": 1048575},
+            "The split_size_unit_in_byte should be greater equal than: 1048576",
+        ),
+    ],
+)
+def test_pieces_have_a_size(driver: Driver, fields: dict[str, int], text: str) -> None:
+    assert driver.refusal("ComputeSplitPointsBySize", table_name="t", **fields) == (400, "OTSParameterInvalid", text)
+
+
+def test_three_pieces_cost_four_units() -> None:
+    driver = Driver(limits=Limits(split_unit_bytes=1))
+    driver.create()
+    for letter in "abc":
+        driver.put(letter, put("x", 1))
+
+    answer = driver.call("ComputeSplitPointsBySize", table_name="t", split_size=1, split_size_unit_in_byte=1)
+
+    assert (len(answer.split_points), answer.consumed.capacity_unit.read) == (2, 4)
+
+
 def test_an_empty_table_is_one_piece(driver: Driver) -> None:
     answer = driver.call("ComputeSplitPointsBySize", table_name="t", split_size=1)
 
@@ -135,7 +167,9 @@ def test_an_empty_table_is_one_piece(driver: Driver) -> None:
     assert answer.consumed.capacity_unit.read == 1
 
 
-def test_split_points_can_be_limited(driver: Driver) -> None:
+def test_split_points_can_be_limited() -> None:
+    driver = Driver(limits=Limits(split_unit_bytes=1))
+    driver.create()
     for letter in "abcdefgh":
         driver.put(letter, put("x", 1))
     fields = {"table_name": "t", "split_size": 1, "split_size_unit_in_byte": 1}
@@ -147,8 +181,7 @@ def test_split_points_can_be_limited(driver: Driver) -> None:
 def test_unknown_operation_is_named() -> None:
     status, code, text = refusal_of(lambda driver: driver.engine.execute("CreateIndex", b""))
 
-    assert (status, code) == (400, "OTSUnsupportedOperation")
-    assert "CreateIndex" in text
+    assert (status, code, text) == (400, "OTSParameterInvalid", "Unsupported operation: CreateIndex.")
 
 
 def refusal_of(act: Callable[[Driver], Any]) -> tuple[int, str, str]:
@@ -167,9 +200,7 @@ def test_bytes_that_are_no_message_are_refused(operation: str) -> None:
     assert text.startswith("Cannot deserialize the request data")
 
 
-@pytest.mark.parametrize(
-    "operation", ["StartLocalTransaction", "CommitTransaction", "AbortTransaction", "CreateSearchIndex"]
-)
+@pytest.mark.parametrize("operation", ["CreateIndex", "CreateSearchIndex", "SQLQuery", "PutTimeseriesData"])
 def test_operations_that_exist_elsewhere_are_refused_by_name(operation: str) -> None:
     assert operation in refusal_of(lambda driver: driver.engine.execute(operation, b""))[2]
 
@@ -237,7 +268,7 @@ INVALID = [
     (create_table(options={"time_to_live": 0}), {}, "TimeToLive cannot be 0 or less than -1."),
     (create_table(options={"time_to_live": -2}), {}, "TimeToLive cannot be 0 or less than -1."),
     (create_table(options={"time_to_live": 86399}), {}, "TimeToLive must be -1 or at least 86400 seconds."),
-    (create_table(options={"max_versions": 0}), {}, "The maximum versions cannot be less than or equal to 0."),
+    (create_table(options={"max_versions": 0}), {}, "The maximum versions cannot be less than or equal to 0"),
     (
         create_table(options={"deviation_cell_version_in_sec": -1}),
         {},
@@ -258,11 +289,20 @@ INVALID = [
     (
         update_table(table_options=schema.TableOptions(update_full_row=True)),
         {},
-        "Unsupported table option: updateFullRow.",
+        "The table options of UpdateTable cannot contain updateFullRow: it is fixed at creation.",
     ),
     (("DescribeTable", {"table_name": ""}), {}, "Invalid table name: ''."),
     (("ListStream", {"table_name": "-"}), {}, "Invalid table name: '-'."),
-    (put_row(put("1x", 1)), {}, "Invalid column name: '1x'."),
+    (put_row(put("#", 1)), {}, "Invalid column name: '#'."),
+    (put_row(put("#公司", 1)), {}, "Invalid column name: '#公司'."),
+    (put_row(put("", 1)), {}, "Invalid column name: ''."),
+    (put_row(put("公" * 86, 1)), {}, f"Invalid column name: '{'公' * 86}'."),
+    (get_row(columns_to_get=["x", "# "]), {}, "Invalid column name: '# '."),
+    (
+        create_table(stream_spec=STREAM(enable_stream=True, columns_to_get=["#o"])),
+        {},
+        "Invalid column name: '#o'.",
+    ),
     (put_row(put("n" * 256, 1)), {}, f"Invalid column name: '{'n' * 256}'."),
     (put_row(put("pk", 1)), {}, "Duplicated attribute column name with primary key column: 'pk'."),
     (put_row(increment("x", 1)), {}, "OpType cannot be given for column name: x in PutRow."),
@@ -298,21 +338,21 @@ INVALID = [
         "Invalid request of put row: unexpected RowDeleteMarker in request.",
     ),
     (put_row(), {"condition": schema.Condition(row_existence=3)}, "Invalid row existence expectation: 3."),
-    (put_row(), condition_fields(column_condition=BAD_FILTER), "Deserialize filter failed."),
+    (put_row(), condition_fields(column_condition=BAD_FILTER), "Deserialize relation filter failed."),
     (
         put_row(),
         condition_fields(column_condition=combined(LogicalOperator.AND, IS_1)),
-        "The size of sub filters of logical operator AND must be 2.",
+        "Invalid AND/OR operator: the number of sub-filters must be more than 1.",
     ),
     (
         put_row(),
         condition_fields(column_condition=combined(LogicalOperator.NOT, IS_1, IS_1)),
-        "The size of sub filters of logical operator NOT must be 1.",
+        "Invalid NOT operator: the number of sub-filters must be 1.",
     ),
     (
         put_row(),
-        condition_fields(column_condition=combined(LogicalOperator.AND, *[IS_1] * 11)),
-        "The count of filter exceeds the max: 10.",
+        condition_fields(column_condition=combined(LogicalOperator.AND, *[IS_1] * 32)),
+        "The count of filter exceeds the max: 32.",
     ),
     (
         put_row(),
@@ -345,7 +385,28 @@ INVALID = [
         {},
         "Invalid delete row request: unexpected cells in request",
     ),
-    (get_row(max_versions=None), {}, "No version condition is specified while querying row."),
+    (get_row(max_versions=None), {}, "No version condition is specified."),
+    (get_range("a", "b", max_versions=None), {}, "No version condition is specified."),
+    (
+        ("BatchGetRow", {"tables": [schema.TableInBatchGetRowRequest(table_name="t", primary_key=[frame("a")])]}),
+        {},
+        "No version condition is specified while querying row.",
+    ),
+    (
+        get_row(time_range=schema.TimeRange(specific_time=1)),
+        {},
+        "Specific tiemstamp and max versions cannot be given at the same time.",
+    ),
+    (
+        get_row(max_versions=None, time_range=schema.TimeRange(specific_time=1, start_time=1, end_time=2)),
+        {},
+        "Specific tiemstamp and time range cannot be given at the same time.",
+    ),
+    (
+        get_row(time_range=schema.TimeRange(specific_time=1, start_time=1, end_time=2)),
+        {},
+        "Specific timestamp, time range and max versions cannot be given at the same time.",
+    ),
     (get_row(max_versions=0), {}, "The maximum versions must be greater than 0."),
     (get_row(time_range=schema.TimeRange(start_time=1)), {}, "Start and end time must be given at the same time."),
     (
@@ -411,7 +472,6 @@ def test_invalid_parameters_have_their_texts(
 WRONG_KEYS = [
     ((("other", "a"),), "Validate PK name fail. Input: other, Meta: pk."),
     ((("pk", "a"), ("sk", "b")), "Validate PK size fail. Input: 2, Meta: 1."),
-    ((), "Validate PK size fail. Input: 0, Meta: 1."),
     ((("pk", 1),), "Validate PK type fail. Input: VT_INTEGER, Meta: VT_STRING."),
     ((("pk", b"a"),), "Validate PK type fail. Input: VT_BLOB, Meta: VT_STRING."),
 ]
@@ -495,15 +555,141 @@ def test_batch_size_is_limited() -> None:
     )
 
 
+def test_a_cell_with_a_timestamp_makes_a_request_larger() -> None:
+    """Three rows of key name 2, key value 98, column name 50, a value, and 8 for the timestamp."""
+    driver = Driver()
+    driver.create(key=(("pk", "STRING"),))
+    now_millis = driver.clock.now_micros() // 1000
+
+    def rows(*sizes: int) -> list[Any]:
+        return [
+            batch_row(OperationType.PUT, str(number) * 98, put("c" * 50, "v" * size, now_millis))
+            for number, size in enumerate(sizes)
+        ]
+
+    too_large = batch_table(rows(1397945, 1397943, 1397943))
+    assert driver.refusal("BatchWriteRow", tables=[too_large]) == (
+        400,
+        "OTSParameterInvalid",
+        "The total data size of BatchWriteRow request exceeds the limit, limit size: 4194304, data size: 4194305.",
+    )
+    driver.call("BatchWriteRow", tables=[batch_table(rows(1397944, 1397943, 1397943))])
+    names = ("PutRow", "row"), ("UpdateRow", "row_change")
+    for operation, field in names:
+        row = frame("k", put("c", "v" * 2097152, now_millis), put("d", "v" * 2097135, now_millis))
+        text = driver.refusal(operation, table_name="t", condition=IGNORE, **{field: row})[2]
+        assert text == (
+            f"The total data size of {operation} request exceeds the limit, limit size: 4194304, data size: 4194308."
+        )
+
+
+def test_one_large_row_makes_a_batch_too_large(driver: Driver) -> None:
+    row = batch_row(OperationType.PUT, "k", put("c", "v" * 2097152), put("d", "v" * 2097152))
+
+    text = driver.refusal("BatchWriteRow", tables=[batch_table([row])])[2]
+
+    assert text.startswith("The total data size of BatchWriteRow request exceeds the limit")
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_update_full_row_is_set_at_creation_and_never_again(value: bool) -> None:
+    driver = Driver()
+    driver.create(options={"update_full_row": value, "allow_update": not value})
+
+    def described() -> tuple[bool, bool, bool]:
+        options = driver.call("DescribeTable", table_name="t").table_options
+        return options.HasField("update_full_row"), options.update_full_row, options.allow_update
+
+    assert described() == (True, value, not value)
+    for given in (True, False):
+        options = schema.TableOptions(update_full_row=given, max_versions=5)
+        status, code, text = driver.refusal("UpdateTable", table_name="t", table_options=options)
+        assert (status, code, "contain updateFullRow" in text) == (400, "OTSParameterInvalid", True)
+    answer = driver.call("UpdateTable", table_name="t", table_options=schema.TableOptions(max_versions=2))
+    assert (answer.table_options.update_full_row, answer.table_options.max_versions) == (value, 2)
+    assert described() == (True, value, not value)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected", "given"),
+    [(b"x", "INTEGER", "BLOB"), ("x", "INTEGER", "STRING"), (True, "INTEGER", "BOOLEAN"), (1.5, "INTEGER", "DOUBLE")],
+)
+def test_a_defined_column_takes_values_of_its_type(value: Any, expected: str, given: str) -> None:
+    driver = Driver()
+    request = creation()
+    request["table_meta"].defined_column.add(name="DC2", type=1)
+    driver.call("CreateTable", **request)
+    text = f"Invalid column type for column DC2 expect VT_{expected} actual VT_{given}"
+
+    operation, fields = put_row(put("DC2", value))
+    assert driver.refusal(operation, **fields) == (400, "OTSParameterInvalid", text)
+    rows = [schema.RowInBulkImportRequest(type=1, row_change=frame("a", put("DC2", value)))]
+    (row,) = driver.call("BulkImport", table_name="t", rows=rows).rows
+    assert (row.is_ok, row.error.code, row.error.message) == (False, "OTSParameterInvalid", text)
+    driver.update("a", put("DC2", 1), put("other", value))
+    driver.update("a", increment("DC2", 1))
+    driver.update("a", delete_all("DC2"))
+    assert driver.table() == {"a": {"other": value}}
+
+
+def test_defined_columns_are_at_most_thirty_two() -> None:
+    driver = Driver()
+    request = creation()
+    for number in range(33):
+        request["table_meta"].defined_column.add(name=f"c{number}", type=1)
+
+    assert driver.refusal("CreateTable", **request)[2] == "The number of defined columns must be in range: [0, 32]."
+    del request["table_meta"].defined_column[32:]
+    driver.call("CreateTable", **request)
+
+
+def partitions(*points: Any) -> list[Any]:
+    places = [KeyBound.INF_MIN, *points, KeyBound.INF_MAX]
+    return [schema.PartitionRange(begin=encode_value(begin), end=encode_value(end)) for begin, end in pairwise(places)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "points", "text"),
+    [
+        ("STRING", tuple("abcdefghij"), "The count of partitions cannot be greater than 10"),
+        ("INTEGER", (-(2**63),), "The value of partition range can not be INT64_MIN or INT64_MAX."),
+        ("INTEGER", (0, 2**63 - 1), "The value of partition range can not be INT64_MIN or INT64_MAX."),
+        ("STRING", ("",), "The value of partition range can not be empty string."),
+        ("BINARY", (b"",), "The value of partition range can not be empty binary."),
+        (
+            "STRING",
+            ("公" * 21 + "ab",),
+            "The value of partition range exceeds the MaxLength:64 with CurrentLength:65.",
+        ),
+        ("BINARY", (b"x" * 65,), "The value of partition range exceeds the MaxLength:64 with CurrentLength:65."),
+        ("STRING", (1,), "The value type of partition does not match with primary key."),
+        ("INTEGER", ("1",), "The value type of partition does not match with primary key."),
+    ],
+)
+def test_split_points_of_a_new_table_have_rules(kind: str, points: tuple[Any, ...], text: str) -> None:
+    driver = Driver()
+    request = creation(key=(("pk", kind),), partitions=partitions(*points))
+
+    assert driver.refusal("CreateTable", **request) == (400, "OTSParameterInvalid", text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "points"),
+    [("STRING", tuple("abcdefghi")), ("INTEGER", (-(2**63) + 1, 2**63 - 2)), ("BINARY", (b"\x00", b"x" * 64))],
+)
+def test_nine_split_points_make_ten_partitions(kind: str, points: tuple[Any, ...]) -> None:
+    driver = Driver()
+    driver.create(key=(("pk", kind),), partitions=partitions(*points))
+
+    splits = driver.call("DescribeTable", table_name="t").shard_splits
+    assert [decode_row(split).primary_key for split in splits] == [(("pk", point),) for point in points]
+
+
 def test_what_the_server_does_not_have_is_named(driver: Driver) -> None:
     index = schema.IndexMeta(name="i", index_update_mode=0, index_type=0)
-    for operation, fields, word in (
-        (*put_row(transaction_id="x"), "transaction"),
-        (*get_row(transaction_id="x"), "transaction"),
-        ("CreateTable", creation("u", index_metas=[index]), "secondary indexes"),
-    ):
+    for operation, fields, word in (("CreateTable", creation("u", index_metas=[index]), "secondary indexes"),):
         status, code, text = driver.refusal(operation, **fields)
-        assert (status, code, word in text) == (400, "OTSUnsupportedOperation", True)
+        assert (status, code, word in text) == (400, "OTSParameterInvalid", True)
 
 
 def test_go_sends_an_expiration_when_switching_off(driver: Driver) -> None:
@@ -530,12 +716,18 @@ def test_deletions_of_one_version_need_no_present_version(driver: Driver) -> Non
     assert driver.get("a") == {"x": 1}
 
 
-def test_batch_get_names_each_table_once_and_with_rows(driver: Driver) -> None:
+def test_batch_get_names_each_table_once(driver: Driver) -> None:
     table = schema.TableInBatchGetRowRequest(table_name="t", primary_key=[frame("a")], max_versions=1)
-    empty = schema.TableInBatchGetRowRequest(table_name="t", max_versions=1)
 
     assert driver.refusal("BatchGetRow", tables=[table, table])[2] == "Duplicated table name: 't'."
-    assert driver.refusal("BatchGetRow", tables=[empty])[2] == "No row is specified for table: 't'."
+
+
+def test_batch_get_of_no_rows_answers_with_none(driver: Driver) -> None:
+    empty = schema.TableInBatchGetRowRequest(table_name="t", max_versions=1)
+
+    (answer,) = driver.call("BatchGetRow", tables=[empty]).tables
+
+    assert (answer.table_name, list(answer.rows)) == ("t", [])
 
 
 def test_a_closed_engine_refuses_and_says_so(driver: Driver) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import uuid
 
-from streamclient.server.actions.compute_split_points_by_size import split_points
+from streamclient.server.splitting import split_points
 from streamclient.server.state import ServerState
 from streamclient.server.tables import Table
 from streamclient.server.tunnels.channels import BASE_CHANNEL, Channel, KeyRange, Stage, Status, Tunnel

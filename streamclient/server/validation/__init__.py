@@ -1,5 +1,5 @@
-"""What a request must look like, whatever the tables hold: one module for each operation.
+"""Rules that several operations share, whatever the tables hold: names, rows, keys, reads, table options.
 
-``validate(request, limits)`` reads the message once and returns a frozen value for the action of the same name, or
-raises ``ServiceError`` with the service's text. Rules that need a table's schema or rows are the action's.
+What they refuse is a ``ServiceError`` with the service's text. Rules that need a table's schema or rows are applied
+where the operation acts.
 """

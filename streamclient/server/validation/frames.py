@@ -6,15 +6,12 @@ import math
 from typing import Any
 
 from streamclient.errors import CodecError
-from streamclient.records import KeyValue
 from streamclient.server.errors import invalid
 from streamclient.server.limits import CELL_TIMESTAMP_MAX_MILLIS, Limits
 from streamclient.server.rows import value_size
-from streamclient.server.tables import check_key_values
-from streamclient.server.validation.names import check_column_name
+from streamclient.server.tables import Key, check_key_values
+from streamclient.server.validation.names import check_attribute_name
 from streamclient.wire.plainbuffer import Cell, KeyBound, Row, decode_row
-
-Key = tuple[tuple[str, KeyValue | KeyBound], ...]
 
 
 def read_frame(data: bytes) -> Row:
@@ -44,8 +41,14 @@ def _read_padded_frame(data: bytes) -> Row | None:
     return None
 
 
+def _check_key_count(key: Key, limits: Limits) -> None:
+    if not 1 <= len(key) <= limits.key_columns:
+        raise invalid(f"The number of primary key columns must be in range: [1, {limits.key_columns}].")
+
+
 def check_write_key(key: Key, limits: Limits) -> Key:
-    """A key of one row: no range bounds, no name twice, values short enough."""
+    """A key of one row: as many columns as any table has, no range bounds, no name twice, values short enough."""
+    _check_key_count(key, limits)
     seen = set()
     for name, value in key:
         if value is KeyBound.INF_MIN or value is KeyBound.INF_MAX:
@@ -72,6 +75,7 @@ def read_bound(data: bytes, limits: Limits) -> Key:
     if row.cells or row.delete_marker:
         raise invalid("Attribute column cannot be given while reading data.")
     _refuse_placeholder(row.primary_key)
+    _check_key_count(row.primary_key, limits)
     check_key_values(row.primary_key, limits)
     return row.primary_key
 
@@ -87,7 +91,7 @@ def check_cells(cells: tuple[Cell, ...], key: Key, limits: Limits) -> None:
     names = set()
     for cell in cells:
         if cell.name not in names:
-            check_column_name(cell.name, limits)
+            check_attribute_name(cell.name, limits)
             names.add(cell.name)
         if cell.name in key_names:
             raise invalid(f"Duplicated attribute column name with primary key column: '{cell.name}'.")
@@ -110,10 +114,14 @@ def _check_value(name: str, value: Any, limits: Limits) -> None:
             raise invalid("NaN can't be set to double value.")
         if math.isinf(value):
             raise invalid("Infinity can't be set to double value.")
-    elif isinstance(value, (str, bytes)):
-        size = value_size(value)
-        if size > limits.attribute_value_bytes:
-            raise invalid(
-                f"The length of attribute column: '{name}' exceeds the MaxLength:{limits.attribute_value_bytes} "
-                f"with CurrentLength:{size}."
-            )
+    check_value_length(name, value, limits)
+
+
+def check_value_length(name: str, value: Any, limits: Limits) -> None:
+    """Raise unless the value of an attribute column, or one that a filter compares it with, is short enough."""
+    size = value_size(value) if isinstance(value, (str, bytes)) else 0
+    if size > limits.attribute_value_bytes:
+        raise invalid(
+            f"The length of attribute column: '{name}' exceeds the MaxLength:{limits.attribute_value_bytes} "
+            f"with CurrentLength:{size}."
+        )

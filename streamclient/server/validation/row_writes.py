@@ -6,43 +6,21 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from attrs import frozen
-
 from streamclient.server.conditions import Condition
-from streamclient.server.errors import invalid, unsupported
+from streamclient.server.errors import invalid
 from streamclient.server.filters import parse_condition
 from streamclient.server.limits import Limits
 from streamclient.server.validation.frames import check_cells, check_write_key, read_frame
-from streamclient.server.validation.names import check_table_name
 from streamclient.server.writes import RowWrite
 from streamclient.wire.plainbuffer import Cell, CellOperation, Row
 from streamclient.wire.schema import OperationType, ReturnType, RowExistenceExpectation
 
 
-@frozen
-class SingleWrite:
-    """A validated PutRow, UpdateRow or DeleteRow."""
-
-    table_name: str
-    write: RowWrite
-
-
-def validate_single(kind: OperationType, request: Any, data: bytes, limits: Limits) -> SingleWrite:
-    """The write of a request for one row; ``data`` is the row in it."""
-    if request.HasField("transaction_id"):
-        raise unsupported("local transactions (transaction_id)")
-    table_name = check_table_name(request.table_name, limits)
-    return SingleWrite(table_name, parse_write(kind, request, data, limits))
-
-
 def parse_write(kind: OperationType, message: Any, data: bytes, limits: Limits) -> RowWrite:
     """One row change with its condition and what to return; ``message`` has the fields ``condition`` and so on."""
-    row = read_frame(data)
-    _CHECKS[kind](row)
-    check_write_key(row.primary_key, limits)
-    check_cells(row.cells, row.primary_key, limits)
+    row = read_change(kind, data, limits)
     return_type, return_columns = _return_content(message.return_content, row)
-    write = RowWrite(
+    return RowWrite(
         kind=kind,
         key=row.primary_key,
         cells=row.cells,
@@ -50,12 +28,15 @@ def parse_write(kind: OperationType, message: Any, data: bytes, limits: Limits) 
         return_type=return_type,
         return_columns=return_columns,
     )
-    if write.size_bytes > limits.row_bytes:
-        raise invalid(
-            f"The total data size of {kind.name.capitalize()}Row request exceeds the limit, "
-            f"limit size: {limits.row_bytes}, data size: {write.size_bytes}."
-        )
-    return write
+
+
+def read_change(kind: OperationType, data: bytes, limits: Limits) -> Row:
+    """The row of a write: which cells it has, and that each may be as it is."""
+    row = read_frame(data)
+    _CHECKS[kind](row)
+    check_write_key(row.primary_key, limits)
+    check_cells(row.cells, row.primary_key, limits)
+    return row
 
 
 def read_condition(message: Any, limits: Limits) -> Condition:

@@ -9,7 +9,7 @@ from attrs import evolve, frozen
 from streamclient.server.errors import invalid
 from streamclient.server.limits import DEVIATION_MAX_SECONDS, TIME_TO_LIVE_MIN_SECONDS, Limits
 from streamclient.server.tables import TableOptions
-from streamclient.server.validation.names import check_column_name
+from streamclient.server.validation.names import check_attribute_name
 
 
 @frozen
@@ -24,14 +24,12 @@ class StreamSwitch:
 
 def read_options(message: Any, present: TableOptions) -> TableOptions:
     """The options with what the message gives; what it leaves out stays."""
-    if message.HasField("update_full_row"):
-        raise invalid("Unsupported table option: updateFullRow.")
     options = present
     if message.HasField("time_to_live"):
         options = evolve(options, time_to_live_seconds=_time_to_live(message.time_to_live))
     if message.HasField("max_versions"):
         if message.max_versions <= 0:
-            raise invalid("The maximum versions cannot be less than or equal to 0.")
+            raise invalid("The maximum versions cannot be less than or equal to 0")
         options = evolve(options, max_versions=message.max_versions)
     if message.HasField("deviation_cell_version_in_sec"):
         deviation = message.deviation_cell_version_in_sec
@@ -40,6 +38,8 @@ def read_options(message: Any, present: TableOptions) -> TableOptions:
         options = evolve(options, deviation_seconds=deviation)
     if message.HasField("allow_update"):
         options = evolve(options, allow_update=message.allow_update)
+    if message.HasField("update_full_row"):
+        options = evolve(options, update_full_row=message.update_full_row)
     return options
 
 
@@ -73,7 +73,7 @@ def read_stream_specification(message: Any, limits: Limits) -> StreamSwitch:
     hours = message.expiration_time if message.HasField("expiration_time") else None
     if hours is not None and not 0 < hours <= limits.stream_expiration_hours:
         raise invalid(f"The expiration time of stream must be in range: [1, {limits.stream_expiration_hours}] hours.")
-    columns = tuple(check_column_name(name, limits) for name in message.columns_to_get)
+    columns = tuple(check_attribute_name(name, limits) for name in message.columns_to_get)
     if len(set(columns)) != len(columns):
         raise invalid("Duplicated column name in columns_to_get of stream specification.")
     return StreamSwitch(enable=True, expiration_hours=hours, origin_columns=columns)

@@ -282,9 +282,14 @@ const checks = {
     await client.deleteTable({ tableName: 'sequenced' });
   },
 
+  async 'there are no search indexes'() {
+    const answer = await client.listSearchIndex({ tableName: TABLE });
+    assert((answer.indices || []).length === 0, JSON.stringify(answer));
+  },
+
   async 'errors carry status, code and text'() {
     await refused(client.describeTable({ tableName: 'missing' }), 404, 'Requested table does not exist.');
-    await refused(client.listSearchIndex({ tableName: TABLE }), 400, 'ListSearchIndex');
+    await refused(client.deleteSearchIndex({ tableName: TABLE, indexName: 'none' }), 400, 'DeleteSearchIndex');
     await refused(client.putRow({
       tableName: TABLE, condition: IGNORE, primaryKey: [{ pk: 'a' }], attributeColumns: [],
     }), 400, 'OTS');

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from streamclient.server import LocalTablestore
+from tests.service_under_test import RealService, real_service
 
 _numbers = count(1)
 
@@ -27,12 +28,17 @@ class AsyncFacade:
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[LocalTablestore]:
+def server() -> Iterator[LocalTablestore | RealService]:
+    service = real_service()
+    if service is not None:
+        yield service
+        service.clear()
+        return
     with LocalTablestore() as running:
         yield running
 
 
-def _async_client(server: LocalTablestore) -> Iterator[AsyncFacade]:
+def _async_client(server: LocalTablestore | RealService) -> Iterator[AsyncFacade]:
     from tablestore import AsyncOTSClient
 
     loop = asyncio.new_event_loop()
@@ -51,7 +57,7 @@ def _async_client(server: LocalTablestore) -> Iterator[AsyncFacade]:
 
 
 @pytest.fixture(scope="module", params=["v2", "v4", "sts", "async"])
-def client(request: pytest.FixtureRequest, server: LocalTablestore) -> Iterator[Any]:
+def client(request: pytest.FixtureRequest, server: LocalTablestore | RealService) -> Iterator[Any]:
     """A client signing with V2, with V4, carrying a security token, and the asynchronous one."""
     options: dict[str, dict[str, Any]] = {
         "v2": {},

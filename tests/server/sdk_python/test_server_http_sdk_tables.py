@@ -98,18 +98,35 @@ def test_a_table_with_split_points_has_a_shard_for_each_range(client: Any, name:
 
 
 def test_an_operation_not_served_is_refused_by_name(client: Any, table: str) -> None:
-    with pytest.raises(OTSServiceError, match="support") as caught:
-        client.list_search_index(table)
-
-    assert caught.value.get_http_status() == 400
-    assert "ListSearchIndex" in caught.value.get_error_message()
-
-
-def test_local_transactions_are_refused_by_name(client: Any, table: str) -> None:
     with pytest.raises(OTSServiceError) as caught:
-        client.start_local_transaction(table, [("pk", "a")])
+        client.delete_search_index(table, "index")
 
-    assert "StartLocalTransaction" in caught.value.get_error_message()
+    refusal = caught.value
+    assert (refusal.get_http_status(), refusal.get_error_code()) == (400, "OTSParameterInvalid")
+    assert refusal.get_error_message() == "Unsupported operation: DeleteSearchIndex."
+
+
+def test_there_are_no_search_indexes_and_no_timeseries_tables(client: Any, table: str) -> None:
+    """Clean-up scripts ask before they delete a table."""
+    assert list(client.list_search_index(table)) == []
+
+
+def test_a_local_transaction_commits_and_aborts(client: Any, table: str) -> None:
+    from tablestore import Condition, Row, RowExistenceExpectation
+
+    key = [("pk", "a"), ("n", 1)]
+    ignore = Condition(RowExistenceExpectation.IGNORE)
+
+    def seen(**options: Any) -> list[Any]:
+        row = client.get_row(table, key, **options)[1]
+        return [] if row is None else [value for _, value, _ in row.attribute_columns]
+
+    for end, after in ((client.abort_transaction, []), (client.commit_transaction, ["new"])):
+        transaction = client.start_local_transaction(table, [("pk", "a")])
+        client.put_row(table, Row(key, [("x", "new")]), ignore, transaction_id=transaction)
+        assert (seen(), seen(transaction_id=transaction)) == ([], ["new"])
+        end(transaction)
+        assert seen() == after
 
 
 def test_an_auto_increment_key_column_is_described(client: Any, new_table: Callable[..., str]) -> None:
@@ -126,5 +143,5 @@ def test_a_json_operation_is_refused_in_json(client: Any) -> None:
     with pytest.raises(OTSServiceError) as caught:
         client.list_knowledge_base({})
 
-    assert (caught.value.get_http_status(), caught.value.get_error_code()) == (400, "OTSUnsupportedOperation")
+    assert (caught.value.get_http_status(), caught.value.get_error_code()) == (400, "OTSParameterInvalid")
     assert "ListKnowledgeBase" in caught.value.get_error_message()

@@ -1,0 +1,66 @@
+"""Writes that are planned and not applied: each plan sees the rows as those before it would leave them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import merge
+from operator import itemgetter
+
+from streamclient.server.rows import Rows, StoredRow
+from streamclient.server.tables import Table
+from streamclient.server.writes import Plan
+
+
+class Overlay:
+    """Rows as they will be: some changed ones over the rows below, which stay as they are."""
+
+    def __init__(self, below: Rows) -> None:
+        self._below = below
+        self._changed: dict[bytes, StoredRow | None] = {}
+
+    def change(self, key: bytes, row: StoredRow | None) -> None:
+        """Replace a row, or take it away."""
+        self._changed[key] = row
+
+    def get(self, key: bytes) -> StoredRow | None:
+        """The row, expired or not."""
+        return self._changed[key] if key in self._changed else self._below.get(key)
+
+    def ascending(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, StoredRow]]:
+        """Rows with start <= key < end."""
+        changed = sorted(key for key in self._changed if start <= key < end)
+        return merge(self._unchanged(self._below.ascending(start, end)), self._present(changed), key=itemgetter(0))
+
+    def descending(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, StoredRow]]:
+        """Rows with start >= key > end, from the greatest down."""
+        changed = sorted((key for key in self._changed if start >= key > end), reverse=True)
+        below = self._unchanged(self._below.descending(start, end))
+        return merge(below, self._present(changed), key=itemgetter(0), reverse=True)
+
+    def _unchanged(self, rows: Iterator[tuple[bytes, StoredRow]]) -> Iterator[tuple[bytes, StoredRow]]:
+        return (row for row in rows if row[0] not in self._changed)
+
+    def _present(self, keys: list[bytes]) -> Iterator[tuple[bytes, StoredRow]]:
+        for key in keys:
+            row = self._changed[key]
+            if row is not None:
+                yield key, row
+
+
+class Draft:
+    """Plans for one table, in order, and the rows as they would leave them."""
+
+    def __init__(self, table: Table, below: Rows | None = None, last_generated: int | None = None) -> None:
+        self.rows = Overlay(table.rows if below is None else below)
+        self.plans: list[Plan] = []
+        self.size_bytes = 0
+        """Of all the writes, by the capacity rule."""
+        self.last_generated = table.definition.last_generated if last_generated is None else last_generated
+
+    def add(self, plan: Plan) -> None:
+        """Take a plan that was made for ``rows`` as they are."""
+        self.rows.change(plan.encoded_key, plan.after)
+        self.plans.append(plan)
+        self.size_bytes += plan.write.size_bytes
+        if plan.generated is not None:
+            self.last_generated = plan.generated

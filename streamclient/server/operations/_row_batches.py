@@ -1,0 +1,49 @@
+"""What BatchWriteRow and BulkImport share: many rows of one table, each with a result of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from attrs import frozen
+
+from streamclient.server.errors import ServiceError, invalid
+from streamclient.server.state import ServerState
+from streamclient.server.transactions import Transaction
+from streamclient.server.write_batch import Outcome, WriteBatch
+from streamclient.server.writes import RowWrite
+from streamclient.wire.schema import OperationType
+
+RowResult = Outcome | ServiceError
+
+
+@frozen
+class TableWrites:
+    """The writes for one table, in the request's order."""
+
+    table_name: str
+    writes: tuple[RowWrite, ...]
+
+
+def operation_type(message: Any) -> OperationType:
+    """What a row of a batch is to do."""
+    try:
+        return OperationType(message.type)
+    except ValueError as error:
+        raise invalid(f"Invalid operation type: {message.type}.") from error
+
+
+def execute_each(state: ServerState, writes: TableWrites, transaction: Transaction | None) -> Sequence[RowResult]:
+    """Execute row by row; each succeeds or fails on its own. Without the table all fail."""
+    try:
+        batch = WriteBatch(state, state.table(writes.table_name), transaction)
+    except ServiceError as error:
+        return [error] * len(writes.writes)
+    return [_execute(batch, write) for write in writes.writes]
+
+
+def _execute(batch: WriteBatch, write: RowWrite) -> RowResult:
+    try:
+        return batch.execute(write)
+    except ServiceError as error:
+        return error

@@ -1,0 +1,54 @@
+"""What PutRow, UpdateRow and DeleteRow share: one row of one table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import frozen
+
+from streamclient.server.capacity import consumed
+from streamclient.server.errors import invalid
+from streamclient.server.limits import Limits
+from streamclient.server.operation import Operation, own_table
+from streamclient.server.state import ServerState
+from streamclient.server.validation.names import check_table_name
+from streamclient.server.validation.row_writes import parse_write
+from streamclient.server.validation.transactions import read_transaction_id
+from streamclient.server.write_batch import WriteBatch
+from streamclient.server.writes import RowWrite
+from streamclient.wire import schema
+from streamclient.wire.schema import OperationType
+
+
+@frozen
+class SingleWrite:
+    """A validated request."""
+
+    table_name: str
+    write: RowWrite
+    transaction_id: str | None
+
+
+def single_row_write(name: str, kind: OperationType, row_field: str) -> Operation:
+    """The operation that writes the row in the request's field ``row_field``, if its condition holds."""
+    messages = schema.OPERATIONS[name]
+
+    def validate(request: Any, limits: Limits) -> SingleWrite:
+        table_name = check_table_name(request.table_name, limits)
+        write = parse_write(kind, request, getattr(request, row_field), limits)
+        if write.request_bytes > limits.row_bytes:
+            raise invalid(
+                f"The total data size of {name} request exceeds the limit, limit size: {limits.row_bytes}, "
+                f"data size: {write.request_bytes}."
+            )
+        return SingleWrite(table_name, write, read_transaction_id(request))
+
+    def act(state: ServerState, request: SingleWrite) -> Any:
+        table = state.table(request.table_name)
+        outcome = WriteBatch(state, table, state.transaction(request.transaction_id)).execute(request.write)
+        response = messages.response(consumed=consumed(read=outcome.read_units, write=outcome.write_units))
+        if outcome.row is not None:
+            response.row = outcome.row
+        return response
+
+    return Operation(messages=messages, validate=validate, act=act, tables=own_table, rows_written=lambda request: 1)

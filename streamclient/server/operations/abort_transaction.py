@@ -1,0 +1,30 @@
+"""AbortTransaction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamclient.server.limits import Limits
+from streamclient.server.operation import Operation
+from streamclient.server.state import ServerState
+from streamclient.server.transactions import table_of_transaction
+from streamclient.wire import schema
+
+
+def _validate(request: Any, limits: Limits) -> str:
+    table_of_transaction(request.transaction_id)
+    return str(request.transaction_id)
+
+
+def _act(state: ServerState, transaction_id: str) -> Any:
+    """Forget all writes of the transaction and free its partition key."""
+    state.transactions.end(state.transactions.find(transaction_id, state.clock.now_micros()))
+    return schema.AbortTransactionResponse()
+
+
+OPERATION = Operation(
+    messages=schema.OPERATIONS["AbortTransaction"],
+    validate=_validate,
+    act=_act,
+    tables=lambda request: (table_of_transaction(request.transaction_id),),
+)

@@ -1,0 +1,139 @@
+"""BatchWriteRow."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from attrs import frozen
+
+from streamclient.server.capacity import consumed
+from streamclient.server.errors import ServiceError, invalid, out_of_range
+from streamclient.server.keys import encode_key
+from streamclient.server.limits import Limits
+from streamclient.server.operation import Operation
+from streamclient.server.operations._row_batches import RowResult, TableWrites, execute_each, operation_type
+from streamclient.server.state import ServerState
+from streamclient.server.transactions import Transaction, partition_key_text
+from streamclient.server.validation.names import check_table_name
+from streamclient.server.validation.row_writes import parse_write
+from streamclient.server.validation.transactions import read_transaction_id
+from streamclient.server.write_batch import WriteBatch
+from streamclient.server.writes import RowWrite
+from streamclient.wire import schema
+from streamclient.wire.schema import RowExistenceExpectation
+
+
+@frozen
+class BatchWriteRow:
+    """A validated request."""
+
+    tables: tuple[TableWrites, ...]
+    is_atomic: bool
+    transaction_id: str | None
+
+
+def _validate(request: Any, limits: Limits) -> BatchWriteRow:
+    """The writes, table by table in the request's order; each table once."""
+    if not request.tables:
+        raise invalid("No row is specified in BatchWriteRow.")
+    _check_tables(request.tables, limits)
+    if request.is_atomic and len(request.tables) > 1:
+        raise invalid("An atomic BatchWriteRow can only write to one table.")
+    tables = tuple(_table(table, limits) for table in request.tables)
+    size = sum(write.request_bytes for table in tables for write in table.writes)
+    if size > limits.batch_write_bytes:
+        raise invalid(
+            "The total data size of BatchWriteRow request exceeds the limit, "
+            f"limit size: {limits.batch_write_bytes}, data size: {size}."
+        )
+    for table in tables:
+        _check_repeated(table.writes)
+    return BatchWriteRow(tables, request.is_atomic, read_transaction_id(request))
+
+
+def _check_tables(tables: Any, limits: Limits) -> None:
+    names = set()
+    for table in tables:
+        name = check_table_name(table.table_name, limits)
+        if name in names:
+            raise invalid(f"Duplicated table name: '{name}'.")
+        if not table.rows:
+            raise invalid(f"No operation is specified for table: '{name}'.")
+        names.add(name)
+    if sum(len(table.rows) for table in tables) > limits.batch_write_rows:
+        raise invalid(f"Rows count exceeds the upper limit: {limits.batch_write_rows}.")
+
+
+def _table(table: Any, limits: Limits) -> TableWrites:
+    return TableWrites(table.table_name, tuple(_write(row, limits) for row in table.rows))
+
+
+def _write(row: Any, limits: Limits) -> RowWrite:
+    return parse_write(operation_type(row), row, row.row_change, limits)
+
+
+def _check_repeated(writes: tuple[RowWrite, ...]) -> None:
+    """A row may occur twice only if no write of it depends on what it meets."""
+    keyed = [(encode_key(value for _, value in write.key), write) for write in writes if not write.generates_key]
+    counts = Counter(key for key, _ in keyed)
+    for key, write in keyed:
+        if counts[key] == 1:
+            continue
+        if write.condition.expectation is not RowExistenceExpectation.IGNORE:
+            raise invalid("Repeated rows do not support row exist expectation check in BatchModify.")
+        if write.condition.column_filter is not None:
+            raise invalid("Repeated rows do not support row condition check in BatchModify.")
+
+
+def _act(state: ServerState, request: BatchWriteRow) -> Any:
+    """Execute row by row in the request's order; each row succeeds or fails on its own, unless the batch is atomic."""
+    transaction = state.transaction(request.transaction_id)
+    execute = _atomic if request.is_atomic else execute_each
+    response = schema.BatchWriteRowResponse()
+    for table in request.tables:
+        answer = response.tables.add(table_name=table.table_name)
+        for row in execute(state, table, transaction):
+            _answer(answer.rows.add(), row)
+    return response
+
+
+def _answer(message: Any, result: RowResult) -> None:
+    if isinstance(result, ServiceError):
+        message.is_ok = False
+        message.error.code, message.error.message = result.code, result.message
+        return
+    message.is_ok = True
+    message.consumed.CopyFrom(consumed(read=result.read_units, write=result.write_units))
+    if result.row is not None:
+        message.row = result.row
+
+
+def _atomic(state: ServerState, writes: TableWrites, transaction: Transaction | None) -> Sequence[RowResult]:
+    """All rows or none: every row of a refused batch reports the first refusal."""
+    try:
+        _check_one_partition_key(writes.writes)
+        return WriteBatch(state, state.table(writes.table_name), transaction).execute_all(writes.writes)
+    except ServiceError as error:
+        return [error] * len(writes.writes)
+
+
+def _check_one_partition_key(writes: tuple[RowWrite, ...]) -> None:
+    scope = writes[0].key[0][1]
+    for write in writes:
+        given = write.key[0][1]
+        if given != scope:
+            raise out_of_range(
+                f"Data out of scope of atomic. Atomic PartKey:{partition_key_text(scope)}. "
+                f"Data PartKey:{partition_key_text(given)}"
+            )
+
+
+OPERATION = Operation(
+    messages=schema.OPERATIONS["BatchWriteRow"],
+    validate=_validate,
+    act=_act,
+    tables=lambda request: tuple(table.table_name for table in request.tables),
+    rows_written=lambda request: sum(len(table.rows) for table in request.tables),
+)

@@ -1,0 +1,33 @@
+"""CommitTransaction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamclient.server.limits import Limits
+from streamclient.server.operation import Operation
+from streamclient.server.state import ServerState
+from streamclient.server.transactions import table_of_transaction
+from streamclient.server.write_batch import WriteBatch
+from streamclient.wire import schema
+
+
+def _validate(request: Any, limits: Limits) -> str:
+    table_of_transaction(request.transaction_id)
+    return str(request.transaction_id)
+
+
+def _act(state: ServerState, transaction_id: str) -> Any:
+    """Apply all writes of the transaction as one batch, in their order, and free its partition key."""
+    transaction = state.transactions.find(transaction_id, state.clock.now_micros())
+    state.transactions.end(transaction)
+    WriteBatch(state, transaction.table).apply(transaction.draft.plans)
+    return schema.CommitTransactionResponse()
+
+
+OPERATION = Operation(
+    messages=schema.OPERATIONS["CommitTransaction"],
+    validate=_validate,
+    act=_act,
+    tables=lambda request: (table_of_transaction(request.transaction_id),),
+)

@@ -1,0 +1,219 @@
+"""CreateTable."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from attrs import frozen
+
+from streamclient.errors import CodecError
+from streamclient.records import KeyValue
+from streamclient.server.errors import invalid, quota_exhausted, table_exists, unsupported
+from streamclient.server.keys import encode_key
+from streamclient.server.limits import INT64_MAX, Limits
+from streamclient.server.operation import Operation
+from streamclient.server.rows import value_size
+from streamclient.server.state import ServerState
+from streamclient.server.tables import TYPE_NAMES, Encryption, KeyColumn, TableDefinition, TableOptions, value_type_name
+from streamclient.server.validation.names import check_attribute_name, check_key_name, check_table_name
+from streamclient.server.validation.table_parts import (
+    StreamSwitch,
+    read_options,
+    read_stream_specification,
+    read_throughput,
+)
+from streamclient.wire import schema
+from streamclient.wire.plainbuffer import KeyBound, decode_value
+from streamclient.wire.schema import DefinedColumnType, PrimaryKeyOption, PrimaryKeyType
+
+
+@frozen
+class CreateTable:
+    """A validated request."""
+
+    table_name: str
+    key: tuple[KeyColumn, ...]
+    defined_columns: tuple[tuple[str, int], ...]
+    options: TableOptions
+    read_capacity: int
+    write_capacity: int
+    encryption: Encryption
+    boundaries: tuple[bytes, ...]
+    """Encoded keys at which partitions begin, ascending, without the first."""
+    stream: StreamSwitch
+    local_transactions: bool
+
+
+def _validate(request: Any, limits: Limits) -> CreateTable:
+    """The table to create, with its stream and its initial partitions."""
+    meta = request.table_meta
+    table_name = check_table_name(meta.table_name, limits)
+    key = _read_key_columns(meta.primary_key, limits)
+    defined = _defined_columns(meta.defined_column, key, limits)
+    if request.index_metas or meta.index_meta:
+        raise unsupported("secondary indexes (index_metas in CreateTable)")
+    read, write = read_throughput(request.reserved_throughput, limits)
+    stream = StreamSwitch(enable=False)
+    if request.HasField("stream_spec"):
+        stream = read_stream_specification(request.stream_spec, limits)
+    return CreateTable(
+        table_name=table_name,
+        key=key,
+        defined_columns=defined,
+        options=read_options(request.table_options, TableOptions()),
+        read_capacity=read or 0,
+        write_capacity=write or 0,
+        encryption=_encryption(request.sse_spec),
+        boundaries=_boundaries(request.partitions, key[0], limits),
+        stream=stream,
+        local_transactions=_local_transactions(request, key),
+    )
+
+
+def _local_transactions(request: Any, key: tuple[KeyColumn, ...]) -> bool:
+    """A request that does not say gets them, as far as the key allows it."""
+    if not request.HasField("enable_local_txn"):
+        return True
+    if request.enable_local_txn and any(column.auto_increment for column in key):
+        raise invalid("A table with an AUTO_INCREMENT primary key column can't have local transactions.")
+    return bool(request.enable_local_txn)
+
+
+def _read_key_columns(messages: Any, limits: Limits) -> tuple[KeyColumn, ...]:
+    if not 1 <= len(messages) <= limits.key_columns:
+        raise invalid(f"The number of primary key columns must be in range: [1, {limits.key_columns}].")
+    columns: list[KeyColumn] = []
+    for position, message in enumerate(messages):
+        name = check_key_name(message.name, limits)
+        if any(column.name == name for column in columns):
+            raise invalid(f"Duplicated primary key name: '{name}'.")
+        columns.append(KeyColumn(name, _key_type(message), _is_generated(message, position)))
+    if sum(column.auto_increment for column in columns) > 1:
+        raise invalid("There can be at most one primary key column with AUTO_INCREMENT.")
+    return tuple(columns)
+
+
+def _key_type(message: Any) -> PrimaryKeyType:
+    try:
+        return PrimaryKeyType(message.type)
+    except ValueError as error:
+        raise invalid(f"Invalid type of primary key column: '{message.name}'.") from error
+
+
+def _is_generated(message: Any, position: int) -> bool:
+    if not message.HasField("option"):
+        return False
+    if message.option != PrimaryKeyOption.AUTO_INCREMENT:
+        raise invalid(f"Invalid option of primary key column: '{message.name}'.")
+    if position == 0:
+        raise invalid("The first primary key column can't be AUTO_INCREMENT.")
+    if message.type != PrimaryKeyType.INTEGER:
+        raise invalid(f"AUTO_INCREMENT primary key column must be INTEGER: '{message.name}'.")
+    return True
+
+
+def _defined_columns(messages: Any, key: tuple[KeyColumn, ...], limits: Limits) -> tuple[tuple[str, int], ...]:
+    if len(messages) > limits.defined_columns:
+        raise invalid(f"The number of defined columns must be in range: [0, {limits.defined_columns}].")
+    columns: dict[str, int] = {}
+    key_names = {column.name for column in key}
+    for message in messages:
+        name = check_attribute_name(message.name, limits)
+        if name in columns or name in key_names:
+            raise invalid(f"Duplicated defined column name: '{name}'.")
+        try:
+            columns[name] = DefinedColumnType(message.type).value
+        except ValueError as error:
+            raise invalid(f"Invalid type of defined column: '{name}'.") from error
+    return tuple(columns.items())
+
+
+def _encryption(message: Any) -> Encryption:
+    if not message.enable:
+        return Encryption()
+    key_type = message.key_type if message.HasField("key_type") else None
+    return Encryption(enable=True, key_type=key_type, key_id=message.key_id.hex(), role_arn=message.role_arn.hex())
+
+
+_LONGEST_BOUND_BYTES = 64
+
+
+def _bound(data: bytes, column: KeyColumn) -> bytes:
+    try:
+        value = decode_value(data)
+    except CodecError as error:
+        raise invalid(f"Invalid partition range: {error}.") from error
+    if value is KeyBound.INF_MIN or value is KeyBound.INF_MAX:
+        return encode_key((value,))
+    if isinstance(value, (KeyBound, float, bool)) or value_type_name(value) != TYPE_NAMES[column.type]:
+        raise invalid("The value type of partition does not match with primary key.")
+    _check_bound_value(value)
+    return encode_key((value,))
+
+
+def _check_bound_value(value: KeyValue) -> None:
+    if isinstance(value, int):
+        if value in (INT64_MAX, -INT64_MAX - 1):
+            raise invalid("The value of partition range can not be INT64_MIN or INT64_MAX.")
+        return
+    if not value:
+        raise invalid(
+            f"The value of partition range can not be empty {'string' if isinstance(value, str) else 'binary'}."
+        )
+    if value_size(value) > _LONGEST_BOUND_BYTES:
+        raise invalid(
+            f"The value of partition range exceeds the MaxLength:{_LONGEST_BOUND_BYTES} "
+            f"with CurrentLength:{value_size(value)}."
+        )
+
+
+def _boundaries(partitions: Any, column: KeyColumn, limits: Limits) -> tuple[bytes, ...]:
+    """Where partitions begin. The ranges must cover all keys: from INF_MIN to INF_MAX, each at the last one's end."""
+    if len(partitions) > limits.partitions:
+        raise invalid(f"The count of partitions cannot be greater than {limits.partitions}")
+    lowest, highest = encode_key((KeyBound.INF_MIN,)), encode_key((KeyBound.INF_MAX,))
+    ranges = [(_bound(each.begin, column), _bound(each.end, column)) for each in partitions]
+    if not ranges:
+        return ()
+    adjoining = all(before[1] == after[0] for before, after in pairwise(ranges))
+    ascending = all(begin < end for begin, end in ranges)
+    if not (adjoining and ascending and ranges[0][0] == lowest and ranges[-1][1] == highest):
+        raise invalid("Invalid partition range: ranges must ascend, adjoin, and reach from INF_MIN to INF_MAX.")
+    return tuple(begin for begin, _ in ranges[1:])
+
+
+def _act(state: ServerState, request: CreateTable) -> Any:
+    """Create the table, ready at once, and its stream if one is asked for."""
+    if request.table_name in state.tables:
+        raise table_exists()
+    if len(state.tables) >= state.limits.tables:
+        raise quota_exhausted(f"Number of tables exceeds the quota:{state.limits.tables}.")
+    created = state.creation_micros()
+    definition = TableDefinition(
+        name=request.table_name,
+        number=state.next_number(),
+        key=request.key,
+        created_micros=created,
+        defined_columns=request.defined_columns,
+        options=request.options,
+        read_capacity=request.read_capacity,
+        write_capacity=request.write_capacity,
+        last_increase_seconds=created // 1_000_000,
+        encryption=request.encryption,
+        boundaries=request.boundaries,
+        local_transactions=request.local_transactions,
+    )
+    table = state.add_table(definition)
+    if request.stream.enable:
+        hours = request.stream.expiration_hours or state.limits.stream_expiration_default_hours
+        state.switch_on(table, expiration_hours=hours, origin_columns=request.stream.origin_columns)
+    return schema.CreateTableResponse()
+
+
+OPERATION = Operation(
+    messages=schema.OPERATIONS["CreateTable"],
+    validate=_validate,
+    act=_act,
+    tables=lambda request: (request.table_meta.table_name,),
+)

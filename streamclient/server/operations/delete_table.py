@@ -1,0 +1,30 @@
+"""DeleteTable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamclient.server.limits import Limits
+from streamclient.server.operation import Operation, own_table
+from streamclient.server.state import ServerState
+from streamclient.server.validation.names import check_table_name
+from streamclient.wire import schema
+
+
+def _validate(request: Any, limits: Limits) -> str:
+    """The name of the table to delete."""
+    return check_table_name(request.table_name, limits)
+
+
+def _act(state: ServerState, table_name: str) -> Any:
+    """Delete the table with its rows and its stream, at once."""
+    state.drop_table(state.table(table_name))
+    return schema.DeleteTableResponse()
+
+
+OPERATION = Operation(
+    messages=schema.OPERATIONS["DeleteTable"],
+    validate=_validate,
+    act=_act,
+    tables=own_table,
+)

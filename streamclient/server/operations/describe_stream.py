@@ -1,0 +1,74 @@
+"""DescribeStream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import frozen
+
+from streamclient.server.errors import invalid, shard_missing
+from streamclient.server.iterators import table_of_stream
+from streamclient.server.limits import Limits
+from streamclient.server.operation import Operation
+from streamclient.server.state import ServerState
+from streamclient.server.streams import Shard
+from streamclient.wire import schema
+from streamclient.wire.schema import StreamStatus
+
+
+@frozen
+class DescribeStream:
+    """A validated request."""
+
+    stream_id: str
+    start_shard_id: str | None
+    shard_limit: int
+
+
+def _validate(request: Any, limits: Limits) -> DescribeStream:
+    """The stream to describe, and which page of its shards."""
+    if not request.stream_id:
+        raise invalid("Invalid stream id: it is empty.")
+    shard_limit = request.shard_limit if request.HasField("shard_limit") else limits.stream_page_shards
+    if shard_limit <= 0:
+        raise invalid("The shard limit must be greater than 0.")
+    return DescribeStream(request.stream_id, request.inclusive_start_shard_id or None, shard_limit)
+
+
+def _act(state: ServerState, request: DescribeStream) -> Any:
+    """One page of the stream's shards, in order of creation: a shard never comes before its parents."""
+    stream = state.stream(request.stream_id)
+    definition = stream.definition
+    now = state.clock.now_micros()
+    if request.start_shard_id is not None and not stream.had(request.start_shard_id):
+        raise shard_missing()
+    page = stream.page(request.start_shard_id, request.shard_limit + 1, now)
+    is_enabling = now < definition.created_micros + state.stream_enabling_millis * 1000
+    response = schema.DescribeStreamResponse(
+        stream_id=definition.stream_id,
+        expiration_time=definition.expiration_hours,
+        table_name=definition.table_name,
+        creation_time=definition.created_micros,
+        stream_status=StreamStatus.ENABLING if is_enabling else StreamStatus.ACTIVE,
+        shards=[_message(shard) for shard in page[: request.shard_limit]],
+    )
+    if len(page) > request.shard_limit:
+        response.next_shard_id = page[-1].shard_id
+    return response
+
+
+def _message(shard: Shard) -> Any:
+    message = schema.StreamShard(shard_id=shard.shard_id)
+    if shard.definition.parent_id is not None:
+        message.parent_id = shard.definition.parent_id
+    if shard.definition.parent_sibling_id is not None:
+        message.parent_sibling_id = shard.definition.parent_sibling_id
+    return message
+
+
+OPERATION = Operation(
+    messages=schema.OPERATIONS["DescribeStream"],
+    validate=_validate,
+    act=_act,
+    tables=lambda request: (table_of_stream(request.stream_id),),
+)

@@ -1,0 +1,63 @@
+"""GetRange."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamclient.server.capacity import consumed, units
+from streamclient.server.errors import invalid
+from streamclient.server.limits import Limits
+from streamclient.server.operation import Operation, own_table
+from streamclient.server.operations._ranges import RangeRead, encode_page, key_frame, read_range, rows_read
+from streamclient.server.state import ServerState
+from streamclient.server.validation.frames import read_bound
+from streamclient.server.validation.names import check_table_name
+from streamclient.server.validation.row_reads import read_selection
+from streamclient.server.validation.transactions import read_transaction_id
+from streamclient.wire import schema
+from streamclient.wire.schema import DataBlockType, Direction
+
+
+def _validate(request: Any, limits: Limits) -> RangeRead:
+    """The range to read, and what of its rows."""
+    table_name = check_table_name(request.table_name, limits)
+    try:
+        direction = Direction(request.direction)
+    except ValueError as error:
+        raise invalid(f"Invalid direction: {request.direction}.") from error
+    start = read_bound(request.inclusive_start_primary_key, limits)
+    end = read_bound(request.exclusive_end_primary_key, limits)
+    selection = read_selection(request, limits)
+    if request.HasField("limit") and request.limit <= 0:
+        raise invalid("The limit must be greater than 0.")
+    return RangeRead(
+        table_name=table_name,
+        direction=direction,
+        start=start,
+        end=end,
+        limit=request.limit if request.HasField("limit") else None,
+        selection=selection,
+        transaction_id=read_transaction_id(request),
+        # A matrix has columns that are known beforehand, and one version of each.
+        as_matrix=request.data_block_type_hint == DataBlockType.SIMPLE_ROW_MATRIX and selection.fits_matrix,
+        entire_keys=not request.HasField("return_entire_primary_keys") or request.return_entire_primary_keys,
+    )
+
+
+def _act(state: ServerState, request: RangeRead) -> Any:
+    """Read one page of the range."""
+    table = state.table(request.table_name)
+    page = read_range(state, table, request)
+    response = schema.GetRangeResponse(
+        consumed=consumed(read=units(page.charged_bytes)), rows=encode_page(table, request, page)
+    )
+    if request.as_matrix:
+        response.data_block_type = DataBlockType.SIMPLE_ROW_MATRIX
+    if page.next_row is not None:
+        response.next_start_primary_key = key_frame(table, page.next_row)
+    return response
+
+
+OPERATION = Operation(
+    messages=schema.OPERATIONS["GetRange"], validate=_validate, act=_act, tables=own_table, rows_read=rows_read
+)

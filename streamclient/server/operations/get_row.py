@@ -1,0 +1,54 @@
+"""GetRow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import frozen
+
+from streamclient.server.capacity import consumed
+from streamclient.server.limits import Limits
+from streamclient.server.operation import Operation, own_table
+from streamclient.server.reads import Selection, read_one
+from streamclient.server.state import ServerState
+from streamclient.server.tables import Key, check_key
+from streamclient.server.validation.frames import read_key
+from streamclient.server.validation.names import check_table_name
+from streamclient.server.validation.row_reads import read_selection
+from streamclient.server.validation.transactions import read_transaction_id
+from streamclient.wire import schema
+
+
+@frozen
+class GetRow:
+    """A validated request."""
+
+    table_name: str
+    key: Key
+    selection: Selection
+    transaction_id: str | None
+
+
+def _validate(request: Any, limits: Limits) -> GetRow:
+    """The key to read, and what of its row."""
+    table_name = check_table_name(request.table_name, limits)
+    key = read_key(request.primary_key, limits)
+    return GetRow(table_name, key, read_selection(request, limits), read_transaction_id(request))
+
+
+def _act(state: ServerState, request: GetRow) -> Any:
+    """Read one row; the answer's row is empty if there is none."""
+    table = state.table(request.table_name)
+    check_key(table.definition, request.key)
+    rows = state.rows_seen(table, request.transaction_id, request.key)
+    row, units = read_one(table, rows, request.key, request.selection, state.clock.now_micros())
+    return schema.GetRowResponse(consumed=consumed(read=units), row=row)
+
+
+OPERATION = Operation(
+    messages=schema.OPERATIONS["GetRow"],
+    validate=_validate,
+    act=_act,
+    tables=own_table,
+    rows_read=lambda answer: 1 if answer.row else 0,
+)

@@ -1,0 +1,67 @@
+"""GetShardIterator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import frozen
+
+from streamclient.server.errors import invalid, shard_missing, trimmed
+from streamclient.server.iterators import ShardIterator, encode_iterator, table_of_stream
+from streamclient.server.limits import Limits
+from streamclient.server.operation import Operation
+from streamclient.server.state import ServerState
+from streamclient.wire import schema
+
+
+@frozen
+class GetShardIterator:
+    """A validated request."""
+
+    stream_id: str
+    shard_id: str
+    timestamp_micros: int | None
+    """``None`` for the oldest retained record."""
+
+
+def _validate(request: Any, limits: Limits) -> GetShardIterator:
+    """Which place of which shard to find.
+
+    A token cannot be ours, as this server always answers at once, and is refused like any other foreign value.
+    """
+    if not request.stream_id:
+        raise invalid("Invalid stream id: it is empty.")
+    if not request.shard_id:
+        raise invalid("Invalid shard id: it is empty.")
+    if request.token:
+        raise invalid("Invalid token: it was not issued by this server.")
+    timestamp = request.timestamp if request.HasField("timestamp") else None
+    if timestamp is not None and timestamp < 0:
+        raise invalid("The timestamp must be greater than or equal to 0.")
+    return GetShardIterator(request.stream_id, request.shard_id, timestamp)
+
+
+def _act(state: ServerState, request: GetShardIterator) -> Any:
+    """The place of the oldest record that is left, or of the first one at or after a time.
+
+    A time after the newest record gives the place of the next record to come.
+    """
+    stream = state.stream(request.stream_id)
+    shard = stream.shards.get(request.shard_id)
+    if shard is None:
+        raise trimmed() if stream.had(request.shard_id) else shard_missing()
+    if not shard.is_listed(stream.cutoff_micros(state.clock.now_micros())):
+        raise trimmed()
+    position = shard.first_position
+    if request.timestamp_micros is not None:
+        position = shard.position_at(request.timestamp_micros)
+    iterator = ShardIterator(stream.stream_id, shard.shard_id, stream.definition.generation, position)
+    return schema.GetShardIteratorResponse(shard_iterator=encode_iterator(iterator))
+
+
+OPERATION = Operation(
+    messages=schema.OPERATIONS["GetShardIterator"],
+    validate=_validate,
+    act=_act,
+    tables=lambda request: (table_of_stream(request.stream_id),),
+)

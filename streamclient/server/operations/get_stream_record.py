@@ -1,0 +1,71 @@
+"""GetStreamRecord."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import evolve, frozen
+
+from streamclient.server.capacity import consumed, units
+from streamclient.server.errors import invalid, trimmed
+from streamclient.server.iterators import ShardIterator, decode_iterator, encode_iterator, table_of_iterator
+from streamclient.server.limits import Limits
+from streamclient.server.operation import Operation
+from streamclient.server.state import ServerState
+from streamclient.wire import schema
+
+
+@frozen
+class GetStreamRecord:
+    """A validated request."""
+
+    iterator_text: str
+    iterator: ShardIterator
+    limit: int
+
+
+def _validate(request: Any, limits: Limits) -> GetStreamRecord:
+    """Where to read, and how much. The table name in the request, for table groups, is not needed."""
+    limit = request.limit if request.HasField("limit") else limits.stream_page_records
+    if limit <= 0:
+        raise invalid("The limit must be greater than 0.")
+    return GetStreamRecord(request.shard_iterator, decode_iterator(request.shard_iterator), limit)
+
+
+def _act(state: ServerState, request: GetStreamRecord) -> bytes:
+    """Records from the iterator on, oldest first, and where to continue.
+
+    - An open shard with nothing new answers with the iterator it was given: the Go SDK's loops end on that.
+    - A closed shard that was read to its end answers without a next iterator.
+    - Data behind the iterator that is past retention answers ``OTSTrimmedDataAccess``.
+    """
+    iterator = request.iterator
+    stream = state.stream(iterator.stream_id)
+    shard = stream.shards.get(iterator.shard_id)
+    if shard is None and stream.had(iterator.shard_id):
+        raise trimmed()
+    if shard is None or iterator.generation > stream.definition.generation or iterator.position > shard.next_position:
+        raise invalid("Invalid shard iterator: it names a place that the stream never had.")
+    if iterator.generation < stream.definition.generation or iterator.position < shard.first_position:
+        raise trimmed()
+    page = shard.page(iterator.position, request.limit, state.limits.stream_page_bytes)
+    size = sum(record.size_bytes for record in page)
+    rest = schema.GetStreamRecordResponse(
+        consumed=consumed(read=units(size) if page else 0), may_more_record=bool(page)
+    )
+    position = iterator.position + len(page)
+    if not page and shard.is_open:
+        rest.next_shard_iterator = request.iterator_text
+    elif shard.is_open or position < shard.next_position:
+        rest.next_shard_iterator = encode_iterator(evolve(iterator, position=position))
+    # Each record was encoded once, as an element of this message, when it was written.
+    return b"".join([record.element for record in page]) + bytes(rest.SerializeToString())
+
+
+OPERATION = Operation(
+    messages=schema.OPERATIONS["GetStreamRecord"],
+    validate=_validate,
+    act=_act,
+    tables=lambda request: (table_of_iterator(request.shard_iterator),),
+    rows_read=lambda answer: len(answer.stream_records),
+)

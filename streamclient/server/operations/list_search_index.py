@@ -1,0 +1,16 @@
+"""ListSearchIndex: always empty, for there are none. Clean-up scripts ask before they delete a table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamclient.server.operation import Operation, own_table
+from streamclient.server.state import ServerState
+from streamclient.wire import schema
+
+
+def _act(state: ServerState, request: Any) -> Any:
+    return schema.ListSearchIndexResponse()
+
+
+OPERATION = Operation(messages=schema.OPERATIONS["ListSearchIndex"], act=_act, tables=own_table)

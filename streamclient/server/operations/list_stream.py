@@ -1,0 +1,40 @@
+"""ListStream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamclient.server.limits import Limits
+from streamclient.server.operation import Operation, own_table
+from streamclient.server.state import ServerState
+from streamclient.server.validation.names import check_table_name
+from streamclient.wire import schema
+
+
+def _validate(request: Any, limits: Limits) -> str | None:
+    """The table whose stream to list, or ``None`` for all."""
+    return check_table_name(request.table_name, limits) if request.table_name else None
+
+
+def _act(state: ServerState, table_name: str | None) -> Any:
+    """The streams of one table, or of all; none for a table that is unknown or has no stream."""
+    streams = sorted(state.streams.values(), key=lambda stream: stream.stream_id)
+    return schema.ListStreamResponse(
+        streams=[
+            schema.Stream(
+                stream_id=stream.stream_id,
+                table_name=stream.definition.table_name,
+                creation_time=stream.definition.created_micros,
+            )
+            for stream in streams
+            if table_name in (None, stream.definition.table_name)
+        ]
+    )
+
+
+OPERATION = Operation(
+    messages=schema.OPERATIONS["ListStream"],
+    validate=_validate,
+    act=_act,
+    tables=own_table,
+)

@@ -1,0 +1,26 @@
+"""ListTable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamclient.server.limits import Limits
+from streamclient.server.operation import Operation
+from streamclient.server.state import ServerState
+from streamclient.wire import schema
+
+
+def _validate(request: Any, limits: Limits) -> None:
+    """Nothing to read: the request is empty."""
+
+
+def _act(state: ServerState, _: None) -> Any:
+    """All table names, sorted."""
+    return schema.ListTableResponse(table_names=sorted(state.tables))
+
+
+OPERATION = Operation(
+    messages=schema.OPERATIONS["ListTable"],
+    validate=_validate,
+    act=_act,
+)

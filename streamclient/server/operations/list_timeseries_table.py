@@ -1,0 +1,16 @@
+"""ListTimeseriesTable: always empty, for there are none. Clean-up scripts ask before they delete tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamclient.server.operation import Operation
+from streamclient.server.state import ServerState
+from streamclient.wire import schema
+
+
+def _act(state: ServerState, request: Any) -> Any:
+    return schema.ListTimeseriesTableResponse()
+
+
+OPERATION = Operation(messages=schema.OPERATIONS["ListTimeseriesTable"], act=_act)

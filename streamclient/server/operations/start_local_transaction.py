@@ -1,0 +1,50 @@
+"""StartLocalTransaction."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from attrs import frozen
+
+from streamclient.records import KeyValue
+from streamclient.server.errors import invalid
+from streamclient.server.limits import Limits
+from streamclient.server.operation import Operation, own_table
+from streamclient.server.state import ServerState
+from streamclient.server.tables import Key, check_leading_key
+from streamclient.server.validation.frames import read_key
+from streamclient.server.validation.names import check_table_name
+from streamclient.wire import schema
+
+
+@frozen
+class StartLocalTransaction:
+    """A validated request."""
+
+    table_name: str
+    partition_key: Key
+    """The one column that is the partition key."""
+
+
+def _validate(request: Any, limits: Limits) -> StartLocalTransaction:
+    table_name = check_table_name(request.table_name, limits)
+    key = read_key(request.key, limits)
+    if len(key) != 1:
+        raise invalid("StartLocalTransaction support only one primary key.")
+    return StartLocalTransaction(table_name, key)
+
+
+def _act(state: ServerState, request: StartLocalTransaction) -> Any:
+    """Take the partition key for a transaction, if the table has them and nobody else holds it."""
+    table = state.table(request.table_name)
+    if not table.definition.allows_transactions:
+        raise invalid("Try to call method using explicit transaction on explicit-transaction-disabled table.")
+    check_leading_key(table.definition, request.partition_key)
+    value = cast(KeyValue, request.partition_key[0][1])
+    transaction = state.transactions.start(table, value, state.clock.now_micros())
+    return schema.StartLocalTransactionResponse(transaction_id=transaction.transaction_id)
+
+
+OPERATION = Operation(
+    messages=schema.OPERATIONS["StartLocalTransaction"], validate=_validate, act=_act, tables=own_table
+)

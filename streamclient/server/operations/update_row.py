@@ -1,0 +1,8 @@
+"""UpdateRow: Change columns of a row, if its condition holds."""
+
+from __future__ import annotations
+
+from streamclient.server.operations._single_write import single_row_write
+from streamclient.wire.schema import OperationType
+
+OPERATION = single_row_write("UpdateRow", OperationType.UPDATE, "row_change")

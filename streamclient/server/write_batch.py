@@ -1,0 +1,181 @@
+"""The writes of one request to one table, carried out: rows stored and records appended, or added to a transaction.
+
+Rows and records change under the same lock: the order of records is the order of commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from attrs import evolve, frozen
+
+from streamclient.records import KeyValue, SequenceInfo
+from streamclient.server.capacity import units
+from streamclient.server.drafts import Draft
+from streamclient.server.errors import out_of_transaction_size, row_conflict
+from streamclient.server.rows import KeyNames, StoredRow, key_size
+from streamclient.server.state import ServerState
+from streamclient.server.streams import StoredRecord, Stream
+from streamclient.server.tables import Table
+from streamclient.server.transactions import Transaction
+from streamclient.server.writes import Plan, RowWrite, cells_size, check_write, plan_write
+from streamclient.wire import schema
+from streamclient.wire.plainbuffer import Cell, Row, encode_row
+from streamclient.wire.schema import ActionType, OperationType, ReturnType, RowExistenceExpectation
+
+_ACTIONS: Mapping[OperationType, ActionType] = MappingProxyType(
+    {
+        OperationType.PUT: ActionType.PUT_ROW,
+        OperationType.UPDATE: ActionType.UPDATE_ROW,
+        OperationType.DELETE: ActionType.DELETE_ROW,
+    }
+)
+
+
+@frozen
+class Outcome:
+    """What a write answers."""
+
+    read_units: int
+    write_units: int
+    row: bytes | None
+    """The row that was asked to be returned."""
+
+
+class WriteBatch:
+    """The rows of one request for one table: they share the moment and, in the stream, epoch and timestamp.
+
+    With a transaction, which must be open and of this table, they are planned into it; nothing else changes.
+    """
+
+    def __init__(self, state: ServerState, table: Table, transaction: Transaction | None = None) -> None:
+        self._state = state
+        self._table = table
+        self._transaction = transaction
+        self._now_micros = state.clock.now_micros()
+        self._stream: Stream | None = state.stream_of(table)
+        self._timestamp_micros = 0 if self._stream is None else self._stream.next_timestamp(self._now_micros)
+        self._row_index = 0
+
+    def execute(self, write: RowWrite) -> Outcome:
+        """Carry out one row.
+
+        Raises:
+            ServiceError: it does not fit the table, another transaction holds its partition key, or its condition does
+                not hold. Nothing was changed.
+        """
+        self._admit(write)
+        self._check_size(write.size_bytes)
+        draft = None if self._transaction is None else self._transaction.draft
+        rows = self._table.rows if draft is None else draft.rows
+        last_generated = self._table.definition.last_generated if draft is None else draft.last_generated
+        return self._take(plan_write(self._table, rows, last_generated, write, self._now_micros))
+
+    def execute_all(self, writes: Sequence[RowWrite]) -> list[Outcome]:
+        """Carry out all rows, each on top of those before it, or none.
+
+        Raises:
+            ServiceError: the first refusal of a row. Nothing was changed.
+        """
+        below = None if self._transaction is None else self._transaction.draft
+        draft = Draft(self._table) if below is None else Draft(self._table, below.rows, below.last_generated)
+        for write in writes:
+            self._admit(write)
+            plan = plan_write(self._table, draft.rows, draft.last_generated, write, self._now_micros)
+            draft.add(plan)
+        self._check_size(draft.size_bytes)
+        return [self._take(plan) for plan in draft.plans]
+
+    def apply(self, plans: Sequence[Plan]) -> None:
+        """Carry out what a transaction planned, as one batch."""
+        for plan in plans:
+            self._apply(plan)
+
+    def _admit(self, write: RowWrite) -> None:
+        check_write(self._table.definition, write, self._now_micros)
+        if self._transaction is not None:
+            self._transaction.check_scope(self._table, write.key)
+        elif self._state.transactions.is_locked(self._table, write.key[0][1], self._now_micros):
+            raise row_conflict()
+
+    def _check_size(self, size_bytes: int) -> None:
+        limit = self._state.limits.transaction_bytes
+        if self._transaction is not None and self._transaction.draft.size_bytes + size_bytes > limit:
+            raise out_of_transaction_size(limit)
+
+    def _take(self, plan: Plan) -> Outcome:
+        if self._transaction is None:
+            self._apply(plan)
+        else:
+            self._transaction.draft.add(plan)
+        return Outcome(_read_units(self._table, plan), units(plan.write.size_bytes), _returned(self._table, plan))
+
+    def _apply(self, plan: Plan) -> None:
+        state, table = self._state, self._table
+        if plan.generated is not None:
+            state.define(table, evolve(table.definition, last_generated=plan.generated))
+        if plan.after is None:
+            state.delete_row(table, plan.encoded_key)
+        else:
+            state.put_row(table, plan.encoded_key, plan.after)
+        if self._stream is not None:
+            self._record(self._stream, plan)
+
+    def _record(self, stream: Stream, plan: Plan) -> None:
+        partition = self._table.partition_of(plan.encoded_key)
+        epoch = stream.open_shards[partition].definition.epoch
+        sequence = SequenceInfo(epoch, self._timestamp_micros, self._row_index)
+        self._row_index += 1
+        names = self._table.key_names
+        row = Row(
+            _named_key(names, plan.key),
+            plan.recorded,
+            delete_marker=plan.write.kind is OperationType.DELETE,
+            sequence=sequence,
+        )
+        message = schema.GetStreamRecordResponse()
+        record: Any = message.stream_records.add(action_type=_ACTIONS[plan.write.kind], record=encode_row(row))
+        origin = _origin(names, stream.definition.origin_columns, plan.before)
+        if origin is not None:
+            record.origin_record = origin
+        size = key_size(names, plan.key) + cells_size(plan.recorded)
+        self._state.append(stream, partition, StoredRecord(self._timestamp_micros, size, message.SerializeToString()))
+
+
+def _read_units(table: Table, plan: Plan) -> int:
+    """An expectation of the row reads its key, a column condition the row."""
+    condition = plan.write.condition
+    if condition.column_filter is not None:
+        return units(0 if plan.before is None else table.size_of(plan.before))
+    if condition.expectation is not RowExistenceExpectation.IGNORE:
+        return units(key_size(table.key_names, plan.key))
+    return 0
+
+
+def _named_key(names: KeyNames, key: tuple[KeyValue, ...]) -> tuple[tuple[str, KeyValue], ...]:
+    return tuple(zip(names, key, strict=True))
+
+
+def _newest(row: StoredRow, names: tuple[str, ...]) -> tuple[Cell, ...]:
+    """The newest version of each named column that the row has, by name."""
+    return tuple(
+        Cell(name, row.columns[name][0][1], timestamp_millis=row.columns[name][0][0])
+        for name in sorted(set(names))
+        if name in row.columns
+    )
+
+
+def _origin(names: KeyNames, origin_columns: tuple[str, ...], before: StoredRow | None) -> bytes | None:
+    cells = () if before is None or not origin_columns else _newest(before, origin_columns)
+    return encode_row(Row(_named_key(names, before.key), cells)) if before is not None and cells else None
+
+
+def _returned(table: Table, plan: Plan) -> bytes | None:
+    if plan.write.return_type is ReturnType.NONE:
+        return None
+    cells: tuple[Cell, ...] = ()
+    if plan.write.return_type is ReturnType.AFTER_MODIFY and plan.after is not None:
+        cells = _newest(plan.after, plan.write.return_columns)
+    return encode_row(Row(_named_key(table.key_names, plan.key), cells))

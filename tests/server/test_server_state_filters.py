@@ -1,0 +1,190 @@
+"""Filters and conditions: how many nodes, of which shape, what they see of a row, and in which order it is judged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from server_state_driver import (
+    Driver,
+    batch_row,
+    batch_table,
+    combined,
+    condition_fields,
+    frame,
+    pagination,
+    put,
+    single,
+    wrapped,
+)
+
+from streamclient.server.errors import ServiceError
+from streamclient.wire import schema
+from streamclient.wire.plainbuffer import KeyBound, encode_value
+from streamclient.wire.schema import ComparatorType, FilterType, LogicalOperator, OperationType
+
+AND, OR, NOT = LogicalOperator.AND, LogicalOperator.OR, LogicalOperator.NOT
+LEAF = single(ComparatorType.EQUAL, "x", encode_value(1), passes_if_missing=True)
+TOO_MANY = "The count of filter exceeds the max: 32."
+LOWEST, HIGHEST = (("pk", KeyBound.INF_MIN),), (("pk", KeyBound.INF_MAX),)
+
+
+@pytest.fixture
+def driver() -> Driver:
+    driver = Driver()
+    driver.create(key=(("pk", "INTEGER"),))
+    return driver
+
+
+def chain(length: int, leaf: bytes = LEAF) -> bytes:
+    """``length`` nodes: NOTs around one leaf."""
+    for _ in range(length - 1):
+        leaf = combined(NOT, leaf)
+    return leaf
+
+
+def refused(driver: Driver, row_filter: bytes, **fields: Any) -> str:
+    status, code, text = driver.refusal(
+        "GetRow", **{"table_name": "t", "primary_key": frame(1), "max_versions": 1, "filter": row_filter, **fields}
+    )
+    assert (status, code) == (400, "OTSParameterInvalid")
+    return text
+
+
+@pytest.mark.parametrize(
+    "row_filter",
+    [chain(32), combined(OR, *[LEAF] * 31), combined(OR, *[combined(AND, LEAF, LEAF)] * 10, LEAF)],
+    ids=["a chain", "one composite", "two levels"],
+)
+def test_thirty_two_nodes_pass_in_reads_and_writes(driver: Driver, row_filter: bytes) -> None:
+    driver.put(1, put("x", 1))
+
+    driver.get_row(1, filter=row_filter)
+    driver.put(2, put("x", 1), column_condition=combined(OR, *[LEAF] * 31))
+
+
+@pytest.mark.parametrize(
+    "row_filter",
+    [
+        chain(33),
+        chain(1000),
+        combined(OR, *[LEAF] * 32),
+        combined(OR, *[LEAF] * 1000),
+        combined(NOT, *[LEAF] * 999),
+        combined(AND, *[combined(AND)] * 32),
+    ],
+    ids=["a chain of 33", "a chain of 1000", "33 wide", "1000 wide", "a wide NOT", "empty composites"],
+)
+def test_more_nodes_are_refused_whatever_their_shape(driver: Driver, row_filter: bytes) -> None:
+    assert refused(driver, row_filter) == TOO_MANY
+    assert refused(driver, row_filter, max_versions=None) == TOO_MANY
+    condition = condition_fields(column_condition=row_filter)
+    assert driver.refusal("PutRow", table_name="t", row=frame(1), **condition)[2] == TOO_MANY
+    table = schema.TableInBatchGetRowRequest(table_name="t", primary_key=[frame(1)], filter=row_filter)
+    assert driver.refusal("BatchGetRow", tables=[table])[2] == TOO_MANY
+    rows = [batch_row(OperationType.PUT, 1, column_condition=row_filter)]
+    assert driver.refusal("BatchWriteRow", tables=[batch_table(rows)])[2] == TOO_MANY
+
+
+def test_nodes_behind_the_limit_are_not_read(driver: Driver) -> None:
+    """What is broken there is never seen."""
+    broken = wrapped(FilterType.COMPOSITE_COLUMN_VALUE, schema.ColumnPaginationFilter(offset=1, limit=1))
+
+    assert refused(driver, combined(OR, *[LEAF] * 40, broken)) == TOO_MANY
+
+
+@pytest.mark.parametrize(
+    ("row_filter", "text"),
+    [
+        (combined(AND, LEAF), "Invalid AND/OR operator: the number of sub-filters must be more than 1."),
+        (combined(OR), "Invalid AND/OR operator: the number of sub-filters must be more than 1."),
+        (combined(NOT, LEAF, LEAF), "Invalid NOT operator: the number of sub-filters must be 1."),
+        (combined(NOT), "Invalid NOT operator: the number of sub-filters must be 1."),
+        (combined(OR, LEAF, pagination(0, 1)), "Invalid type of sub-filter: 3."),
+        (b"\x08\x09\x12\x00", "Invalid type of filter: 9."),
+        (b"\x08\x01", "Deserialize filter failed."),
+        (b"\x08\x02\x12\x01\xff", "Deserialize composite filter failed."),
+        (b"\x08\x03\x12\x01\xff", "Deserialize column pagination filter failed."),
+        (single(ComparatorType.EQUAL, "#"), "Invalid column name: '#'."),
+        (combined(NOT, single(ComparatorType.EQUAL, "n" * 256)), f"Invalid column name: '{'n' * 256}'."),
+        (
+            combined(NOT, single(ComparatorType.EQUAL, "Column", encode_value("v" * 2097153))),
+            "The length of attribute column: 'Column' exceeds the MaxLength:2097152 with CurrentLength:2097153.",
+        ),
+        (
+            single(ComparatorType.EQUAL, "Column", encode_value("ü" * 1048577)),
+            "The length of attribute column: 'Column' exceeds the MaxLength:2097152 with CurrentLength:2097154.",
+        ),
+    ],
+)
+def test_shapes_names_and_values_are_checked(driver: Driver, row_filter: bytes, text: str) -> None:
+    assert refused(driver, row_filter) == text
+    assert refused(driver, row_filter, columns_to_get=["x"], max_versions=None) == text
+
+
+def test_a_value_of_two_megabytes_is_compared(driver: Driver) -> None:
+    value = "v" * 2097152
+    driver.put(1, put("x", value))
+
+    assert driver.get(1, filter=single(ComparatorType.EQUAL, "x", encode_value(value))) == {"x": value}
+
+
+@given(bound=st.integers(-2, 12), backward=st.booleans())
+def test_a_filter_sees_key_columns(bound: int, backward: bool) -> None:
+    driver = Driver()
+    driver.create(key=(("pk", "INTEGER"),))
+    for number in range(10):
+        driver.put(number, put("x", number % 2))
+    below = single(ComparatorType.LESS_THAN, "pk", encode_value(bound))
+    is_odd = single(ComparatorType.EQUAL, "x", encode_value(1))
+    ends = (HIGHEST, LOWEST) if backward else (LOWEST, HIGHEST)
+
+    def found(row_filter: bytes, **fields: Any) -> list[Any]:
+        rows = driver.rows(*ends, backward=backward, filter=row_filter, **fields)
+        return sorted(row.primary_key[0][1] for row in rows)
+
+    expected = [number for number in range(10) if number < bound]
+    assert found(below) == expected
+    assert found(below, columns_to_get=["x"]) == expected
+    assert found(combined(AND, below, is_odd)) == [number for number in expected if number % 2]
+    assert found(combined(NOT, below)) == [number for number in range(10) if number >= bound]
+
+
+def test_one_row_is_filtered_by_its_key() -> None:
+    driver = Driver()
+    driver.create(key=(("pk", "STRING"), ("sk", "BINARY")))
+    key = (("pk", "a"), ("sk", b"b"))
+    driver.put(key, put("x", 1))
+
+    assert driver.get(key, filter=single(ComparatorType.EQUAL, "sk", encode_value(b"b"))) == {"x": 1}
+    assert driver.get(key, filter=single(ComparatorType.NOT_EQUAL, "sk", encode_value(b"b"))) is None
+    table = schema.TableInBatchGetRowRequest(
+        table_name="t",
+        primary_key=[frame(key)],
+        max_versions=1,
+        filter=single(ComparatorType.GREATER_THAN, "pk", encode_value("a")),
+    )
+    assert [row.row for row in driver.call("BatchGetRow", tables=[table]).tables[0].rows] == [b""]
+
+
+def test_a_condition_sees_the_key_of_a_row_that_is_there(driver: Driver) -> None:
+    is_1 = single(ComparatorType.EQUAL, "pk", encode_value(1))
+    driver.put(1, put("x", 1))
+    driver.put(2, put("x", 1))
+
+    driver.update(1, put("x", 2), column_condition=is_1)
+    for key in (2, 3):
+        with pytest.raises(ServiceError, match="OTSConditionCheckFail"):
+            driver.update(key, put("x", 2), column_condition=is_1)
+
+    assert driver.table() == {1: {"x": 2}, 2: {"x": 1}}
+
+
+def test_a_filter_sees_columns_outside_the_column_range_as_missing(driver: Driver) -> None:
+    driver.put(1, put("a", 1), put("b", 2))
+    is_1 = single(ComparatorType.EQUAL, "a", encode_value(1))
+
+    assert driver.get(1, filter=is_1, start_column="a") == {"a": 1, "b": 2}
+    assert driver.get(1, filter=is_1, start_column="b") is None

@@ -1,0 +1,398 @@
+"""Local transactions: scope, locks, what is seen from inside and outside, their end, and what the stream shows."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+from server_state_driver import (
+    Driver,
+    batch_row,
+    batch_table,
+    condition_fields,
+    creation,
+    delete_all,
+    frame,
+    increment,
+    put,
+    single,
+    values,
+)
+
+from streamclient.records import RecordType
+from streamclient.server.errors import ServiceError
+from streamclient.server.limits import Limits
+from streamclient.server.storage import open_storage
+from streamclient.wire import schema
+from streamclient.wire.plainbuffer import Cell, KeyBound, decode_row, decode_rows, encode_value
+from streamclient.wire.schema import ComparatorType, OperationType, RowExistenceExpectation
+
+KEY = (("pk", "STRING"), ("sk", "INTEGER"))
+CONFLICT = (409, "OTSRowOperationConflict", "Data is being modified by the other request.")
+INVALID_ID = (400, "OTSParameterInvalid", "TransactionID is invalid.")
+GONE = (404, "OTSSessionNotExist", "Session not exist or may be timeout.")
+LOW, HIGH = KeyBound.INF_MIN, KeyBound.INF_MAX
+EXIST, NOT_EXIST = RowExistenceExpectation.EXPECT_EXIST, RowExistenceExpectation.EXPECT_NOT_EXIST
+
+
+def key(partition: Any = "a", number: Any = 1) -> tuple[tuple[str, Any], ...]:
+    return ("pk", partition), ("sk", number)
+
+
+def start(driver: Driver, partition: Any = "a", table: str = "t") -> str:
+    request = {"table_name": table, "key": frame((("pk", partition),))}
+    return str(driver.call("StartLocalTransaction", **request).transaction_id)
+
+
+def commit(driver: Driver, transaction_id: str) -> None:
+    driver.call("CommitTransaction", transaction_id=transaction_id)
+
+
+def abort(driver: Driver, transaction_id: str) -> None:
+    driver.call("AbortTransaction", transaction_id=transaction_id)
+
+
+def write(kind: str, at: Any, *cells: Cell, transaction_id: str | None = None, **fields: Any) -> Any:
+    """A PutRow, UpdateRow or DeleteRow as (operation, fields)."""
+    field = {"PutRow": "row", "UpdateRow": "row_change", "DeleteRow": "primary_key"}[kind]
+    return kind, {
+        "table_name": "t",
+        field: frame(at, *cells, delete_marker=kind == "DeleteRow"),
+        "transaction_id": transaction_id,
+        **condition_fields(**fields),
+    }
+
+
+def rows(driver: Driver, start_key: Any, end_key: Any, **fields: Any) -> list[tuple[Any, dict[str, Any]]]:
+    answer = driver.range_page(start_key, end_key, **fields)
+    return [(row.primary_key[1][1], values(row)) for row in decode_rows(answer.rows)]
+
+
+@pytest.fixture
+def driver() -> Driver:
+    driver = Driver()
+    driver.create_with_stream(key=KEY, origin=["x"], options={"max_versions": 2})
+    return driver
+
+
+WRITES = {
+    "put": [write("PutRow", key(), put("x", "new"))],
+    "update": [write("UpdateRow", key(), put("x", "new"))],
+    "delete": [write("DeleteRow", key())],
+    "put twice": [write("PutRow", key(), put("y", 1)), write("PutRow", key(), put("x", "new"))],
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+@pytest.mark.parametrize("committed", [True, False], ids=["committed", "aborted"])
+def test_writes_are_seen_inside_at_once_and_outside_after_the_commit(
+    driver: Driver, name: str, committed: bool
+) -> None:
+    driver.put(key(), put("x", "old"))
+    transaction_id = start(driver)
+    for operation, fields in WRITES[name]:
+        driver.call(operation, **{**fields, "transaction_id": transaction_id})
+
+    inside = driver.get(key(), transaction_id=transaction_id)
+    assert inside == (None if name == "delete" else {"x": "new"})
+    assert driver.get(key()) == {"x": "old"}
+    assert len(driver.all_records()) == 1
+    (commit if committed else abort)(driver, transaction_id)
+    assert driver.get(key()) == (inside if committed else {"x": "old"})
+
+
+def test_a_batch_is_part_of_a_transaction(driver: Driver) -> None:
+    transaction_id = start(driver)
+    batch = batch_table([batch_row(OperationType.PUT, key("a", number), put("x", number)) for number in range(3)])
+    stray = batch_table([*batch.rows, batch_row(OperationType.PUT, key("b", 1), put("x", 1))])
+
+    answer = driver.call("BatchWriteRow", tables=[stray], transaction_id=transaction_id)
+    assert [row.error.code for row in answer.tables[0].rows] == ["", "", "", "OTSDataOutOfRange"]
+    again = driver.call("BatchWriteRow", tables=[batch], transaction_id=transaction_id, is_atomic=True)
+    assert [row.is_ok for row in again.tables[0].rows] == [True] * 3
+
+    assert rows(driver, key("a", LOW), key("a", HIGH)) == []
+    inside = rows(driver, key("a", LOW), key("a", HIGH), transaction_id=transaction_id)
+    assert inside == [(number, {"x": number}) for number in range(3)]
+    commit(driver, transaction_id)
+    assert rows(driver, key("a", LOW), key("a", HIGH)) == inside
+
+
+def test_a_range_inside_merges_own_and_committed_rows_both_ways(driver: Driver) -> None:
+    for number in (1, 2, 3, 5):
+        driver.put(key("a", number), put("x", "old"))
+    transaction_id = start(driver)
+    for operation, fields in (
+        write("PutRow", key("a", 4), put("x", "new"), transaction_id=transaction_id),
+        write("UpdateRow", key("a", 2), put("x", "new"), transaction_id=transaction_id),
+        write("DeleteRow", key("a", 3), transaction_id=transaction_id),
+    ):
+        driver.call(operation, **fields)
+
+    expected = [(1, {"x": "old"}), (2, {"x": "new"}), (4, {"x": "new"}), (5, {"x": "old"})]
+    low, high = key("a", LOW), key("a", HIGH)
+    assert rows(driver, low, high, transaction_id=transaction_id) == expected
+    assert rows(driver, high, low, backward=True, transaction_id=transaction_id) == expected[::-1]
+    page = driver.range_page(low, high, transaction_id=transaction_id, limit=2)
+    assert decode_row(page.next_start_primary_key).primary_key == key("a", 4)
+
+
+def test_conditions_see_own_writes(driver: Driver) -> None:
+    transaction_id = start(driver)
+    is_2 = single(ComparatorType.EQUAL, "n", encode_value(2))
+
+    def run(request: Any) -> None:
+        operation, fields = request
+        driver.call(operation, **fields)
+
+    run(write("PutRow", key(), put("n", 1), expect=NOT_EXIST, transaction_id=transaction_id))
+    run(write("UpdateRow", key(), increment("n", 1), expect=EXIST, transaction_id=transaction_id))
+    run(write("UpdateRow", key(), put("seen", 2), column_condition=is_2, transaction_id=transaction_id))
+    operation, fields = write("PutRow", key(), put("n", 9), expect=NOT_EXIST, transaction_id=transaction_id)
+    assert driver.refusal(operation, **fields)[1] == "OTSConditionCheckFail"
+    commit(driver, transaction_id)
+    assert driver.get(key()) == {"n": 2, "seen": 2}
+
+
+def test_the_stream_shows_the_commit_and_nothing_else(driver: Driver) -> None:
+    driver.put(key(), put("x", "old"))
+    aborted = start(driver, "b")
+    driver.call("PutRow", **write("PutRow", key("b"), put("x", 0), transaction_id=aborted)[1])
+    abort(driver, aborted)
+    transaction_id = start(driver)
+    driver.call("UpdateRow", **write("UpdateRow", key(), put("x", "new"), transaction_id=transaction_id)[1])
+    written_micros = driver.wall.micros
+    driver.wall.micros += 30_000_000
+    driver.call("PutRow", **write("PutRow", key("a", 2), put("x", 5), transaction_id=transaction_id)[1])
+    driver.call("DeleteRow", **write("DeleteRow", key(), transaction_id=transaction_id)[1])
+    driver.put(key("c"), put("x", "between"))
+    before_commit = driver.wall.micros
+    commit(driver, transaction_id)
+
+    records = driver.all_records()
+
+    assert [record.key["pk"] for record in records] == ["a", "c", "a", "a", "a"]
+    own = records[2:]
+    assert [record.record_type for record in own] == [RecordType.UPDATE, RecordType.PUT, RecordType.DELETE]
+    assert [record.sequence_info.row_index for record in own] == [0, 1, 2]
+    assert len({(record.sequence_info.epoch, record.sequence_info.timestamp_micros) for record in own}) == 1
+    assert own[0].sequence_info.timestamp_micros >= before_commit
+    assert [column.timestamp_millis for column in own[0].columns] == [written_micros // 1000]
+    originals = [[column.value for column in record.original_columns or ()] for record in own]
+    assert originals == [["old"], [], ["new"]]
+
+
+def test_only_one_transaction_holds_a_partition_key(driver: Driver) -> None:
+    transaction_id = start(driver)
+    driver.create("u", KEY)
+
+    assert driver.refusal("StartLocalTransaction", table_name="t", key=frame((("pk", "a"),))) == CONFLICT
+    start(driver, "b")
+    start(driver, "a", "u")
+    commit(driver, transaction_id)
+    start(driver)
+
+
+def test_others_may_not_write_to_the_partition_key(driver: Driver) -> None:
+    driver.put(key(), put("x", "old"))
+    transaction_id = start(driver)
+    other = start(driver, "b")
+
+    for own in (None, other):
+        for operation, fields in (
+            write("PutRow", key(), put("x", 1), transaction_id=own),
+            write("UpdateRow", key("a", 2), put("x", 1), transaction_id=own),
+            write("DeleteRow", key(), transaction_id=own),
+        ):
+            expected = CONFLICT if own is None else (400, "OTSDataOutOfRange")
+            assert driver.refusal(operation, **fields)[: len(expected)] == expected
+    mixed = [batch_row(OperationType.PUT, key(name), put("x", 1)) for name in ("a", "c")]
+    answer = driver.call("BatchWriteRow", tables=[batch_table(mixed)])
+    assert [row.error.code for row in answer.tables[0].rows] == ["OTSRowOperationConflict", ""]
+    atomic = driver.call("BatchWriteRow", tables=[batch_table(mixed[:1] * 2)], is_atomic=True)
+    assert [row.error.code for row in atomic.tables[0].rows] == ["OTSRowOperationConflict"] * 2
+    imported = schema.RowInBulkImportRequest(type=1, row_change=frame(key(), put("x", 1)))
+    bulk = driver.call("BulkImport", table_name="t", rows=[imported])
+    assert [row.error.code for row in bulk.rows] == ["OTSRowOperationConflict"]
+
+    abort(driver, transaction_id)
+    driver.put(key(), put("x", "free"))
+
+
+def test_a_refused_request_leaves_the_transaction_open(driver: Driver) -> None:
+    transaction_id = start(driver)
+    outside = "Data out of scope of transaction. Transaction PartKey:a. Data PartKey:b"
+    operation, fields = write("PutRow", key("b"), put("x", 1), transaction_id=transaction_id)
+
+    assert driver.refusal(operation, **fields) == (400, "OTSDataOutOfRange", outside)
+    read = {"table_name": "t", "primary_key": frame(key("b")), "max_versions": 1, "transaction_id": transaction_id}
+    assert driver.refusal("GetRow", **read) == (400, "OTSDataOutOfRange", outside)
+    for bounds in ((key("a", LOW), key("b", LOW)), (key("a", LOW), key(HIGH, HIGH)), (key(LOW, LOW), key("a", 1))):
+        scan = {
+            "table_name": "t",
+            "direction": 0,
+            "max_versions": 1,
+            "inclusive_start_primary_key": frame(bounds[0]),
+            "exclusive_end_primary_key": frame(bounds[1]),
+            "transaction_id": transaction_id,
+        }
+        assert driver.refusal("GetRange", **scan)[1] == "OTSDataOutOfRange"
+    driver.create("u", KEY)
+    foreign = {"table_name": "u", "primary_key": frame(key()), "max_versions": 1, "transaction_id": transaction_id}
+    assert driver.refusal("GetRow", **foreign)[1] == "OTSDataOutOfRange"
+    driver.call("PutRow", **write("PutRow", key(), put("x", 1), transaction_id=transaction_id)[1])
+    commit(driver, transaction_id)
+    assert driver.get(key()) == {"x": 1}
+
+
+MALFORMED = ["", "not existed transaction id", "fake_transaction_id", base64.b64encode(b"x" * 40).decode(), "AAAA"]
+
+
+@pytest.mark.parametrize("transaction_id", MALFORMED)
+def test_a_text_that_is_no_id_is_refused_as_such(driver: Driver, transaction_id: str) -> None:
+    assert driver.refusal("CommitTransaction", transaction_id=transaction_id) == INVALID_ID
+    assert driver.refusal("AbortTransaction", transaction_id=transaction_id) == INVALID_ID
+    for operation, fields in everything_inside(transaction_id):
+        assert driver.refusal(operation, **fields) == INVALID_ID
+
+
+def everything_inside(transaction_id: str) -> list[tuple[str, dict[str, Any]]]:
+    batch = [batch_table([batch_row(OperationType.PUT, key(), put("x", 1))])]
+    bounds = {"inclusive_start_primary_key": frame(key("a", LOW)), "exclusive_end_primary_key": frame(key("a", HIGH))}
+    return [
+        write("PutRow", key(), put("x", 1), transaction_id=transaction_id),
+        write("UpdateRow", key(), delete_all("x"), transaction_id=transaction_id),
+        write("DeleteRow", key(), transaction_id=transaction_id),
+        ("BatchWriteRow", {"tables": batch, "transaction_id": transaction_id}),
+        (
+            "GetRow",
+            {"table_name": "t", "primary_key": frame(key()), "max_versions": 1, "transaction_id": transaction_id},
+        ),
+        (
+            "GetRange",
+            {"table_name": "t", "direction": 0, "max_versions": 1, "transaction_id": transaction_id, **bounds},
+        ),
+    ]
+
+
+def ended_by_commit(driver: Driver, transaction_id: str) -> None:
+    commit(driver, transaction_id)
+
+
+def ended_by_abort(driver: Driver, transaction_id: str) -> None:
+    abort(driver, transaction_id)
+
+
+def ended_by_time(driver: Driver, transaction_id: str) -> None:
+    driver.clock.advance(60)
+
+
+def ended_with_its_table(driver: Driver, transaction_id: str) -> None:
+    driver.call("DeleteTable", table_name="t")
+    driver.create(key=KEY)
+
+
+@pytest.mark.parametrize("end", [ended_by_commit, ended_by_abort, ended_by_time, ended_with_its_table])
+def test_an_ended_transaction_is_not_found_and_frees_its_key(driver: Driver, end: Any) -> None:
+    transaction_id = start(driver)
+    driver.call("PutRow", **write("PutRow", key(), put("x", 1), transaction_id=transaction_id)[1])
+
+    end(driver, transaction_id)
+
+    assert driver.refusal("CommitTransaction", transaction_id=transaction_id) == GONE
+    assert driver.refusal("AbortTransaction", transaction_id=transaction_id) == GONE
+    for operation, fields in everything_inside(transaction_id):
+        assert driver.refusal(operation, **fields) == GONE
+    assert driver.get(key()) == ({"x": 1} if end is ended_by_commit else None)
+    driver.put(key(), put("x", 2))
+    start(driver)
+
+
+def test_a_transaction_lives_for_a_minute(driver: Driver) -> None:
+    transaction_id = start(driver)
+    driver.clock.advance(59.9)
+    assert driver.refusal("StartLocalTransaction", table_name="t", key=frame((("pk", "a"),))) == CONFLICT
+    commit(driver, transaction_id)
+
+
+def test_a_restarted_server_knows_no_open_transaction(tmp_path: Path) -> None:
+    driver = Driver(open_storage(tmp_path))
+    driver.create(key=KEY)
+    transaction_id = start(driver)
+    driver.call("PutRow", **write("PutRow", key(), put("x", 1), transaction_id=transaction_id)[1])
+    driver.engine.close()
+
+    driver = Driver(open_storage(tmp_path))
+
+    assert driver.refusal("CommitTransaction", transaction_id=transaction_id) == GONE
+    assert driver.table(columns=("pk", "sk")) == {}
+    driver.put(key(), put("x", 2))
+    driver.engine.close()
+
+
+def test_a_transaction_holds_so_many_bytes() -> None:
+    driver = Driver(limits=Limits(transaction_bytes=100))
+    driver.create(key=KEY)
+    transaction_id = start(driver)
+    # Key names 4, key values 1 and 8, column name 1.
+    driver.call("PutRow", **write("PutRow", key(), put("x", "v" * 46), transaction_id=transaction_id)[1])
+    too_large = write("PutRow", key("a", 2), put("x", "v" * 27), transaction_id=transaction_id)
+    fits = write("PutRow", key("a", 2), put("x", "v" * 26), transaction_id=transaction_id)
+
+    assert driver.refusal(too_large[0], **too_large[1])[:2] == (400, "OTSOutOfTransactionDataSizeLimit")
+    batch = [batch_table([batch_row(OperationType.PUT, key("a", 2), put("x", "v" * 27))])]
+    answer = driver.call("BatchWriteRow", tables=batch, transaction_id=transaction_id, is_atomic=True)
+    assert [row.error.code for row in answer.tables[0].rows] == ["OTSOutOfTransactionDataSizeLimit"]
+    driver.call(fits[0], **fits[1])
+    commit(driver, transaction_id)
+    assert len(driver.table(columns=("pk", "sk"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"key": frame(key())}, (400, "OTSParameterInvalid", "StartLocalTransaction support only one primary key.")),
+        ({"table_name": "", "key": frame(key())}, (400, "OTSParameterInvalid", "Invalid table name: ''.")),
+        ({"table_name": "u"}, (404, "OTSObjectNotExist", "Requested table does not exist.")),
+        ({"key": frame((("no", "a"),))}, (400, "OTSInvalidPK", "Validate PK name fail. Input: no, Meta: pk.")),
+        (
+            {"key": frame((("pk", 1),))},
+            (400, "OTSInvalidPK", "Validate PK type fail. Input: VT_INTEGER, Meta: VT_STRING."),
+        ),
+        (
+            {"key": frame((("pk", LOW),))},
+            (400, "OTSParameterInvalid", "VT_INF_MIN is an invalid type for the primary key."),
+        ),
+    ],
+)
+def test_a_transaction_starts_on_one_value_of_the_first_key_column(
+    driver: Driver, fields: dict[str, Any], expected: tuple[int, str, str]
+) -> None:
+    request = {"table_name": "t", "key": frame((("pk", "a"),)), **fields}
+
+    assert driver.refusal("StartLocalTransaction", **request) == expected
+
+
+DISABLED = "Try to call method using explicit transaction on explicit-transaction-disabled table."
+GENERATED = (("pk", "STRING"), ("id", "INTEGER", "AUTO_INCREMENT"))
+
+
+def test_a_table_says_at_its_creation_whether_it_has_transactions(tmp_path: Path) -> None:
+    driver = Driver(open_storage(tmp_path))
+    driver.create("on", KEY, enable_local_txn=True)
+    driver.create("off", KEY, enable_local_txn=False)
+    driver.create("unsaid", KEY)
+    driver.create("generated", GENERATED)
+    driver.engine.close()
+    driver = Driver(open_storage(tmp_path))
+
+    for table in ("on", "unsaid"):
+        commit(driver, start(driver, "a", table))
+    for table in ("off", "generated"):
+        request = {"table_name": table, "key": frame((("pk", "a"),))}
+        assert driver.refusal("StartLocalTransaction", **request) == (400, "OTSParameterInvalid", DISABLED)
+    with pytest.raises(ServiceError, match="AUTO_INCREMENT"):
+        driver.call("CreateTable", **creation("both", GENERATED, enable_local_txn=True))
+    driver.engine.close()

@@ -1,0 +1,45 @@
+"""Column names of any kind through the codecs."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamclient.records import ColumnOperation, RecordColumn, SequenceInfo
+from streamclient.wire import schema
+from streamclient.wire.plainbuffer import Cell, Row, decode_row, encode_row
+from streamclient.wire.records import PurePythonCodec
+from tests.column_names import ODD_NAMES
+
+NAMES = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=60)
+
+
+@given(st.lists(NAMES, unique=True, min_size=1))
+def test_any_name_comes_back_from_a_row(names: list[str]) -> None:
+    row = Row((("pk", 1),), tuple(Cell(name, name, timestamp_millis=5) for name in names))
+
+    assert decode_row(encode_row(row)) == row
+
+
+@pytest.mark.parametrize("name", ODD_NAMES, ids=range(len(ODD_NAMES)))
+def test_any_name_comes_back_from_a_page_of_records(name: str) -> None:
+    row = Row((("pk", 1),), (Cell(name, "v", timestamp_millis=5),), sequence=SequenceInfo(0, 1, 0))
+    origin = Row((("pk", 1),), (Cell(name, "old", timestamp_millis=4),))
+    page = schema.GetStreamRecordResponse()
+    page.stream_records.add(action_type=1, record=encode_row(row), origin_record=encode_row(origin))
+
+    (record,) = PurePythonCodec().decode_page(page.SerializeToString()).records
+
+    assert record.columns == (RecordColumn(name, ColumnOperation.PUT, "v", 5),)
+    assert record.original_columns == (RecordColumn(name, ColumnOperation.PUT, "old", 4),)
+
+
+def test_a_record_is_one_line_of_output_whatever_its_columns_are_called() -> None:
+    shown = {str(RecordColumn(name, ColumnOperation.PUT, 1)) for name in ODD_NAMES}
+
+    assert len(shown) == len(ODD_NAMES)
+    assert all(len(each.splitlines()) == 1 and "\x1b" not in each for each in shown)
+    assert str(RecordColumn("plain", ColumnOperation.PUT, 1, 5)) == "plain=1@5"
+    assert str(RecordColumn("公司", ColumnOperation.DELETE_ALL_VERSION)) == "公司 DELETE_ALL_VERSION"
+    assert str(RecordColumn("a\nb", ColumnOperation.PUT, 1, 5)) == r"'a\nb'=1@5"
