@@ -49,8 +49,9 @@ BEAT = "Beat"
 STATE = "State"
 WAKE = "Wake"
 INFO = "Info"
+BALANCE_BY = "BalanceBy"
 
-SIGNALS = (NONCE, BEAT, STATE, WAKE)
+SIGNALS = (NONCE, BEAT, STATE, WAKE, BALANCE_BY)
 """The columns by which workers decide."""
 
 COLUMN_TYPES: Mapping[str, type] = {NONCE: str, BEAT: int, STATE: str, WAKE: int}
@@ -116,7 +117,7 @@ class WorkerRows:
         if write.seen is None:
             return PutRowItem(Row(key, list(cells.items())), Condition(RowExistenceExpectation.EXPECT_NOT_EXIST))
         written = [BEAT, STATE]
-        written += [NONCE] if write.kind is WorkerWriteKind.REGISTER else []
+        written += [NONCE, BALANCE_BY] if write.kind is WorkerWriteKind.REGISTER else []
         written += [INFO] if write.writes_info else []
         condition = Condition(RowExistenceExpectation.EXPECT_EXIST, _as_seen(write, pass_if_missing=False))
         return UpdateRowItem(Row(key, {"PUT": [(name, cells[name]) for name in written]}), condition)
@@ -167,7 +168,7 @@ def parse_worker(row: Any) -> WorkerRow | str:
     states = {state.value: state for state in SessionState}
     if cells[STATE] not in states:
         return f"column {STATE} of worker row {name} holds {cells[STATE]!r}, which is none of {', '.join(states)}"
-    info = cells.get(INFO)
+    info, balance_by = cells.get(INFO), cells.get(BALANCE_BY)
     return WorkerRow(
         worker_id=name,
         stream_id=key[STREAM_ID],
@@ -176,11 +177,12 @@ def parse_worker(row: Any) -> WorkerRow | str:
         state=states[cells[STATE]],
         wake=cells[WAKE],
         info=info if isinstance(info, str) else "",
+        balance_by=balance_by if isinstance(balance_by, str) else "",
     )
 
 
 def _cells_of(row: WorkerRow) -> dict[str, object]:
-    return {NONCE: row.nonce, BEAT: row.beat, STATE: row.state.value, WAKE: row.wake}
+    return {NONCE: row.nonce, BEAT: row.beat, STATE: row.state.value, WAKE: row.wake, BALANCE_BY: row.balance_by}
 
 
 def _as_seen(write: WorkerWrite, *, pass_if_missing: bool) -> Any:

@@ -202,7 +202,7 @@ class TablestoreStreamApi:
             try:
                 body: bytes = self._reads._request_helper(operation, *arguments)
             except Exception as error:
-                failure = classify(error, write=False)
+                failure = classify(error, write=False, client=self._reads)
                 self._requests.count(operation, failure)
                 raise failure from error
             self._requests.count(operation)
@@ -214,7 +214,7 @@ class TablestoreStreamApi:
         try:
             return self._tables._request_helper(operation, *arguments)
         except Exception as error:
-            raise classify(error, write=True) from error
+            raise classify(error, write=True, client=self._tables) from error
 
 
 def _positive(name: str, value: int | None) -> int | None:

@@ -51,7 +51,7 @@ class TunnelTransport:
             if not 200 <= status < 300:
                 raise _refusal(status, headers, body)
         except Exception as error:
-            raise typed(classify(error, write=write)) from error
+            raise typed(classify(error, write=write, client=self._client)) from error
         return body
 
     def _exchange(self, path: str, body: bytes) -> tuple[int, Mapping[str, str], bytes]:
