@@ -99,12 +99,8 @@ def main() -> None:
     )
     make_table_with_stream(client)
     write_three_changes(client)
-    worker = new_worker("worker1", client)
-    thread = threading.Thread(target=worker.run)
-    thread.start()
-    all_seen.wait()
-    worker.shutdown()
-    thread.join()
+    with new_worker("worker1", client) as worker:
+        worker.wait(until=all_seen.is_set)
 
 
 if __name__ == "__main__":

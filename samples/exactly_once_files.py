@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import uuid
 from collections import Counter
 from pathlib import Path
@@ -103,10 +102,8 @@ def work(endpoint: str, directory: Path, seed: int) -> None:
     random.seed(seed)
     client = OTSClient(endpoint, "local-access-key-id", "local-access-key-secret", "local")
     config = StreamConfig(client=client, data_table_name="visits", status_table_name="status", max_records=BATCH)
-    with Worker("worker-1", QUICK, config, lambda: FileSink(directory, chance_of_death=0.12)):
-        pause = threading.Event()
-        while len(written(directory)) < RECORDS:
-            pause.wait(0.02)
+    with Worker("worker-1", QUICK, config, lambda: FileSink(directory, chance_of_death=0.12)) as worker:
+        worker.wait(until=lambda: len(written(directory)) == RECORDS)
 
 
 def fill(client: OTSClient) -> None:
@@ -124,11 +121,13 @@ def main(seed: int = 0) -> None:
     with LocalTablestore() as local, tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         fill(local.client())
-        ended = None
-        while ended != 0:
+        ended = -signal.SIGKILL
+        while ended == -signal.SIGKILL:
             seed += 1
             program = [sys.executable, "-m", "samples.exactly_once_files", local.endpoint, name, str(seed)]
             ended = subprocess.run(program, timeout=120, check=False).returncode
+        if ended != 0:
+            raise SystemExit(f"the worker process failed with {ended}")
         times = Counter(written(directory))
         deaths = Counter((directory / "deaths").read_text().split())
         print("killed", ", ".join(f"{moment}: {deaths[moment]}" for moment in MOMENTS))

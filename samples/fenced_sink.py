@@ -178,11 +178,11 @@ def main() -> None:
             wakes.wait(60)
 
         first, second = Telling("worker-1", sink, freeze), Telling("worker-2", sink)
-        with Worker("worker-1", QUICK, config, lambda: first):
-            hangs.wait(30)
+        with Worker("worker-1", QUICK, config, lambda: first) as worker:
+            worker.wait(30, until=hangs.is_set)
         # The worker has ended without the call that hangs, so its lease runs out.
-        with Worker("worker-2", QUICK, config, lambda: second):
-            second.is_done.wait(30)
+        with Worker("worker-2", QUICK, config, lambda: second) as worker:
+            worker.wait(30, until=second.is_done.is_set)
             wakes.set()
             first.is_done.wait(30)
         print(f"{sink.count()} changes in the sink, each once")

@@ -76,8 +76,8 @@ def main() -> None:
         factory = KeyedProcessorFactory(shipping.ship, key=lambda record: record.key["customer"], threads=16)
         config = StreamConfig(client=client, data_table_name="orders", status_table_name="orders_shipping")
         started = time.monotonic()
-        with Worker("worker-1", ClientConfig(), config, factory):
-            shipping.is_complete.wait(60)
+        with Worker("worker-1", ClientConfig(), config, factory) as worker:
+            worker.wait(60, until=shipping.is_complete.is_set)
             seconds = time.monotonic() - started
         done = shipping.changes_by_customer
         one_by_one = CHANGES * SECONDS_PER_CHANGE

@@ -4,7 +4,6 @@ Runs against a local Tablestore that it starts itself. It writes a hundred rows,
 the worker's metrics port as Prometheus does.
 """
 
-import threading
 import urllib.request
 
 from prometheus_client import CollectorRegistry
@@ -82,18 +81,13 @@ def main() -> None:
         client = local.client()
         make_table(client)
         stream = StreamConfig(client=client, data_table_name="visits", status_table_name="visits_status")
-        with Worker("worker-1", ClientConfig(metrics=metrics), stream, Checkpointing):
-            wait_until_caught_up(server.port)
+        with Worker("worker-1", ClientConfig(metrics=metrics), stream, Checkpointing) as worker:
+            worker.wait(LONGEST_WAIT_SECONDS, until=lambda: is_caught_up(server.port))
             print(*scrape(server.port), sep="\n")
 
 
-def wait_until_caught_up(port: int) -> None:
-    pause = threading.Event()
-    for _ in range(int(LONGEST_WAIT_SECONDS / 0.2)):
-        if any(line.startswith("streamclient_lag_seconds") and line.endswith(" 0.0") for line in scrape(port)):
-            return
-        pause.wait(0.2)
-    raise RuntimeError(f"the worker did not catch up within {LONGEST_WAIT_SECONDS:.0f} s")
+def is_caught_up(port: int) -> bool:
+    return any(line.startswith("streamclient_lag_seconds") and line.endswith(" 0.0") for line in scrape(port))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ behind it. Then a mended processor replays both.
 """
 
 import tempfile
-import threading
 from collections.abc import Callable
 
 from tablestore import (
@@ -95,12 +94,6 @@ def make_table(client: OTSClient) -> None:
     write(client, 617, 13.0)
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    while not condition():
-        pause.wait(0.05)
-
-
 def main() -> None:
     with LocalTablestore() as local, tempfile.TemporaryDirectory() as directory:
         client = local.client()
@@ -108,8 +101,9 @@ def main() -> None:
         store, totals = FileParkingStore(directory), Totals()
         policy = FailurePolicy(retries=1, first_pause_millis=100, then=OnFailure.PARK, parking=store)
         stream_config = StreamConfig(client=client, data_table_name="orders", status_table_name="orders_status")
-        with Worker("worker-1", ClientConfig(failure_policy=policy), stream_config, lambda: Adding(totals, strict)):
-            wait_until(lambda: len(totals.amounts) == ORDERS - 1 and len(list(store.parked())) == 2)
+        config = ClientConfig(failure_policy=policy)
+        with Worker("worker-1", config, stream_config, lambda: Adding(totals, strict)) as worker:
+            worker.wait(until=lambda: len(totals.amounts) == ORDERS - 1 and len(list(store.parked())) == 2)
 
         print(f"{len(totals.amounts)} orders after {totals.calls} calls")
         for parked in store.parked():

@@ -102,9 +102,9 @@ def main(lake: str) -> None:
     options = SparkConfig(max_age_millis=1_000)
     with (
         SparkRecordProcessorFactory(progress, session=spark, table=definition, config=options) as factory,
-        Worker("spark-worker", ClientConfig(), config, factory),
+        Worker("spark-worker", ClientConfig(), config, factory) as worker,
     ):
-        progress.is_complete.wait(120)
+        worker.wait(120, until=progress.is_complete.is_set)
     read_changes(spark, lake).orderBy("_sequence").select("_operation", "customer", "order_id", "paid").show(5)
     columns = ("customer", "order_id", "amount", "note", "paid")
     left = {tuple(row.get(name) for name in columns) for row in table_rows(client)}

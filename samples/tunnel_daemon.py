@@ -38,12 +38,8 @@ def main() -> None:
                 everything.set()
 
         config = TunnelWorkerConfig(heartbeat_interval_seconds=5)
-        daemon = TunnelDaemon(tunnel_client, tunnel_id, consume, config)
-        thread = threading.Thread(target=daemon.run)
-        thread.start()
-        everything.wait(60)
-        daemon.close()
-        thread.join()
+        with TunnelDaemon(tunnel_client, tunnel_id, consume, config) as daemon:
+            daemon.wait(60, until=everything.is_set)
         print("progress is stored: the next daemon on this tunnel goes on here")
 
 

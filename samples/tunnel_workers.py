@@ -5,7 +5,6 @@ Runs against a local Tablestore that it starts itself, because it splits the tab
 
 import threading
 from collections import Counter
-from collections.abc import Callable
 
 from samples.tunnel_table import make_table, put_orders
 from streamclient.server import LocalTablestore
@@ -38,12 +37,6 @@ class CountingProcessor(IChannelProcessor):
             self.ended_channels += 1
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    while not condition():
-        pause.wait(0.05)
-
-
 def main() -> None:
     with LocalTablestore() as local:
         client = local.client()
@@ -57,15 +50,15 @@ def main() -> None:
         config = TunnelWorkerConfig(heartbeat_interval_seconds=1, heartbeat_timeout_seconds=10)
         first, second = CountingProcessor(), CountingProcessor()
         with TunnelWorker(tunnel_id, tunnels, first, config) as worker:
-            wait_until(lambda: len(worker.channel_statuses()) == 4)
+            worker.wait(until=lambda: len(worker.channel_statuses()) == 4)
             print("one worker reads 4 channels")
             with TunnelWorker(tunnel_id, tunnels, second, config) as other:
-                wait_until(lambda: len(other.channel_statuses()) == 2)
+                other.wait(until=lambda: len(other.channel_statuses()) == 2)
                 print("two workers read 2 channels each")
                 put_orders(client, "orders", ORDERS)
-                wait_until(lambda: sum(first.records.values()) + sum(second.records.values()) >= len(ORDERS))
+                worker.wait(until=lambda: sum(first.records.values()) + sum(second.records.values()) >= len(ORDERS))
                 print(f"together they processed {len(ORDERS)} changes, each in 2 channels")
-            wait_until(lambda: len(worker.channel_statuses()) == 4)
+            worker.wait(until=lambda: len(worker.channel_statuses()) == 4)
             print("the second one has ended, the first reads 4 channels again")
         print(f"the second one was told of the end of {second.ended_channels} channels")
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         StreamClientError,
         StreamClientException,
         TrimmedDataException,
+        WorkerFailedError,
     )
     from streamclient.interfaces import (
         ILeaseManager,
@@ -122,6 +123,7 @@ __all__ = [
     "TrimmedDataPolicy",
     "TrimmedRange",
     "Worker",
+    "WorkerFailedError",
     "WorkerStatus",
     "__version__",
 ]
@@ -183,6 +185,7 @@ _HOMES = {
     "TrimmedDataPolicy": "model",
     "TrimmedRange": "model",
     "Worker": "worker",
+    "WorkerFailedError": "errors",
     "WorkerStatus": "model",
 }
 """Public name to the module that has it. Everything is loaded when it is first used: the upper floors pull in the SDK

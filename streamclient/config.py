@@ -128,7 +128,8 @@ class ClientConfig:
     auto_steal_lease: bool = True
     """Whether to ask loaded workers for leases."""
     renew_thread_pool_size: int = field(default=20, validator=_positive)
-    """Upper bound of threads for the worker's own calls to the service; renewals go out in batches."""
+    """Upper bound of threads for heartbeats, which go out in batches, and of as many for the worker's other calls about
+    leases."""
     task_retry_strategy: IRetryStrategy | None = None
     lease_manager_retry_strategy: IRetryStrategy | None = None
 
@@ -166,6 +167,9 @@ class ClientConfig:
     a read that gets no answer fails by itself before."""
     shutdown_timeout_millis: int = field(default=30_000, validator=_positive)
     """Bound of a whole shutdown: running calls, ``shutdown`` callbacks and hand-overs together."""
+    end_on_sigterm: bool = True
+    """Whether SIGTERM ends a worker in order whose ``run`` is in the program's main thread, as Ctrl-C does: the program
+    then exits with 143 (128 + 15). A handler of the program's own always stays in place."""
     checkpoint_timeout_millis: int = field(default=30_000, validator=_positive)
     """How long ``checkpoint()`` waits for the status table before it raises."""
     metrics: IMetrics | None = field(default=None, validator=_metrics)

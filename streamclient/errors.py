@@ -6,7 +6,9 @@ their meaning in any order. Errors carry their policy: callers ask ``error.kind`
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
+from types import MappingProxyType
 
 
 class ErrorKind(Enum):
@@ -37,6 +39,27 @@ class StreamClientException(StreamClientError):
     """The client itself failed, or was used against its rules (Java: ``StreamClientException``)."""
 
 
+class WorkerFailedError(StreamClientError):
+    """A worker ended by itself, of one error or of one in each of several streams.
+
+    The message is what the log said when it happened; of several streams, one sentence each.
+    """
+
+    def __init__(self, message: str, errors: Mapping[str, BaseException]) -> None:
+        super().__init__(message)
+        self.errors: Mapping[str, BaseException] = MappingProxyType(dict(errors))
+        """What each stream failed of, by its name; by the tunnel's id for a ``TunnelWorker``."""
+
+    @classmethod
+    def of(cls, sentences: Mapping[str, str], errors: Mapping[str, BaseException]) -> WorkerFailedError:
+        """For these errors. A fault of this package keeps its traceback; an error that was foreseen says all itself."""
+        failed = cls("; ".join(sentences[name] for name in errors), errors)
+        faults = [error for error in errors.values() if not is_foreseen(error)]
+        failed.__cause__ = faults[0] if faults else None
+        failed.__suppress_context__ = True
+        return failed
+
+
 class DependencyException(StreamClientError):
     """A call to the service failed (Java: ``DependencyException``).
 
@@ -63,6 +86,11 @@ class DependencyException(StreamClientError):
     def retriable(self) -> bool:
         """Whether sending the same request again can succeed."""
         return self.kind is not ErrorKind.PERMANENT
+
+
+def is_foreseen(error: BaseException) -> bool:
+    """Whether it comes from a setting or the service, so that its text says all and a traceback nothing."""
+    return isinstance(error, ConfigurationError | DependencyException)
 
 
 class ShutdownException(StreamClientError):

@@ -141,7 +141,8 @@ class ShardInfo:
     stream_id: str
     parent_shard_ids: frozenset[str]
     lease_identifier: str
-    """New for each acquisition: the same shard acquired again is another tenancy."""
+    """New for each acquisition: the same shard acquired again has another one, however soon, and by whichever worker.
+    Processors that follow each other without the lease being acquired in between are told the same."""
     epoch: int = 0
     """Grows with each acquisition by a Python worker, also if the lease's row was deleted or put anew in between: a
     destination that remembers the greatest it has seen can refuse a late writer."""

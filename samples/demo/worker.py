@@ -72,16 +72,10 @@ def main() -> None:
             client=client, data_table_name=options.table, status_table_name=options.status_table, max_records=500
         )
         worker = Worker(options.name, QUICK, config, processor)
-        thread = threading.Thread(target=worker.run, name="worker")
-        thread.start()
-        while thread.is_alive() and not stop.wait(0.2):
-            pass
-        worker.shutdown()
-        thread.join()
+        with worker:
+            worker.wait(until=stop.is_set)
     factory.close()
     session.stop()
-    if worker.exception is not None:
-        raise SystemExit(f"worker failed: {worker.exception!r}")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ WAITING_PHASES = (ConsumerPhase.RUNNING, ConsumerPhase.STOPPING)
 def checkpoint_requested(situation: Situation, event: CheckpointRequested) -> None:
     """Queue a position, or refuse it at once if its tenancy is over."""
     held = situation.held.get(event.lease_key)
-    if held is None or held.identifier != event.lease_identifier or held.consumer not in WAITING_PHASES:
+    if held is None or held.identifier != event.consumer_id or held.consumer not in WAITING_PHASES:
         situation.emit(AnswerCheckpoint(event.request_id, CheckpointOutcome.LEASE_LOST))
         return
     request = CheckpointRequest(event.request_id, event.value, event.progress, event.pending)
@@ -58,13 +58,13 @@ def answer_sent(
 def consumer_stopped(situation: Situation, event: ConsumerStopped) -> None:
     """Free the shard's slot; then the lease goes on, is handed over, or is read anew."""
     key = event.lease_key
-    if situation.running.get(key) == event.lease_identifier:
+    if situation.running.get(key) == event.consumer_id:
         del situation.running[key]
     held = situation.held.get(key)
-    if held is not None and held.identifier == event.lease_identifier:
+    if held is not None and held.identifier == event.consumer_id:
         is_done = event.end is ConsumerEnd.DONE and not held.lease.is_finished
         if is_done:
-            situation.released.add(key)
+            situation.released[key] = None
             situation.report(Severity.INFO, key, f"its processor is done, the lease is given away: {held.lease}")
         situation.keep(evolve(held, consumer=ConsumerPhase.NONE, is_released=held.is_released or is_done))
     row = situation.view.row(key)
@@ -80,7 +80,7 @@ def consumer_stalled(situation: Situation, event: ConsumerStalled) -> None:
     stops in time, the lease goes to another worker at once.
     """
     held = situation.held.get(event.lease_key)
-    if held is None or held.identifier != event.lease_identifier or held.consumer not in WAITING_PHASES or held.stall:
+    if held is None or held.identifier != event.consumer_id or held.consumer not in WAITING_PHASES or held.stall:
         return
     situation.keep(evolve(held, stall=event.reason))
     seconds = held.valid_until - situation.now

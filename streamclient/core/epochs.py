@@ -67,4 +67,4 @@ def epoch_undrawn(situation: Situation, event: EpochUndrawn) -> None:
 def _another_acquired(situation: Situation, held: HeldLease) -> None:
     text = f"another worker may have read it while its row was gone or reset; reading starts anew: {held.lease}"
     situation.report(Severity.WARNING, held.lease.lease_key, text)
-    start_anew(situation, held, in_doubt=CheckpointOutcome.UNKNOWN)
+    start_anew(situation, evolve(held, lease_identifier=""), in_doubt=CheckpointOutcome.UNKNOWN)

@@ -143,7 +143,7 @@ class CheckpointRequested:
 
     request_id: int
     lease_key: str
-    lease_identifier: str
+    consumer_id: str
     value: str
     progress: Progress | None = None
     """What was processed up to ``value``; stored with it."""
@@ -172,7 +172,7 @@ class ConsumerStalled:
     """A consumer makes no progress and gives no reason that excuses it; the lease must not be kept for it."""
 
     lease_key: str
-    lease_identifier: str
+    consumer_id: str
     reason: str
 
 
@@ -209,7 +209,7 @@ class ConsumerStopped:
     """A consumer is gone: no user code of it runs any more. Reported once per ``StartConsumer``."""
 
     lease_key: str
-    lease_identifier: str
+    consumer_id: str
     end: ConsumerEnd
 
 
@@ -317,6 +317,13 @@ class StartConsumer:
     checkpoint: str
     pending: PendingCheckpoint | None = None
     progress: Progress | None = None
+    consumer_id: str = ""
+    """Of this one consumer, where it is not the first of its acquisition: that one goes by the lease identifier."""
+
+    @property
+    def identifier(self) -> str:
+        """By which events and commands name this consumer."""
+        return self.consumer_id or self.shard_info.lease_identifier
 
 
 @frozen
@@ -341,7 +348,7 @@ class StopConsumer:
     """Stop the consumer of this tenancy. With ZOMBIE the lease is already lost."""
 
     lease_key: str
-    lease_identifier: str
+    consumer_id: str
     reason: ShutdownReason
 
 

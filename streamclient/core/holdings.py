@@ -92,6 +92,7 @@ class Holdings:
             view=LeaseView(worker_id, config.lease_duration_millis / 1000, presence.roster),
             presence=presence,
             measured=Loads(config.balance_by),
+            balance_by=config.balance_by,
         )
 
     def handle(self, event: Event, now: float) -> list[Command]:
@@ -137,7 +138,7 @@ class Holdings:
 
     @property
     def left(self) -> Iterable[str]:
-        """Shards that this worker's processors are done with, in no order: it never takes them again."""
+        """Shards that this worker's processors are done with, the latest last: it never takes them again."""
         return self._situation.released
 
     @property

@@ -3,7 +3,8 @@
 Laws:
 
 * User code runs only in STARTING, DELIVERING, PARKING and CLOSING, and each of these phases ends only when the call
-  returned or raised. So calls for one shard never overlap, and a stop request never interrupts one.
+  returned or raised; so does READING while a user's retry strategy is asked about a read that failed. So calls for one
+  shard never overlap, and a stop request never interrupts one.
 * A processor that was made is closed exactly once: every way from a phase with a processor to one without leads
   through CLOSING.
 * Only ACCEPTED, CAUGHT_UP and END_REACHED move past a page: every record of it was accepted or is safe in the parking

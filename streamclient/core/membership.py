@@ -70,6 +70,8 @@ class WorkerRow:
     """Moved by others: whoever sees its own one changed scans now."""
     info: str = ""
     """For people, see ``worker_info``; empty where it was not read."""
+    balance_by: str = ""
+    """What the worker makes even, a value of ``BalanceBy``; written when a session begins. Empty if it does not say."""
 
     @property
     def is_live(self) -> bool:

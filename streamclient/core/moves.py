@@ -68,7 +68,8 @@ def _shunned(situation: Situation) -> list[str]:
 
 def _fleet(situation: Situation) -> Fleet:
     presence, config = situation.presence, situation.config
-    is_evening_out = presence.is_leader and config.balance_by is not BalanceBy.COUNT and config.auto_steal_lease
+    balance_by = situation.balance_by
+    is_evening_out = presence.is_leader and balance_by is not BalanceBy.COUNT and config.auto_steal_lease
     return Fleet(
         worker_id=situation.worker_id,
         view=situation.view,
@@ -78,7 +79,7 @@ def _fleet(situation: Situation) -> Fleet:
         pending=_pending(situation),
         busy={*situation.flights, *situation.running} - situation.held.keys(),
         declined={*situation.released, *_shunned(situation)},
-        balance_by=config.balance_by,
+        balance_by=balance_by,
         rates=situation.measured.rates() if is_evening_out else None,
         may_mark=config.auto_steal_lease and not situation.is_stopping,
     )
@@ -121,8 +122,9 @@ def _pass(situation: Situation, move: Move) -> None:
 
     If every worker's processor is done with a shard, it would go round for ever otherwise.
     """
-    key, now = move.row.lease_key, situation.now
-    if now - situation.passed_on.get(key, float("-inf")) > situation.duration_seconds or situation.is_stopping:
+    key, now, duration = move.row.lease_key, situation.now, situation.duration_seconds
+    situation.passed_on = {other: at for other, at in situation.passed_on.items() if now - at <= duration}
+    if key not in situation.passed_on or situation.is_stopping:
         situation.passed_on[key] = now
         send(situation, leases.transfer(move.row, move.receiver))
 

@@ -103,7 +103,7 @@ class Presence:
         duration = config.lease_duration_millis / 1_000
         pause_seconds = partial(lease_pause_seconds, config=config)
         return cls(
-            session=Session(worker_id, stream_id, duration, new_nonce, pause_seconds, info),
+            session=Session(worker_id, stream_id, duration, new_nonce, pause_seconds, info, config.balance_by.value),
             roster=Roster(worker_id, duration),
             signal_seconds=min(config.signal_interval_millis / 1_000, SIGNAL_SHARE * duration),
             turn_seconds=config.taker_interval_millis / 1_000,

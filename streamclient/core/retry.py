@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 
 from streamclient.config import ClientConfig
-from streamclient.errors import DependencyException, ErrorKind
+from streamclient.errors import ConfigurationError, DependencyException, ErrorKind
 from streamclient.interfaces import IRetryStrategy, RetryableAction
 
 LARGEST_EXPONENT = 62
@@ -19,6 +19,9 @@ DEFAULT_RETRIES = 10
 
 DEFAULT_STEP_MILLIS = 100
 DEFAULT_LONGEST_MILLIS = 1_000
+
+LONGEST_STRATEGY_MILLIS = 86_400_000
+"""Longest pause that a user's retry strategy may ask for, a day; a larger number is a mistake in its unit."""
 
 RETRY_SHARE = 0.05
 """Share of the lease duration before a failed call about leases is repeated, doubling up to the renewal interval: one
@@ -52,6 +55,22 @@ def lease_pause_seconds(failures: int, config: ClientConfig) -> float:
 def with_jitter(millis: int, dice: random.Random) -> float:
     """The pause, shortened at random by at most ``JITTER_SHARE``; never longer than given."""
     return millis * (1.0 - JITTER_SHARE * dice.random())
+
+
+def decision_of(strategy: IRetryStrategy, action: RetryableAction, error: Exception, retries: int) -> float | None:
+    """What a user's strategy says: the pause before a retry, in seconds, or ``None`` for no retry.
+
+    It is user code, which may take its time and raise: never call this in an owner thread.
+
+    Raises:
+        ConfigurationError: it answers with something that is no pause.
+    """
+    if not strategy.should_retry(action, error, retries):
+        return None
+    millis: object = strategy.backoff_millis(action, error, retries)
+    if isinstance(millis, bool) or not isinstance(millis, int | float) or not 0 <= millis <= LONGEST_STRATEGY_MILLIS:
+        raise ConfigurationError(f"backoff_millis must return 0 to {LONGEST_STRATEGY_MILLIS} ms, not {millis!r}")
+    return millis / 1_000
 
 
 class _SteppedRetryStrategy(IRetryStrategy):

@@ -132,7 +132,7 @@ RULES: Mapping[WriteKind | WorkerWriteKind | EpochWriteKind, Rule] = {
     ),
     WriteKind.REWIND: Rule(if_same=OWNERSHIP, writes=(COUNTER, "checkpoint", "pending"), shown_by=AND_PENDING),
     WriteKind.RELEASE: Rule(if_same=OWNERS, writes=OWNERSHIP, shown_by=MOVED),
-    WorkerWriteKind.REGISTER: Rule(if_same=SESSION, writes=(*SESSION, "info"), shown_by=SESSION),
+    WorkerWriteKind.REGISTER: Rule(if_same=SESSION, writes=(*SESSION, "balance_by", "info"), shown_by=SESSION),
     WorkerWriteKind.BEAT: Rule(if_same=SESSION, writes=("beat", "state"), may_write=("info",), shown_by=SESSION),
     WorkerWriteKind.KILL: Rule(if_same=SESSION, writes=("state",), shown_by=SESSION),
     WorkerWriteKind.REMOVE: Rule(if_same=SESSION, removes=True),

@@ -54,6 +54,8 @@ class Session:
     pause_seconds: Callable[[int], float]
     info: str = ""
     """What operators read; stored with the next write."""
+    balance_by: str = ""
+    """What this worker makes even; other workers have to do the same."""
     row: WorkerRow | None = None
     """The own row as this session last wrote it, or ``None`` without a session."""
     valid_until: float = NEVER
@@ -113,7 +115,7 @@ class Session:
     def _registration(self) -> WorkerWrite:
         nonce = self.new_nonce()
         self._nonces.add(nonce)
-        row = WorkerRow(self.worker_id, self.stream_id, nonce, beat=1, info=self.info)
+        row = WorkerRow(self.worker_id, self.stream_id, nonce, beat=1, info=self.info, balance_by=self.balance_by)
         return membership.register(self._found, row)
 
     def removal(self) -> WorkerWrite | None:

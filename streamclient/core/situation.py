@@ -23,8 +23,12 @@ from streamclient.core.rows import COUNTER, WriteKind, WriteOutcome
 from streamclient.core.shards import Listing, NewLease, Start
 from streamclient.core.tenancy import HeldLease
 from streamclient.core.view import LeaseView
+from streamclient.model import BalanceBy
 
 MICROS = 1_000_000
+
+MOST_REPORTED = 10_000
+"""Anomalies that are remembered so as not to be told twice: far more than one worker has leases."""
 
 
 @frozen
@@ -52,6 +56,8 @@ class Situation:
     view: LeaseView
     presence: Presence
     measured: Loads
+    balance_by: BalanceBy = BalanceBy.COUNT
+    """What is made even at present: what this worker was told to, unless others were told something else."""
     held: dict[str, HeldLease] = field(factory=dict)
     flights: dict[str, Flight] = field(factory=dict)
     compared: dict[str, int] = field(factory=dict)
@@ -81,8 +87,8 @@ class Situation:
     """Reasons of the worker's own program, by lease key, or ``None`` for all leases."""
     shunned: dict[str, float] = field(factory=dict)
     """Leases given up because their consumers stalled, and until when they are left to others."""
-    released: set[str] = field(factory=set)
-    """Leases that the user's processor is done with: never taken again in this life."""
+    released: dict[str, None] = field(factory=dict)
+    """Leases that the user's processor is done with, oldest first: never taken again in this life."""
     passed_on: dict[str, float] = field(factory=dict)
     """Leases that this worker shall not read and handed to another one, and when."""
     heirs: Mapping[str, str] = field(factory=dict)
@@ -94,8 +100,8 @@ class Situation:
     listing: Listing | None = None
     previous_listing: Listing | None = None
     absent_since: dict[str, float] = field(factory=dict)
-    reported: set[tuple[str, str]] = field(factory=set)
-    """Anomalies already reported, by lease key and kind."""
+    reported: dict[tuple[str, str], None] = field(factory=dict)
+    """Anomalies already reported, by lease key and kind, oldest first."""
     is_stopping: bool = False
     is_scanning: bool = False
     wants_scan: bool = False
@@ -220,10 +226,16 @@ class Situation:
         shard = f", shard {lease_key}" if lease_key else ""
         self.emit(Report(severity, lease_key, f"worker {self.worker_id}{shard}: {text}"))
 
+    def forget_report(self, lease_key: str, kind: str) -> None:
+        """An anomaly is over: should it come back, it is news."""
+        self.reported.pop((lease_key, kind), None)
+
     def report_once(self, severity: Severity, lease_key: str, kind: str, text: str) -> None:
-        """Report an anomaly the first time it is met."""
+        """Report an anomaly the first time it is met; of very many, the oldest are forgotten, and may be told again."""
         if (lease_key, kind) not in self.reported:
-            self.reported.add((lease_key, kind))
+            self.reported[lease_key, kind] = None
+            if len(self.reported) > MOST_REPORTED:
+                del self.reported[next(iter(self.reported))]
             self.report(severity, lease_key, text)
 
     def pause_seconds(self, failures: int) -> float:

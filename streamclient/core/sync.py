@@ -39,12 +39,21 @@ def shards_listed(situation: Situation, event: ShardsListed) -> None:
         situation.is_sync_planned = False
         situation.compared = {key: number for key, number in situation.compared.items() if key in situation.listing}
         situation.begun_late.intersection_update(situation.listing)
+        _forget_gone(situation)
         plan_sync(situation)
         for held in list(situation.held.values()):
             if held.is_absent:
                 _save_vanished(situation, held)
     settle_restless(situation)
     situation.wants_listing = False
+
+
+def _forget_gone(situation: Situation) -> None:
+    """What is remembered of shards that have neither a place in the stream nor a row: a worker may live for years."""
+    listing, rows = situation.listing or {}, situation.view.rows
+    situation.released = {key: None for key in situation.released if key in listing or key in rows}
+    reported = situation.reported
+    situation.reported = {each: None for each in reported if not each[0] or each[0] in listing or each[0] in rows}
 
 
 def plan_sync(situation: Situation) -> None:

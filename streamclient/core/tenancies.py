@@ -172,10 +172,18 @@ def _start_reading(situation: Situation, held: HeldLease) -> HeldLease:
     identifier = situation.new_identifier() if held.has_started else held.identifier
     situation.running[key] = identifier
     lease = held.lease
-    info = ShardInfo(key, lease.stream_id, lease.parent_shard_ids, identifier, held.epoch)
-    situation.emit(StartConsumer(info, lease.checkpoint, lease.pending, lease.progress))
-    running = ConsumerPhase.RUNNING
-    return evolve(held, identifier=identifier, consumer=running, has_started=True, clear_since=None, reason="")
+    of_lease = held.lease_identifier or identifier
+    info = ShardInfo(key, lease.stream_id, lease.parent_shard_ids, of_lease, held.epoch)
+    situation.emit(StartConsumer(info, lease.checkpoint, lease.pending, lease.progress, identifier))
+    return evolve(
+        held,
+        identifier=identifier,
+        lease_identifier=of_lease,
+        consumer=ConsumerPhase.RUNNING,
+        has_started=True,
+        clear_since=None,
+        reason="",
+    )
 
 
 def _waiting(held: HeldLease, reason: str, clear_since: float | None) -> HeldLease:

@@ -54,13 +54,15 @@ class HeldLease:
     lease: Lease
     """The row as this worker last wrote it."""
     identifier: str
-    """Of this tenancy; the shard acquired again is another one."""
+    """Of the consumer that runs, or ran last; before one was started, of this acquisition."""
     valid_until: float
     """Monotonic seconds; from then on another worker may be reading."""
     first_counter: int
     """What the take wrote. Rows with a lower counter are older than this tenancy."""
     moved_at: float
     """When the last accepted write was sent."""
+    lease_identifier: str = ""
+    """Of this acquisition, as processors are told it: that of its first consumer. Empty until that starts."""
     acquisition: int = 0
     """Grows with each time that the lease may have had another owner before; consumers of one share an epoch."""
     epoch: int = 0

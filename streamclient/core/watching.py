@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from streamclient.core.events import (
     CheckpointOutcome,
     InfoChanged,
@@ -15,9 +17,14 @@ from streamclient.core.events import (
 from streamclient.core.session import News
 from streamclient.core.situation import Situation
 from streamclient.core.tenancies import lose, settle
+from streamclient.model import BalanceBy
 
 WORTH_A_WARNING = 4
 """Failures in a row after which reading worker rows is reported: with the pauses between them, several seconds."""
+
+DISAGREEMENT = "balance_by differs"
+MOST_NAMED = 10
+"""Workers of each side that are named: enough to find the setting."""
 
 OUSTED = "another process was started under its name; this one stays without leases"
 
@@ -45,6 +52,7 @@ def workers_scanned(situation: Situation, event: RowsRead) -> None:
     situation.wants_scan = situation.wants_scan or wants_scan
     situation.view.note_killed(presence.roster.killed, situation.scan_asked_at, situation.now)
     _judge_uniformity(situation)
+    _agree_on_balance(situation)
     _start_seen(situation)
     if presence.may_hold(situation.now) and not presence.is_announced:
         presence.is_announced = True
@@ -107,6 +115,32 @@ def _judge_uniformity(situation: Situation) -> None:
         text = f"the fleet has workers without sessions, every worker scans for itself from now on: {strangers}"
         situation.report(Severity.INFO, "", text)
         presence.wake_all()
+
+
+def _agree_on_balance(situation: Situation) -> None:
+    """Make even what everybody makes even; workers that were told differently all count, and so all want the same.
+
+    Otherwise each would move back what the other has moved, for ever.
+    """
+    own, roster = situation.config.balance_by, situation.presence.roster
+    told = {situation.worker_id: own.value}
+    for name in roster.staying_others:
+        row = roster.row(name)
+        if row is not None and row.balance_by:
+            told[name] = row.balance_by
+    if len(set(told.values())) == 1:
+        situation.balance_by = own
+        situation.forget_report("", DISAGREEMENT)
+        return
+    situation.balance_by = BalanceBy.COUNT
+    sides = [f"{what!r} by {', '.join(_some(told, what))}" for what in sorted(set(told.values()))]
+    text = f"the fleet disagrees on balance_by, so all count leases until it agrees: {'; '.join(sides)}"
+    situation.report_once(Severity.WARNING, "", DISAGREEMENT, text)
+
+
+def _some(told: Mapping[str, str], what: str) -> list[str]:
+    names = sorted(name for name, value in told.items() if value == what)
+    return names if len(names) <= MOST_NAMED else [*names[:MOST_NAMED], f"{len(names) - MOST_NAMED} more"]
 
 
 def _take(situation: Situation, news: News) -> None:

@@ -13,8 +13,14 @@ from typing import Any
 from attrs import field, frozen
 
 MOST_SHARDS = 200
-"""Shards whose reason is told, those that were named first by key. A worker with more of them has one trouble, not two
-hundred, and the row stays near 100 KiB, a fraction of what the service takes."""
+"""Shards whose reason is told: first those that wait for somebody, then by key; the rest are counted. A worker with
+more of them has one trouble, not two hundred, and the row stays near 100 KiB, a fraction of what the service takes."""
+
+MOST_LEFT = 2_000
+"""Shards that are named as left, the latest of them; the rest are counted. A hundred KiB, too."""
+
+_NEEDS_SOMEBODY = ("decision", "processor", "parking", "user_code", "reading")
+"""Kinds of reasons that tell most, in this order."""
 
 LONGEST_REASON = 500
 """Characters of one reason; the log has the rest."""
@@ -45,13 +51,20 @@ class WorkerInfo:
     trouble: str = ""
     """Why the worker is unhealthy; empty for a healthy one."""
     shards: Mapping[str, ShardTrouble] = field(factory=dict)
-    """Held shards that do not move. A shard that is not named moves, or is not held."""
+    """Held shards that do not move. One that is not named moves or is not held, unless some are ``unnamed``."""
+    unnamed: int = 0
+    """Held shards that do not move either, too many to be named."""
     left: tuple[str, ...] = ()
-    """Shards that its processors are done with: this worker never takes them again."""
+    """Shards that its processors are done with, the latest last: this worker never takes them again."""
+    left_unnamed: int = 0
+    """Shards that were left before those, too many to be named."""
 
     def to_json(self) -> str:
         """The text to store; equal values give equal texts."""
-        shards = {key: _member(self.shards[key]) for key in sorted(self.shards)[:MOST_SHARDS]}
+        told = sorted(sorted(self.shards, key=self._urgency)[:MOST_SHARDS])
+        shards = {key: _member(self.shards[key]) for key in told}
+        unnamed = self.unnamed + len(self.shards) - len(shards)
+        left_unnamed = self.left_unnamed + max(0, len(self.left) - MOST_LEFT)
         content: dict[str, Any] = {
             "host": self.host,
             "pid": self.pid,
@@ -63,8 +76,12 @@ class WorkerInfo:
             content["trouble"] = self.trouble[:LONGEST_REASON]
         if shards:
             content["shards"] = shards
+        if unnamed:
+            content["unnamed"] = unnamed
         if self.left:
-            content["left"] = sorted(self.left)[:MOST_SHARDS]
+            content["left"] = list(self.left[-MOST_LEFT:])
+        if left_unnamed:
+            content["left_unnamed"] = left_unnamed
         return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
@@ -85,8 +102,14 @@ class WorkerInfo:
             lease_duration_millis=_whole(content, "lease_duration_millis"),
             trouble=_text(content, "trouble"),
             shards={key: _trouble(told) for key, told in shards.items()} if isinstance(shards, dict) else {},
+            unnamed=_whole(content, "unnamed"),
             left=tuple(str(key) for key in left) if isinstance(left, list) else (),
+            left_unnamed=_whole(content, "left_unnamed"),
         )
+
+    def _urgency(self, key: str) -> tuple[int, str]:
+        kind = self.shards[key].kind
+        return (_NEEDS_SOMEBODY.index(kind) if kind in _NEEDS_SOMEBODY else len(_NEEDS_SOMEBODY)), key
 
 
 def _member(trouble: ShardTrouble) -> dict[str, str]:

@@ -54,7 +54,8 @@ def for_lease_calls(client: OTSClient, client_config: ClientConfig) -> OTSClient
     own = without_retries(client)
     if type(client.connection) is ConnectionPool:
         own.socket_timeout = _shorter(client.socket_timeout, write_timeout_seconds(client_config))
-        own.max_connection = client_config.renew_thread_pool_size
+        # As many for reads as for heartbeats, so that the ones never wait for the others' connections.
+        own.max_connection = 2 * client_config.renew_thread_pool_size
         own.connection = ConnectionPool(
             own.host,
             own.path,

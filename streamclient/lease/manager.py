@@ -12,7 +12,7 @@ from tablestore import Direction
 from streamclient.config import ClientConfig
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import WorkerRow, WorkerWrite
-from streamclient.core.retry import LeaseRetryStrategy
+from streamclient.core.retry import LeaseRetryStrategy, decision_of
 from streamclient.core.rows import WriteKind, WriteOutcome
 from streamclient.errors import ConfigurationError, DependencyException, StreamClientException
 from streamclient.interfaces import IMetrics, RetryableAction
@@ -117,6 +117,11 @@ class LeaseManager(WritingLeaseManager):
     def wait_until_lease_table_ready(self) -> bool:
         """Wait until the table answers reads; returns whether it did within ``max_wait_table_ready_time_millis``."""
         return self._table.wait_until_ready(self._stream_id)
+
+    @property
+    def table_problem(self) -> Exception | None:
+        """Why the table does not answer reads, while that is waited for and after it was in vain. Any thread."""
+        return self._table.problem
 
     def list_leases(self) -> Sequence[Lease]:
         """All leases of the stream, by lease key: every page, latest versions. Not a snapshot.
@@ -243,20 +248,23 @@ class LeaseManager(WritingLeaseManager):
                 return call()
             except Exception as error:
                 failure = translated(error, write=False)
-                if not self._may_retry(action, failure, retries):
+                pause_seconds = self._pause_before_retry(action, failure, retries)
+                if pause_seconds is None:
                     raise failure from failure.__cause__
-                self._sleep(self._retry.backoff_millis(action, failure, retries) / 1000)
+                self._sleep(pause_seconds)
         raise StreamClientException(
             f"{action.value} was retried {RETRIES_AT_MOST} times; its retry strategy has no end"
         )
 
-    def _may_retry(self, action: RetryableAction, failure: Exception, retries: int) -> bool:
-        return (
-            isinstance(failure, DependencyException)
-            and failure.retriable
-            and retries < RETRIES_AT_MOST
-            and self._retry.should_retry(action, failure, retries)
-        )
+    def _pause_before_retry(self, action: RetryableAction, failure: Exception, retries: int) -> float | None:
+        """As the strategy says; one that fails has no say, and whoever asked tries again as after any failure."""
+        if not isinstance(failure, DependencyException) or not failure.retriable or retries >= RETRIES_AT_MOST:
+            return None
+        try:
+            return decision_of(self._retry, action, failure, retries)
+        except Exception as problem:
+            _log.error("the retry strategy failed, so %s is not repeated: %s", action.value, problem, exc_info=problem)
+            return None
 
     def __repr__(self) -> str:
         return f"LeaseManager({self._table_name}, {self._stream_id})"

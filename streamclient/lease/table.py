@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from attrs import frozen
+from attrs import define
 from tablestore import CapacityUnit, OTSClient, ReservedThroughput, TableMeta, TableOptions
 
 from streamclient.config import ClientConfig
@@ -23,7 +23,7 @@ ONE_VERSION = 1
 """Versions kept per cell; nobody reads an older one."""
 
 
-@frozen
+@define(eq=False)
 class StatusTable:
     """The table itself; its rows are the lease manager's business. Thread-safe, and never repeats a call."""
 
@@ -32,6 +32,8 @@ class StatusTable:
     client_config: ClientConfig
     clock: Callable[[], float]
     sleep: Callable[[float], None]
+    problem: StreamClientError | None = None
+    """Why it does not answer reads, as far as somebody waits for it."""
 
     def create_if_absent(self) -> bool:
         """Create the table unless it exists, which is checked first; returns whether this call created it.
@@ -48,7 +50,7 @@ class StatusTable:
         try:
             self.client.create_table(_meta(self.name), _options(), self._throughput())
         except Exception as error:
-            failure = classify(error, write=True)
+            failure = classify(error, write=True, client=self.client)
             if not isinstance(failure, DependencyException) or failure.code != OBJECT_ALREADY_EXIST:
                 raise failure from error
             self._exists_and_fits()
@@ -60,7 +62,7 @@ class StatusTable:
         try:
             description = self.client.describe_table(self.name)
         except Exception as error:
-            failure = classify(error, write=False)
+            failure = classify(error, write=False, client=self.client)
             code = failure.code if isinstance(failure, DependencyException) else None
             if code == OBJECT_NOT_EXIST:
                 return False
@@ -79,11 +81,13 @@ class StatusTable:
         """Read a row that never exists until the table answers; returns whether it did in the configured time."""
         deadline = self.clock() + self.client_config.max_wait_table_ready_time_millis / 1000
         while (failure := self._probe(stream_id)) is not None:
+            self.problem = failure
             if self.clock() >= deadline:
                 waited = self.client_config.max_wait_table_ready_time_millis
                 _log.warning("status table %s was not ready after %s ms: %s", self.name, waited, failure)
                 return False
             self.sleep(self.client_config.check_table_ready_interval_millis / 1000)
+        self.problem = None
         return True
 
     def _probe(self, stream_id: str) -> StreamClientError | None:
@@ -91,7 +95,7 @@ class StatusTable:
         try:
             self.client.get_row(self.name, key_of(stream_id, READY_PROBE_KEY), max_version=1)
         except Exception as error:
-            failure = classify(error, write=False)
+            failure = classify(error, write=False, client=self.client)
             if isinstance(failure, DependencyException) and failure.kind is not ErrorKind.PERMANENT:
                 return failure
             raise failure from error

@@ -43,8 +43,9 @@ BEAT = "Beat"
 STATE = "State"
 WAKE = "Wake"
 INFO = "Info"
+BALANCE_BY = "BalanceBy"
 
-SIGNALS = (NONCE, BEAT, STATE, WAKE)
+SIGNALS = (NONCE, BEAT, STATE, WAKE, BALANCE_BY)
 """The columns by which workers decide."""
 
 CELLS: Cells[WorkerRow] = {
@@ -52,6 +53,7 @@ CELLS: Cells[WorkerRow] = {
     "beat": lambda row: {BEAT: row.beat},
     "state": lambda row: {STATE: row.state.value},
     "wake": lambda row: {WAKE: row.wake},
+    "balance_by": lambda row: {BALANCE_BY: row.balance_by},
     "info": lambda row: {INFO: row.info},
 }
 """How each field of a worker row is stored."""
@@ -159,7 +161,7 @@ def parse_worker(row: Any) -> WorkerRow | str:
     states = {state.value: state for state in SessionState}
     if cells[STATE] not in states:
         return f"column {STATE} of worker row {name} holds {cells[STATE]!r}, which is none of {', '.join(states)}"
-    info = cells.get(INFO)
+    info, balance_by = cells.get(INFO), cells.get(BALANCE_BY)
     return WorkerRow(
         worker_id=name,
         stream_id=key[STREAM_ID],
@@ -168,4 +170,5 @@ def parse_worker(row: Any) -> WorkerRow | str:
         state=states[cells[STATE]],
         wake=cells[WAKE],
         info=info if isinstance(info, str) else "",
+        balance_by=balance_by if isinstance(balance_by, str) else "",
     )

@@ -120,7 +120,7 @@ class Site:
             try:
                 return call()
             except Exception as error:
-                failure = classify(error, write=False)
+                failure = classify(error, write=False, client=self.client)
                 if failure is error:
                     raise
                 raise failure from error

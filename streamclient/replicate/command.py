@@ -64,8 +64,14 @@ def _replicate(settings: Any, options: argparse.Namespace) -> int:
     from streamclient.replicate.run import POLL_SECONDS, Replication  # noqa: PLC0415
 
     stop = threading.Event()
+    stopped_by: list[int] = []
+
+    def end_in_order(number: int, _: object) -> None:
+        stopped_by.append(number)
+        stop.set()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, end_in_order)
     end = settings.end_time_micros
     if end is not None and end <= time.time_ns() // 1_000:
         print("endTime is past: changes after it are not copied, but full data is read as it is now")
@@ -88,6 +94,8 @@ def _replicate(settings: Any, options: argparse.Namespace) -> int:
         return 1
     state = "complete" if outcome.is_complete else "stopped; run again to go on"
     print(f"replication {state}: {outcome.rows} rows written, {outcome.refused_rows} refused")
+    if stopped_by and not outcome.is_complete:
+        return 128 + stopped_by[0]  # as shells and container runtimes say it
     return 1 if outcome.refused_rows else 0
 
 

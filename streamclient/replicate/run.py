@@ -128,10 +128,15 @@ class Replication:
         """Show progress until there is nothing left to wait for. A look that fails is repeated with the next one."""
         started = time.monotonic()
         first: Snapshot | None = None
+        was_healthy = True
         while True:
             problem = source.exception or processors.refused
             if problem is not None:
                 return problem, False
+            health = source.health
+            if was_healthy and not health.is_healthy:
+                self.say(f"the source is not read: {health.reason}; it is tried again without end")
+            was_healthy = health.is_healthy
             state = self._look(source)
             if state is not None:
                 now = self._snapshot(state, processors.writer, time.monotonic() - started)

@@ -14,7 +14,7 @@ from attrs import define, field, frozen
 from tablestore import OTSClient
 
 from streamclient.config import ClientConfig, StreamConfig
-from streamclient.errors import StreamClientException
+from streamclient.errors import StreamClientException, WorkerFailedError
 from streamclient.lease import LeaseManager
 from streamclient.model import InitialPosition, Lease, WorkerStatus
 from streamclient.replicate.fullcopy import FullCopy
@@ -33,6 +33,7 @@ from streamclient.tunnel import (
     TunnelWorkerConfig,
 )
 from streamclient.worker import Worker
+from streamclient.worker.health import WorkerHealth
 
 _log = logging.getLogger(__name__)
 
@@ -76,6 +77,10 @@ class Source(Protocol):
     @property
     def exception(self) -> BaseException | None:
         """What ended it, if it ended by itself."""
+
+    @property
+    def health(self) -> WorkerHealth:
+        """Whether it gets through to the service."""
 
     def stop(self) -> None:
         """Finish running batches, store their positions, and end."""
@@ -150,6 +155,11 @@ class TunnelSource:
     def exception(self) -> BaseException | None:
         """What ended the worker."""
         return None if self._worker is None else self._worker.exception
+
+    @property
+    def health(self) -> WorkerHealth:
+        """That of the worker."""
+        return WorkerHealth(is_healthy=True) if self._worker is None else self._worker.health
 
     def stop(self) -> None:
         """End the worker; the tunnel stays, and the next run goes on."""
@@ -229,6 +239,8 @@ class StreamSource:
             self._copy.run()
             if not self._stop.is_set():
                 self._follow()
+        except WorkerFailedError as failure:
+            self._error = failure  # the worker has logged it
         except Exception as error:
             _log.error("replication of %s ends: %s", self.settings.reader.table_name, error)
             self._error = error
@@ -275,6 +287,11 @@ class StreamSource:
         if self._error is not None:
             return self._error
         return None if self._worker is None else self._worker.exception
+
+    @property
+    def health(self) -> WorkerHealth:
+        """That of the worker; the scan tells its errors by itself."""
+        return WorkerHealth(is_healthy=True) if self._worker is None else self._worker.health
 
     def stop(self) -> None:
         """End; the status table keeps how far it came."""

@@ -204,7 +204,7 @@ class TablestoreStreamApi:
             try:
                 body = self._calls.call(operation, message, is_repeatable=True)
             except Exception as error:
-                failure = classify(error, write=False)
+                failure = classify(error, write=False, client=self._calls.client)
                 self._requests.count(operation, failure)
                 raise failure from error
             self._requests.count(operation)
@@ -216,7 +216,7 @@ class TablestoreStreamApi:
         try:
             return self._tables._request_helper(operation, *arguments)
         except Exception as error:
-            raise classify(error, write=True) from error
+            raise classify(error, write=True, client=self._tables) from error
 
 
 def _positive(name: str, value: int | None) -> int | None:

@@ -58,7 +58,8 @@ class SignedCalls:
             )
         if not isinstance(client, OTSClient):
             raise ConfigurationError(f"client must be a tablestore.OTSClient, not {client!r}")
-        self._client = client
+        self.client = client
+        """Whose settings these calls are sent with."""
         self._exchange = _exchange_of(client)
         self._keys: dict[tuple[str, str, str], str] = {}
 
@@ -71,7 +72,7 @@ class SignedCalls:
             OSError, HTTPException, urllib3.exceptions.HTTPError: no answer.
         """
         path = f"/{operation}"
-        credentials = self._client.credentials_provider.get_credentials()
+        credentials = self.client.credentials_provider.get_credentials()
         headers, key = self._signed(path, body, credentials)
         answer = self._exchange(path, headers, body, is_repeatable)
         try:
@@ -91,12 +92,12 @@ class SignedCalls:
 
     def send(self, path: str, body: bytes, *, is_repeatable: bool) -> HttpAnswer:
         """The answer as it came, unchecked: for endpoints whose envelope is another one, like those of tunnels."""
-        headers, _ = self._signed(path, body, self._client.credentials_provider.get_credentials())
+        headers, _ = self._signed(path, body, self.client.credentials_provider.get_credentials())
         return self._exchange(path, headers, body, is_repeatable)
 
     def _signed(self, path: str, body: bytes, credentials: Any) -> tuple[dict[str, str], str]:
         """Headers of a request, and the key that its answer is signed with."""
-        client = self._client
+        client = self.client
         signer = client._signer
         if type(signer) not in (SignV2, SignV4):  # somebody's own, which knows more than we do
             context = RequestContext(credentials)

@@ -106,7 +106,7 @@ def _an_empty_store_has_no_workers(directory: _Directory) -> None:
 
 
 def _a_registered_worker_reads_back_equal(directory: _Directory) -> None:
-    second = directory.register("worker ü:2", info='{"host":"ä"}', beat=2**62)
+    second = directory.register("worker ü:2", info='{"host":"ä"}', beat=2**62, balance_by="bytes")
     first = directory.register("worker ä:1", state=SessionState.LEAVING)
     directory.expect_rows(first, second)
     bare = [evolve(row, info="") for row in (first, second)]

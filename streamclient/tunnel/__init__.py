@@ -2,6 +2,7 @@
 
 from streamclient.tunnel.client import TunnelClient
 from streamclient.tunnel.config import TunnelWorkerConfig
+from streamclient.tunnel.daemon import TunnelDaemon
 from streamclient.tunnel.errors import (
     SequenceNumberNotMatchError,
     TunnelError,
@@ -30,7 +31,7 @@ from streamclient.tunnel.processors import (
     IChannelProcessor,
     IChannelProcessorFactory,
 )
-from streamclient.tunnel.worker import TunnelDaemon, TunnelWorker
+from streamclient.tunnel.worker import TunnelWorker
 
 __all__ = [
     "Channel",

@@ -24,9 +24,11 @@ from streamclient.tunnel.calls import ChannelSlot, Stored, TunnelCalls
 from streamclient.tunnel.consumer import ChannelConsumer, TurnDesk
 from streamclient.tunnel.pages import ChannelPages, position_of, token_of
 from streamclient.worker.checkpointer import CheckpointTicket
-from streamclient.worker.consumer_state import Surroundings
+from streamclient.worker.consumer_state import Surroundings, described, watch_reads
+from streamclient.worker.health import CallWatchdog, WorkerHealth, logged_change
 from streamclient.worker.loop import LONGEST_WAIT_SECONDS, OwnerLoop
 from streamclient.worker.runtime import Deadline
+from streamclient.worker.statuses import ENDED, over_status
 
 _log = logging.getLogger(__name__)
 _LEVELS = {Severity.INFO: logging.INFO, Severity.WARNING: logging.WARNING, Severity.ERROR: logging.ERROR}
@@ -55,6 +57,7 @@ class TunnelCoordinator:
         make_surroundings: Callable[[TunnelCoordinator], Surroundings],
         make_pages: Callable[[str, str], ChannelPages],
         shutdown_timeout_millis: int,
+        health_limit_seconds: float,
     ) -> None:
         self._tunnel_id = tunnel_id
         self._session = session
@@ -71,10 +74,18 @@ class TunnelCoordinator:
         self._declined: set[str] = set()
         self._waiting: dict[CheckpointTicket, str] = {}
         self._deadline: Deadline | None = None
+        self._health_limit_seconds = health_limit_seconds
+        self._heartbeats = CallWatchdog("no heartbeat of a session was answered", loop.now())
+        self._lookups = CallWatchdog("no checkpoint of a channel was read")
+        self._stores = CallWatchdog("no checkpoint was stored")
+        self._judged = WorkerHealth(is_healthy=True)
+        self._over = ""
+        self.has_connected = False
+        """Whether there was ever a session. Any thread."""
         self._finish: events.Finish | None = None
         self._last_statuses: Mapping[str, ShardStatus] = {}
         self._next_watch = loop.now()
-        self._watch_seconds = self._around.config.slow_processor_warning_millis / 4_000
+        self._watch_seconds = min(self._around.config.slow_processor_warning_millis / 4_000, health_limit_seconds / 10)
 
     # --- any thread ----------------------------------------------------------------------------------------------
 
@@ -113,6 +124,16 @@ class TunnelCoordinator:
         """What ended the work, if it did not end by request."""
         return None if self._finish is None else self._finish.error
 
+    @property
+    def health(self) -> WorkerHealth:
+        """At this moment, also if the owner is held up; after the end, as it was then. Any thread."""
+        if self._loop.is_closed:
+            return self._judged
+        now, limit = self._loop.now(), self._health_limit_seconds
+        watched = (self._heartbeats, self._lookups, self._stores, self._around.facts.reads)
+        reasons = [reason for reason in (each.trouble(now, limit) for each in watched) if reason]
+        return WorkerHealth(not reasons, "; ".join(reasons))
+
     def step(self, longest_wait_seconds: float = LONGEST_WAIT_SECONDS) -> None:
         """Wait for something to happen, at most so long, and do what follows from it."""
         self._loop.turn(max(0.0, min(longest_wait_seconds, self.next_deadline() - self._loop.now())))
@@ -128,6 +149,7 @@ class TunnelCoordinator:
 
     def emit(self, event: Event) -> None:
         """Handle an event and everything that follows from it at once, in order."""
+        self._note_health(event, self._loop.now())
         self._events.append(event)
         if self._is_handling:
             return
@@ -139,8 +161,9 @@ class TunnelCoordinator:
         finally:
             self._is_handling = False
 
-    def fail(self) -> None:
+    def fail(self, error: Exception) -> None:
         """Go on without the session, whose state cannot be trusted any more: stop every consumer and end."""
+        self._over = f"its worker failed: {described(error)}"
         self._events.clear()
         self._begin_stop()
         self._answer_everybody()
@@ -151,7 +174,8 @@ class TunnelCoordinator:
 
     def close(self) -> None:
         """Answer whoever still waits, and name what had to be left."""
-        self._last_statuses = self._statuses()
+        self._over = self._over or ENDED
+        self._last_statuses, self._judged = self._statuses(), self.health
         for consumer in self._consumers.values():
             _log.error("gave up waiting for %r", consumer)
             consumer.abandon()
@@ -223,6 +247,10 @@ class TunnelCoordinator:
     def _stored(self, ticket: CheckpointTicket, stored: Stored, error: Exception | None) -> None:
         if ticket not in self._waiting:
             return
+        if stored is Stored.UNKNOWN:
+            self._stores.failed(error, self._loop.now())
+        else:
+            self._stores.succeeded(self._loop.now())
         consumer = self._consumers.get(self._waiting.pop(ticket))
         answer = AnswerCheckpoint(0, _OUTCOMES[stored], error)
         if consumer is not None and not self._loop.is_closed:
@@ -244,12 +272,27 @@ class TunnelCoordinator:
 
     def _watch(self) -> None:
         now = self._loop.now()
-        if now >= self._next_watch:
-            self._next_watch = now + self._watch_seconds
-            for consumer in list(self._consumers.values()):
-                consumer.watch(now)
+        if now < self._next_watch:
+            return
+        self._next_watch = now + self._watch_seconds
+        for consumer in list(self._consumers.values()):
+            consumer.watch(now)
+        watch_reads(self._around.facts.reads, self._consumers.values(), now)
+        self._judged = logged_change(self._judged, self.health, f"tunnel worker of {self._tunnel_id}")
+
+    def _note_health(self, event: Event, now: float) -> None:
+        if isinstance(event, events.Connected):
+            self.has_connected = True
+        elif isinstance(event, events.HeartbeatAnswered):
+            self._heartbeats.succeeded(now)
+        elif isinstance(event, events.ConnectFailed | events.HeartbeatFailed):
+            self._heartbeats.failed(event.error, now)
+        elif isinstance(event, events.CheckpointFound):
+            self._lookups.succeeded(now)
+        elif isinstance(event, events.CheckpointNotFound) and not isinstance(event.error, ConfigurationError):
+            self._lookups.failed(event.error, now)
 
     def _statuses(self) -> Mapping[str, ShardStatus]:
         now = self._loop.now()
         found = ((consumer.shard_id, consumer.status(now)) for consumer in self._consumers.values())
-        return dict(sorted(found))
+        return {channel_id: over_status(status, self._over) for channel_id, status in sorted(found)}

@@ -48,7 +48,7 @@ class TunnelTransport:
             if not 200 <= status < 300:
                 raise _refusal(status, headers, body)
         except Exception as error:
-            raise typed(classify(error, write=write)) from error
+            raise typed(classify(error, write=write, client=self._calls.client)) from error
         return body
 
     def _exchange(self, path: str, body: bytes, *, is_repeatable: bool) -> tuple[int, Mapping[str, str], bytes]:

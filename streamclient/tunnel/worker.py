@@ -1,23 +1,19 @@
-"""``TunnelWorker`` and ``TunnelDaemon``: consume a tunnel."""
+"""``TunnelWorker``: consumes a tunnel."""
 
 from __future__ import annotations
 
 import logging
-import random
 import threading
 from collections.abc import Callable, Mapping
-from functools import partial
-from types import TracebackType
 from typing import Any
 
 from attrs import evolve
 
 from streamclient.config import ClientConfig
-from streamclient.core.retry import doubling_millis, with_jitter
 from streamclient.core.tunnel.events import Event
 from streamclient.core.tunnel.session import SessionSettings, TunnelSession
 from streamclient.core.tunnel.turns import Turns
-from streamclient.errors import ConfigurationError, StreamClientException
+from streamclient.errors import ConfigurationError, StreamClientException, WorkerFailedError, is_foreseen
 from streamclient.metrics.labelled import labelled
 from streamclient.model import ShardStatus, WorkerStatus
 from streamclient.pools import DaemonPool
@@ -25,15 +21,16 @@ from streamclient.tunnel.calls import TunnelCalls
 from streamclient.tunnel.client import TunnelClient
 from streamclient.tunnel.config import UNLIMITED, TunnelWorkerConfig
 from streamclient.tunnel.coordinator import TunnelCoordinator
-from streamclient.tunnel.errors import FINAL_ERRORS
 from streamclient.tunnel.pages import ChannelPages
 from streamclient.tunnel.processors import TunnelProcessor, record_processor_maker, stores_by_itself
 from streamclient.worker.assembly import FETCH_THREADS, USER_THREADS
-from streamclient.worker.consumer_state import Surroundings
+from streamclient.worker.consumer_state import Surroundings, described
+from streamclient.worker.health import WorkerHealth
 from streamclient.worker.instruments import Instruments
-from streamclient.worker.loop import OwnerLoop
+from streamclient.worker.loop import OwnerLoop, drive
 from streamclient.worker.prefetch import PrefetchBudget
 from streamclient.worker.reads import ReadQueue
+from streamclient.worker.running import EndedBySigterm, Running, wait_awake
 from streamclient.worker.runtime import Runtime
 from streamclient.worker.stream_facts import StreamFacts
 from streamclient.worker.usercode import UserCode
@@ -49,19 +46,18 @@ JOIN_SECONDS = 1.0
 SHUTDOWN_GRACE_SECONDS = 5.0
 """What ``shutdown`` allows beyond the configured time-out, for closing threads."""
 
-SHORTEST_RESTART_MILLIS = 1_000
-LONGEST_RESTART_MILLIS = 10_000
-"""Pauses of the daemon before it makes a new worker; Go's waits a random time of up to ten seconds."""
+QUIET_BEATS = 2
+"""A session is not called silent before so many intervals of its heartbeats have passed."""
 
 STATUS_SECONDS = 10.0
 """The owner thread answers in milliseconds; more than this means a process that gets no processor time."""
 
 
-class TunnelWorker:
+class TunnelWorker(Running):
     """Consumes a tunnel, sharing its channels with all workers on it; the service shares them out.
 
     ``run()`` blocks until ``shutdown()``; ``connect_and_working()`` runs it in a thread and returns, as the Java
-    worker's method of that name; as a context manager it does both. A worker runs once.
+    worker's method of that name; as a context manager it does both, and ``wait()`` waits meanwhile. It runs once.
 
     A lost session is begun anew, for ever. The work ends early, with the error in ``exception``, if the service says
     that it cannot go on: the tunnel does not exist or is expired, or it is not permitted.
@@ -94,34 +90,44 @@ class TunnelWorker:
         self._config = config if config is not None else TunnelWorkerConfig()
         if not isinstance(self._config, TunnelWorkerConfig):
             raise ConfigurationError(f"config must be a TunnelWorkerConfig, not {config!r}")
+        super().__init__(end_on_sigterm=self._config.client_config.end_on_sigterm)
         self._runtime = runtime or Runtime()
         self._make_processor = record_processor_maker(
             processor, self._config.checkpoint_interval_millis, self._runtime.monotonic
         )
         self._client_config = _client_config(self._config, stores_by_itself(processor))
         self._lock = threading.Lock()
-        self._ended = threading.Event()
+        self._is_begun = False
+        self.is_refused = False
+        """Whether it ended because the service says that it cannot go on, rather than by a fault."""
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._machinery: _Machinery | None = None
         self._exception: BaseException | None = None
 
     def run(self) -> None:
-        """Consume until ``shutdown()``, or until the service says that it cannot go on; then return.
+        """Consume until ``shutdown()``, or until the service says that it cannot go on.
 
         ``KeyboardInterrupt`` in this thread shuts the worker down in order and is raised again afterwards; a second one
-        ends it at once.
+        ends it at once. In a program's main thread SIGTERM does the same, with ``SystemExit(143)`` in its place and
+        further ones ignored, unless ``ClientConfig.end_on_sigterm`` is off or the program handles that signal itself.
 
         Raises:
+            WorkerFailedError: the service said that it cannot go on, or this package has a fault; the message is what
+                the log said.
             StreamClientException: the worker was run or shut down before.
         """
-        self._start(daemon=True)
-        try:
-            self._ended.wait()
-        except BaseException:
-            self.shutdown(wait=False)
-            self._ended.wait()
-            raise
+        with EndedBySigterm(self._ends_on_sigterm) as sigterm:
+            self._check_that_it_is_new()
+            try:
+                self._start(daemon=True)
+                wait_awake(self._ended)
+            except BaseException:
+                sigterm.defer()
+                self.shutdown(wait=False)
+                wait_awake(self._ended)
+                raise
+        self._raise_failure()
 
     def connect_and_working(self) -> None:
         """Run in a thread, and return at once (Java: ``connectAndWorking``).
@@ -132,15 +138,20 @@ class TunnelWorker:
         Raises:
             StreamClientException: the worker was run or shut down before.
         """
+        self._check_that_it_is_new()
         self._start(daemon=False)
+
+    def _check_that_it_is_new(self) -> None:
+        with self._lock:
+            if self._is_begun or self._stop.is_set():
+                raise StreamClientException(
+                    f"the tunnel worker is {self.worker_status.value} and runs only once; make a new one"
+                )
+            self._is_begun = True
 
     def _start(self, *, daemon: bool) -> None:
         """Work in a thread of its own, so that the caller's is free for interrupts."""
         with self._lock:
-            if self._thread is not None or self._stop.is_set():
-                raise StreamClientException(
-                    f"the tunnel worker is {self.worker_status.value} and runs only once; make a new one"
-                )
             self._thread = threading.Thread(target=self._work, name=f"tunnel-{self._tunnel_id}", daemon=daemon)
         self._thread.start()
 
@@ -158,12 +169,31 @@ class TunnelWorker:
                 self._machinery = machinery
                 if self._stop.is_set():
                     machinery.coordinator.request_stop()
-            machinery.run(self._is_left_behind)
+            machinery.run(self._is_left_behind, self._fail)
+            if machinery.coordinator.error is not None:
+                self.is_refused = True
+                self._fail(machinery.coordinator.error)
         except Exception as error:
-            self._exception = error
-            _log.error("tunnel worker of %s ends: %s", self._tunnel_id, error)
+            self._fail(error)
         finally:
             self._ended.set()
+
+    def _fail(self, error: Exception) -> None:
+        """Remember the first error, and tell it at once: what runs yet may take the whole time-out to end."""
+        if self._exception is None:
+            self._exception = error
+            _log.error("%s", self._sentence, exc_info=None if is_foreseen(error) else error)
+
+    @property
+    def _sentence(self) -> str:
+        error = self._exception
+        what = described(error) if error is not None and not is_foreseen(error) else error
+        return f"tunnel worker of {self._tunnel_id} ends: {what}"
+
+    def _raise_failure(self) -> None:
+        error = self._exception
+        if error is not None:
+            raise WorkerFailedError.of({self._tunnel_id: self._sentence}, {self._tunnel_id: error})
 
     def shutdown(self, wait: bool = True) -> bool:
         """Stop: finish running calls, store last checkpoints, end the session. Any thread; whether it has ended.
@@ -173,24 +203,19 @@ class TunnelWorker:
         with self._lock:
             self._stop.set()
             machinery = self._machinery
-            if self._thread is None:
+            if not self._is_begun:
                 self._ended.set()
         if machinery is not None:
             machinery.coordinator.request_stop()
         if wait and not self._is_own_thread(machinery):
             limit = self._config.client_config.shutdown_timeout_millis / 1_000 + SHUTDOWN_GRACE_SECONDS
-            self._ended.wait(limit)
+            wait_awake(self._ended, limit)
         return self._ended.is_set()
 
-    def __enter__(self) -> TunnelWorker:
-        """Run in a thread."""
+    def _begin_in_thread(self) -> None:
         self.connect_and_working()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Shut down."""
+    def _end_thread(self) -> None:
         if self.shutdown() and self._thread is not None:
             self._thread.join(SHUTDOWN_GRACE_SECONDS)
 
@@ -201,12 +226,30 @@ class TunnelWorker:
             return WorkerStatus.ERROR
         if self._ended.is_set():
             return WorkerStatus.SHUTDOWN
-        return WorkerStatus.NOT_RUNNING if self._thread is None else WorkerStatus.RUNNING
+        return WorkerStatus.NOT_RUNNING if not self._is_begun else WorkerStatus.RUNNING
 
     @property
     def exception(self) -> BaseException | None:
         """What ended the work, if it did not end by request."""
         return self._exception
+
+    @property
+    def health(self) -> WorkerHealth:
+        """Whether the session lives and channels are read. Any thread.
+
+        Unhealthy if no call of the session, no read or no checkpoint has succeeded for
+        ``ClientConfig.max_duration_before_last_successful_renew_or_take_lease``, whether it was ever connected or not;
+        the worker goes on trying. One that failed does not come back.
+        """
+        error, machinery = self._exception, self._machinery
+        if error is not None:
+            return WorkerHealth(is_healthy=False, reason=f"ended: {described(error)}")
+        return WorkerHealth(is_healthy=True) if machinery is None else machinery.coordinator.health
+
+    @property
+    def has_connected(self) -> bool:
+        """Whether the service ever gave it a session. Any thread."""
+        return self._machinery is not None and self._machinery.coordinator.has_connected
 
     def channel_statuses(self) -> Mapping[str, ShardStatus]:
         """Every channel that is read, by id, with the named reason where it does not move. Any thread."""
@@ -233,58 +276,6 @@ class TunnelWorker:
     def _is_own_thread(self, machinery: _Machinery | None) -> bool:
         is_owner = threading.current_thread() is self._thread
         return is_owner or (machinery is not None and machinery.user_code.is_inside())
-
-
-class TunnelDaemon:
-    """Consumes a tunnel for ever (Go: ``TunnelDaemon``): a worker that ends by a fault is replaced by a new one.
-
-    ``run()`` blocks, and returns after ``close()``. It raises what the service says can never work.
-    """
-
-    def __init__(
-        self,
-        client: Any,
-        tunnel_id: str,
-        processor: TunnelProcessor,
-        config: TunnelWorkerConfig | None = None,
-    ) -> None:
-        self._make_worker = partial(TunnelWorker, tunnel_id, client, processor, config)
-        self._lock = threading.Lock()
-        self._closed = threading.Event()
-        self._worker: TunnelWorker | None = self._make_worker()  # wrong arguments are told here
-        self._dice = random.Random()
-
-    def run(self) -> None:
-        """Consume until ``close()``.
-
-        Raises:
-            TunnelError: the tunnel does not exist or is expired, or it is not permitted to consume it.
-        """
-        failures = 0
-        while not self._closed.is_set():
-            worker = self._next_worker()
-            worker.run()
-            error = worker.exception
-            if isinstance(error, FINAL_ERRORS):
-                raise error
-            if error is not None:
-                failures += 1
-                pause = doubling_millis(failures, SHORTEST_RESTART_MILLIS, LONGEST_RESTART_MILLIS)
-                self._closed.wait(with_jitter(pause, self._dice) / 1_000)
-
-    def close(self) -> None:
-        """Shut the present worker down; ``run`` returns afterwards. Any thread."""
-        with self._lock:
-            self._closed.set()
-            worker = self._worker
-        if worker is not None:
-            worker.shutdown()
-
-    def _next_worker(self) -> TunnelWorker:
-        with self._lock:
-            if self._worker is None or self._worker.worker_status is not WorkerStatus.NOT_RUNNING:
-                self._worker = self._make_worker()
-            return self._worker
 
 
 class _Machinery:
@@ -324,31 +315,24 @@ class _Machinery:
             make_surroundings=self._surroundings,
             make_pages=self._pages,
             shutdown_timeout_millis=self._client_config.shutdown_timeout_millis,
+            health_limit_seconds=max(
+                client_config.max_duration_before_last_successful_renew_or_take_lease / 1_000,
+                QUIET_BEATS * config.heartbeat_interval_seconds,
+            ),
         )
 
-    def run(self, is_left_behind: Callable[[], bool]) -> None:
-        """Run until stopped, or left behind; raise what made it fail, or what the service said."""
-        problem: Exception | None = None
-        is_stopping = False
+    def run(self, is_left_behind: Callable[[], bool], failed: Callable[[Exception], None]) -> None:
+        """Run until stopped, or left behind; ``failed`` is called here at once with a fault of this package."""
+
+        def look() -> None:
+            if is_left_behind():
+                self.coordinator.request_stop()
+
         try:
-            while not self.coordinator.is_finished:
-                if not is_stopping and is_left_behind():
-                    is_stopping = True
-                    self.coordinator.request_stop()
-                try:
-                    self.coordinator.step()
-                except Exception as error:
-                    if problem is not None:
-                        raise
-                    _log.error("tunnel worker of %s fails: %s", self._tunnel_id, error, exc_info=error)
-                    problem = error
-                    self.coordinator.fail()
+            drive(self.coordinator, failed, look)
         finally:
             self.coordinator.close()
             self._close_pools()
-        problem = problem or self.coordinator.error
-        if problem is not None:
-            raise problem
 
     def _own_pool(self, name: str, threads: int) -> Any:
         pool = self._runtime.make_pool(f"{self._tunnel_id}-{name}", threads)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import http.client
 import ssl
+from datetime import datetime, timezone
+from typing import Any
 
 from google.protobuf.message import DecodeError
 from tablestore.error import OTSClientError, OTSServiceError
@@ -33,6 +35,9 @@ OBJECT_ALREADY_EXIST = "OTSObjectAlreadyExist"
 
 NO_PERMISSION = "OTSNoPermissionAccess"
 """The credentials are right, but a policy forbids this operation."""
+
+AUTH_FAILED = "OTSAuthFailed"
+"""The signature does not fit the request: key id, secret, instance or clock are not what the service expects."""
 
 _TRIMMED_CODE = "OTSTrimmedDataAccess"
 _TRIMMED_TEXT = "Requested stream data is already trimmed"  # also seen under OTSParameterInvalid, from gateways
@@ -66,18 +71,18 @@ _UNUSABLE = (http_errors.LocationValueError, http_errors.ClosedPoolError)
 _NO_ANSWER = (http_errors.HTTPError, http.client.HTTPException, OSError)
 
 
-def classify(error: Exception, *, write: bool) -> StreamClientError:
+def classify(error: Exception, *, write: bool, client: Any = None) -> StreamClientError:
     """Translate any exception of an SDK call; the caller raises the result ``from`` the original.
 
     ``write`` says whether the call could change something: only then a missing answer is ``AMBIGUOUS``; for reads it is
-    ``TRANSIENT``, as repeating a read is harmless. An error of this package comes back as it is.
+    ``TRANSIENT``, as repeating a read is harmless. An error of this package comes back as it is. With the SDK's
+    ``client`` a refused signature says whose it was, and by which clock.
     """
     if isinstance(error, StreamClientError):
         return error
     if isinstance(error, OTSServiceError):
-        return from_answer(
-            error.code, error.message, write=write, http_status=error.http_status, request_id=error.request_id
-        )
+        message = f"{error.message}{_signed_by(client)}" if error.code == AUTH_FAILED and client else error.message
+        return from_answer(error.code, message, write=write, http_status=error.http_status, request_id=error.request_id)
     if isinstance(error, OTSClientError):
         return _client_error(error, write)
     if isinstance(error, _NO_ANSWER):
@@ -100,6 +105,19 @@ def from_answer(
         return TrimmedDataException(text)
     kind = _kind_of_answer(code, message, http_status, write)
     return DependencyException(text, kind=kind, code=code, http_status=http_status, request_id=request_id or None)
+
+
+def _signed_by(client: Any) -> str:
+    try:
+        key_id = client.credentials_provider.get_credentials().get_access_key_id()
+        instance = client.protocol.instance_name
+    except Exception:  # whatever a provider of the user's own raises: the service's error is the one that counts
+        return ""
+    clock = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return (
+        f" Signed with access key id {key_id!r} for instance {instance!r} when this machine's clock showed {clock}: "
+        "check the key's secret, the instance's name and the clock"
+    )
 
 
 def _kind_of_answer(code: str, message: str, http_status: int | None, write: bool) -> ErrorKind:

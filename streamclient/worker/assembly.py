@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 
@@ -18,7 +17,7 @@ from streamclient.stream.api import StreamApi
 from streamclient.worker.consumer_state import Surroundings
 from streamclient.worker.coordinator import Coordinator
 from streamclient.worker.instruments import Instruments
-from streamclient.worker.loop import OwnerLoop
+from streamclient.worker.loop import OwnerLoop, drive
 from streamclient.worker.prefetch import PrefetchBudget
 from streamclient.worker.publication import Publication
 from streamclient.worker.reads import ReadQueue
@@ -27,8 +26,6 @@ from streamclient.worker.scheduling import SharedSchedule
 from streamclient.worker.service import ServiceCalls
 from streamclient.worker.stream_facts import StreamFacts
 from streamclient.worker.usercode import UserCode
-
-_log = logging.getLogger(__name__)
 
 FETCH_THREADS = 32
 """Reads under way at once. A thread exists only while others are busy; at 10 ms per read this is 3,200 reads a second,
@@ -52,12 +49,13 @@ class SharedParts:
         self.client_config = client_config
         self.runtime = runtime
         self.status_pool = runtime.make_pool(f"{worker_identifier}-status", client_config.renew_thread_pool_size)
+        self.renew_pool = runtime.make_pool(f"{worker_identifier}-renew", client_config.renew_thread_pool_size)
         self.fetch_pool = runtime.make_pool(f"{worker_identifier}-fetch", FETCH_THREADS)
         self.reads = ReadQueue(self.fetch_pool)
         self.executor = executor or runtime.make_pool(f"{worker_identifier}-processor", USER_THREADS)
         self.prefetch = PrefetchBudget(client_config.prefetch_total_bytes)
         self.schedule = SharedSchedule(runtime.start_schedule)
-        self._own_pools = [self.status_pool, self.fetch_pool, *([] if executor else [self.executor])]
+        self._own_pools = [self.status_pool, self.renew_pool, self.fetch_pool, *([] if executor else [self.executor])]
 
     def close(self) -> None:
         """Stop the schedule and every thread that is not inside a call that hangs."""
@@ -107,29 +105,13 @@ class Machinery:
             shutdown_timeout_millis=config.shutdown_timeout_millis,
         )
 
-    def run(self) -> None:
-        """Own the state in this thread until stopped; raise what made it fail."""
+    def run(self, failed: Callable[[Exception], None]) -> None:
+        """Own the state in this thread until stopped; ``failed`` is called here at once with what makes it fail."""
         self.shared.schedule.join([each.job() for each in self.coordinator.recurring])
         try:
-            problem = self._drive()
+            drive(self.coordinator, failed)
         finally:
             self.coordinator.close()
-        if problem is not None:
-            raise problem
-
-    def _drive(self) -> Exception | None:
-        coordinator = self.coordinator
-        problem: Exception | None = None
-        while not coordinator.is_finished:
-            try:
-                coordinator.step()
-            except Exception as error:
-                if problem is not None:
-                    raise
-                _log.error("worker %s fails: %s", self._given.worker_identifier, error, exc_info=error)
-                problem = error
-                coordinator.fail()
-        return problem
 
     def _service(self, emit: Callable[[Event], None]) -> ServiceCalls:
         given = self._given
@@ -140,6 +122,7 @@ class Machinery:
             stream_api=given.stream_api,
             loop=self.loop,
             status_pool=self.shared.status_pool,
+            renew_pool=self.shared.renew_pool,
             fetch_pool=self.shared.fetch_pool,
             emit=emit,
             wall_micros=self.shared.runtime.wall_micros,

@@ -9,7 +9,6 @@ from streamclient.core.failures import Span, retry_pause_millis
 from streamclient.core.polling import ArrivalRhythm
 from streamclient.core.position import Position
 from streamclient.core.retry import doubling_millis, with_jitter
-from streamclient.interfaces import RetryableAction
 from streamclient.stream.api import RecordPage
 
 SHORTEST_READ_PAUSE_MILLIS = 100
@@ -53,28 +52,22 @@ class ConsumerBackoff:
         else:
             self._rhythm.nothing_came(now)
 
-    def read_failed(self, error: Exception) -> float | None:
-        """Pause before the next read; ``None`` if the user's retry strategy gives up."""
+    def read_failed(self) -> None:
+        """A read failed."""
         self.read_failures += 1
-        strategy = self._config.task_retry_strategy
-        if strategy is None:
-            millis = doubling_millis(self.read_failures, SHORTEST_READ_PAUSE_MILLIS, LONGEST_READ_PAUSE_MILLIS)
-            return with_jitter(millis, self._dice) / 1_000
-        retries = self.read_failures - 1
-        if not strategy.should_retry(RetryableAction.TASK_PROCESS, error, retries):
-            return None
-        return strategy.backoff_millis(RetryableAction.TASK_PROCESS, error, retries) / 1_000
 
-    def retry_pause(self, span: Span, error: Exception) -> float | None:
-        """Pause before records that have just failed are delivered again; ``None`` if that was the last time."""
-        strategy = self._config.task_retry_strategy
-        if strategy is None:
-            policy = self._config.failure_policy
-            return None if span.tries > policy.retries else retry_pause_millis(span, policy) / 1_000
-        retries = span.tries - 1
-        if not strategy.should_retry(RetryableAction.TASK_PROCESS, error, retries):
-            return None
-        return strategy.backoff_millis(RetryableAction.TASK_PROCESS, error, retries) / 1_000
+    def read_pause(self) -> float:
+        """Pause before the next read, unless a strategy of the user's decides."""
+        millis = doubling_millis(self.read_failures, SHORTEST_READ_PAUSE_MILLIS, LONGEST_READ_PAUSE_MILLIS)
+        return with_jitter(millis, self._dice) / 1_000
+
+    def retry_pause(self, span: Span) -> float | None:
+        """Pause before records that have just failed are delivered again, unless a strategy of the user's decides.
+
+        ``None`` if that was the last time.
+        """
+        policy = self._config.failure_policy
+        return None if span.tries > policy.retries else retry_pause_millis(span, policy) / 1_000
 
     def store_failed(self) -> float:
         """Pause before the parking store is called again."""

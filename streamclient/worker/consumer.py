@@ -185,6 +185,7 @@ class ShardConsumer(ConsumerState):
             return
         now = self.around.loop.now()
         self.backoff.read_succeeded(page, now)
+        self.around.facts.reads.succeeded(now)
         self.moves()
         if self._cut is not None:
             page, self._cut = self._cut.apply(page)
@@ -224,13 +225,19 @@ class ShardConsumer(ConsumerState):
     def _read_failed(self, visit: int, error: Exception) -> None:
         if visit != self._visit:
             return
-        pause = self.backoff.read_failed(error)
+        self.backoff.read_failed()
         count = self.backoff.read_failures
+        self.around.facts.reads.failed(error, self.around.loop.now())
         self.say(f"reading failed {times(count)}: {described(error)}", ReasonKind.READING)
         # Each doubling is news; in between, the status tells.
         level = logging.WARNING if count & (count - 1) == 0 else logging.DEBUG
         _log.log(level, "shard %s: %s", self.shard_id, self._reason)
-        if pause is None:
+        self.decide_on_retry(error, count - 1, self.backoff.read_pause, self._read_decided)
+
+    def _read_decided(self, pause: float | None) -> None:
+        if self.stop_reason is not None:
+            self._close(Outcome.STOPPED, self.stop_reason)
+        elif pause is None:
             self.backoff.processor_failed()
             self._close(Outcome.FAILED, ShutdownReason.PROCESS_RESTART)
         else:
@@ -368,7 +375,7 @@ class ShardConsumer(ConsumerState):
         if self._phase in (Phase.BACKING_OFF, Phase.HALTED):
             self.move(Outcome.STOPPED)
             self._end()
-        elif self._phase in (Phase.READING, Phase.WAITING):
+        elif self._phase in (Phase.READING, Phase.WAITING) and self._call is None:
             self._delivery = None
             self._close(Outcome.STOPPED, self.stop_reason)
         elif self._phase is not Phase.CLOSING and self._call is not None and self._call.cancel():
@@ -452,7 +459,7 @@ class ShardConsumer(ConsumerState):
             elif self.stop_reason is ShutdownReason.PROCESS_DONE:
                 end = ConsumerEnd.DONE
         self.moves()
-        self.around.ended(self.shard_info, end)
+        self.around.ended(self.own_info, end)
 
 
 def _desk(shard: ShardInfo, around: Surroundings) -> ParkingDesk | None:

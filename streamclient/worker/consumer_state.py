@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from functools import partial
 
@@ -16,13 +16,15 @@ from streamclient.core.events import ConsumerEnd, StartConsumer
 from streamclient.core.lifecycle import PUBLIC_STATES, Outcome, Phase, next_phase
 from streamclient.core.position import Position
 from streamclient.core.retention import Backlog
-from streamclient.interfaces import IRecordProcessor
+from streamclient.core.retry import decision_of
+from streamclient.interfaces import IRecordProcessor, RetryableAction
 from streamclient.model import ReasonKind, ShardInfo, ShardStatus, ShutdownReason, TrimmedRange
 from streamclient.records import SequenceInfo
 from streamclient.stream.api import StreamApi
 from streamclient.worker.backoff import ConsumerBackoff
 from streamclient.worker.checkpointer import CheckpointTicket, RecordProcessorCheckpointer
 from streamclient.worker.fetcher import DataFetcher, ShardSource
+from streamclient.worker.health import CallWatchdog
 from streamclient.worker.instruments import Instruments
 from streamclient.worker.loop import OwnerLoop, Timer
 from streamclient.worker.positions import NO_PROGRESS, HandedOutPositions
@@ -34,6 +36,9 @@ from streamclient.worker.usercode import UserCall, UserCode
 from streamclient.worker.watchdog import CallWatch
 
 _log = logging.getLogger(__name__)
+
+LONG_READ_SECONDS = 5.0
+"""A read that takes longer counts as one that is not answered; a page takes milliseconds."""
 
 READ_NAME = "reading"
 """How statuses and logs name a read."""
@@ -81,6 +86,8 @@ class ConsumerState:
         config = around.config
         self.shard_info = evolve(start.shard_info, table_name=around.table_name)
         self.shard_id = start.shard_info.shard_id
+        self.own_info = evolve(start.shard_info, lease_identifier=start.identifier)
+        """By which the worker knows this one consumer; the lease's identifier is that of several in a row."""
         self.around = around
         self.backoff = ConsumerBackoff(config, around.dice)
         self.stop_reason: ShutdownReason | None = None
@@ -138,7 +145,12 @@ class ConsumerState:
         )
         for reason in filter(None, reasons):
             if not self.is_lost:
-                self.around.stalled(self.shard_info, reason)
+                self.around.stalled(self.own_info, reason)
+
+    def reads_for(self, now: float) -> float:
+        """How long the read that it waits for has been under way, in seconds; 0.0 if it waits for none."""
+        reading = self._fetcher.reading if self._fetcher is not None and self._phase is Phase.READING else None
+        return 0.0 if reading is None or reading.started_at is None else now - reading.started_at
 
     @property
     def ahead_bytes(self) -> int:
@@ -175,7 +187,7 @@ class ConsumerState:
         return RecordProcessorCheckpointer(
             self.shard_id,
             HandedOutPositions(self.shard_id, initial, self._progress),
-            partial(self.around.send_checkpoint, self.shard_info),
+            partial(self.around.send_checkpoint, self.own_info),
             self.around.wait,
             self.around.config.checkpoint_timeout_millis,
             epoch=self.shard_info.epoch,
@@ -226,13 +238,41 @@ class ConsumerState:
 
         self._call = self.around.user_code.run(name, self.shard_id, function, finished)
 
+    def decide_on_retry(
+        self, error: Exception, retries: int, ordinary: Callable[[], float | None], then: Callable[[float | None], None]
+    ) -> None:
+        """Call ``then`` with the pause before a retry in seconds, or ``None`` for no retry.
+
+        The ordinary one, at once; or what the user's strategy says, which is user code and may take its time. If that
+        fails, the reason says so, and the ordinary pause is taken.
+        """
+        strategy = self.around.config.task_retry_strategy
+        if strategy is None:
+            then(ordinary())
+            return
+        answers: list[float | None] = []
+
+        def answered(problem: BaseException | None) -> None:
+            if problem is not None:
+                text = f"the retry strategy failed, so the ordinary pause is taken: {described(problem)}"
+                self.say(f"{self._reason}; {text}", self._reason_kind)
+                _log.error("shard %s: %s", self.shard_id, text, exc_info=problem)
+            then(ordinary() if problem is not None else answers[0])
+
+        def ask() -> None:
+            answers.append(decision_of(strategy, RetryableAction.TASK_PROCESS, error, retries))
+
+        self.call_user_code("retry_strategy", ask, answered)
+
     def report_failure(self, what: str, error: BaseException, level: int = logging.ERROR) -> None:
         """Name a failure of user code in the status and the log; after the lease is lost it is expected and quiet."""
         count = self.backoff.failures
-        self.say(f"processor failed {times(count)}: {what}: {described(error)}", ReasonKind.PROCESSOR)
+        counted = f" {times(count)}" if count else ""  # what fails while the processor ends is no failure in a row
+        self.say(f"processor failed{counted}: {what}: {described(error)}", ReasonKind.PROCESSOR)
         level = logging.INFO if self.is_lost else level
         trace = error if level >= logging.ERROR else None
-        _log.log(level, "shard %s: %s (failure %s in a row): %s", self.shard_id, what, count, error, exc_info=trace)
+        in_a_row = f" (failure {count} in a row)" if count else ""
+        _log.log(level, "shard %s: %s%s: %s", self.shard_id, what, in_a_row, error, exc_info=trace)
 
     def say(self, reason: str, kind: ReasonKind) -> None:
         """Why the shard does not move."""
@@ -269,6 +309,15 @@ class ConsumerState:
                 yield ReasonKind.READING, delay
         elif self._open_requests and self._phase in (Phase.STARTING, Phase.CLOSING):
             yield ReasonKind.CHECKPOINT, "waits for the answer to a checkpoint"
+
+
+def watch_reads(reads: CallWatchdog, consumers: Iterable[ConsumerState], now: float) -> None:
+    """Note reads that fail, or have not been answered for a while: a client may repeat one for minutes by itself."""
+    watched = list(consumers)
+    if any(consumer.reads_for(now) > LONG_READ_SECONDS for consumer in watched):
+        reads.failed(None, now)
+    elif not any(consumer.backoff.read_failures for consumer in watched):
+        reads.succeeded(now)  # nobody waits for one, or not any more
 
 
 def times(count: int) -> str:

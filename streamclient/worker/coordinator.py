@@ -19,8 +19,8 @@ from streamclient.errors import StreamClientException
 from streamclient.model import ShardInfo, ShardStatus, ShutdownReason, TrimmedRange
 from streamclient.worker.checkpointer import CheckpointTicket
 from streamclient.worker.consumer import ShardConsumer
-from streamclient.worker.consumer_state import Surroundings
-from streamclient.worker.health import HealthWatch, WorkerHealth
+from streamclient.worker.consumer_state import Surroundings, described, watch_reads
+from streamclient.worker.health import HealthWatch, WorkerHealth, logged_change
 from streamclient.worker.instruments import SAMPLE_SECONDS, Instruments
 from streamclient.worker.loop import LONGEST_WAIT_SECONDS, OwnerLoop
 from streamclient.worker.outbox import Outbox
@@ -28,7 +28,7 @@ from streamclient.worker.publication import Publication
 from streamclient.worker.recurring import Recurring
 from streamclient.worker.runtime import Deadline
 from streamclient.worker.service import ServiceCalls
-from streamclient.worker.statuses import joined_status, lease_status
+from streamclient.worker.statuses import ENDED, joined_status, lease_status, over_status
 
 _log = logging.getLogger(__name__)
 _LEVELS = {Severity.INFO: logging.INFO, Severity.WARNING: logging.WARNING, Severity.ERROR: logging.ERROR}
@@ -59,7 +59,8 @@ class Coordinator:
         self._service = make_service(self.emit)
         self._around = make_surroundings(self)
         config = self._around.config
-        self._health = HealthWatch(config.max_duration_before_last_successful_renew_or_take_lease, loop.now())
+        limit_millis = config.max_duration_before_last_successful_renew_or_take_lease
+        self._health = HealthWatch(limit_millis, loop.now(), self._around.facts.reads)
         self._judged = WorkerHealth(is_healthy=True)
         self._events: deque[Event] = deque()
         self._is_handling = False
@@ -69,6 +70,7 @@ class Coordinator:
         self._ticket_numbers = itertools.count(1)
         self._deadline: Deadline | None = None
         self._has_failed = False
+        self._over = ""
         self._last_statuses: Mapping[str, ShardStatus] = {}
         self.recurring = (
             Recurring("renew", config.renewer_interval_millis, loop, self._renew_due),
@@ -76,7 +78,7 @@ class Coordinator:
             Recurring("sync", config.sync_shard_interval_millis, loop, partial(self.emit, events.SyncDue())),
         )
         self._next_slow_check = loop.now()
-        self._slow_check_seconds = config.slow_processor_warning_millis / 4_000
+        self._slow_check_seconds = min(config.slow_processor_warning_millis / 4_000, limit_millis / 10_000)
         if instruments.is_on:
             self._sample()
 
@@ -121,8 +123,10 @@ class Coordinator:
 
     @property
     def health(self) -> WorkerHealth:
-        """As last judged; readable from any thread."""
-        return self._judged
+        """At this moment, also if the owner is held up; after the end, as it was then. Any thread."""
+        if self._loop.is_closed:
+            return self._judged
+        return self._health.judge(self._loop.now(), self._holdings.trouble)
 
     def step(self, longest_wait_seconds: float = LONGEST_WAIT_SECONDS) -> None:
         """Wait for something to happen, at most so long, and do what follows from it."""
@@ -152,9 +156,10 @@ class Coordinator:
         finally:
             self._is_handling = False
 
-    def fail(self) -> None:
+    def fail(self, error: Exception) -> None:
         """Go on without ``Holdings``, whose state cannot be trusted any more: stop every consumer and end."""
         self._has_failed = True
+        self._over = f"its worker failed: {described(error)}"
         self._events.clear()
         self._outbox.clear()
         self._begin_stop()
@@ -164,6 +169,7 @@ class Coordinator:
 
     def close(self) -> None:
         """Answer whoever still waits, and name what had to be left."""
+        self._over = self._over or ENDED
         self._last_statuses = self._statuses()
         for consumer in self._consumers.values():
             _log.error("gave up waiting for %r; its lease is left to expire", consumer)
@@ -204,9 +210,9 @@ class Coordinator:
                 self._service.resolve_and_create(command)
             case events.StartConsumer():
                 self._start_consumer(command)
-            case events.StopConsumer(_, lease_identifier, reason):
-                if lease_identifier in self._consumers:
-                    self._consumers[lease_identifier].stop(reason)
+            case events.StopConsumer(_, consumer_id, reason):
+                if consumer_id in self._consumers:
+                    self._consumers[consumer_id].stop(reason)
             case events.AnswerCheckpoint():
                 self._answer(command)
             case events.Report(severity, _, text):
@@ -218,7 +224,7 @@ class Coordinator:
             if other.shard_id == shard.shard_id:
                 raise StreamClientException(f"{other!r} still runs; a second consumer of its shard must not start")
         consumer = ShardConsumer(command, self._around)
-        self._consumers[shard.lease_identifier] = consumer
+        self._consumers[command.identifier] = consumer
         _log.info("shard %s: starting at %s, tenancy %s", shard.shard_id, command.checkpoint, shard.lease_identifier)
         consumer.begin()
 
@@ -266,7 +272,7 @@ class Coordinator:
 
     def _renew_due(self) -> None:
         """Beat; what operators are told goes out with it."""
-        told = self._publication.changed(self._statuses(), self._judged, self._holdings.left)
+        told = self._publication.changed(self._statuses(), self.health, self._holdings.left)
         if told is not None:
             self.emit(events.InfoChanged(told))
         self.emit(events.RenewDue())
@@ -298,11 +304,8 @@ class Coordinator:
         self._next_slow_check = now + self._slow_check_seconds
         for consumer in list(self._consumers.values()):
             consumer.watch(now)
-        judged = self._health.judge(now, self._holdings.trouble)
-        if judged.is_healthy != self._judged.is_healthy:
-            level = logging.INFO if judged.is_healthy else logging.ERROR
-            _log.log(level, "worker is %s%s", "healthy again" if judged.is_healthy else "unhealthy: ", judged.reason)
-        self._judged = judged
+        watch_reads(self._around.facts.reads, self._consumers.values(), now)
+        self._judged = logged_change(self._judged, self.health, f"worker {self._instruments.worker_identifier}")
 
     def _note_health(self, event: Event, now: float) -> None:
         if isinstance(event, events.RowsRead):
@@ -310,11 +313,14 @@ class Coordinator:
         elif isinstance(event, events.SignalsRead):
             self._health.signals_read(now)
         elif isinstance(event, events.RowsUnreadable):
-            self._health.scan_failed(event.error)
+            self._health.scan_failed(event.error, now)
         elif isinstance(event, events.SignalsUnreadable):
-            self._health.signals_failed(event.error)
+            self._health.signals_failed(event.error, now)
         elif isinstance(event, events.ShardsListed):
             self._around.facts.described(event.expiration_hours)
+            self._health.listed(now)
+        elif isinstance(event, events.ShardsUnlistable):
+            self._health.listing_failed(event.error, now)
         elif isinstance(event, events.WriteAnswered | events.WorkerWriteAnswered):
             self._health.write_answered(event.outcome, event.error, now)
 
@@ -328,12 +334,12 @@ class Coordinator:
         statuses = {key: lease_status(lease, facts, now) for key, lease in held.items() if key not in consumers}
         for key, consumer in consumers.items():
             statuses[key] = joined_status(held.get(key), consumer.status(now))
-        return dict(sorted(statuses.items()))
+        return {key: over_status(status, self._over) for key, status in sorted(statuses.items())}
 
     def _sample(self) -> None:
         """Show the instruments what every shard does, and again after a while."""
         ahead_bytes = sum(consumer.ahead_bytes for consumer in self._consumers.values())
-        self._instruments.sample(self._statuses(), is_healthy=self._judged.is_healthy, ahead_bytes=ahead_bytes)
+        self._instruments.sample(self._statuses(), is_healthy=self.health.is_healthy, ahead_bytes=ahead_bytes)
         self._loop.call_later(SAMPLE_SECONDS, self._sample)
 
     def __repr__(self) -> str:

@@ -114,7 +114,7 @@ class Delivery:
         self._go_on()
 
     def _raised(self, error: BaseException) -> None:
-        consumer, policy = self._consumer, self._consumer.around.config.failure_policy
+        consumer = self._consumer
         self._retract()
         self._plan = self._plan.failed()
         span = self._plan.next
@@ -124,8 +124,19 @@ class Delivery:
         if consumer.stop_reason is not None or isinstance(error, ShutdownException):
             self._ends.failed()
             return
-        pause = consumer.backoff.retry_pause(span, _as_application_error(consumer.shard_id, error))
-        following = verdict(span, policy, pause is not None)
+        consumer.decide_on_retry(
+            _as_application_error(consumer.shard_id, error),
+            span.tries - 1,
+            partial(consumer.backoff.retry_pause, span),
+            partial(self._decided, span, error),
+        )
+
+    def _decided(self, span: Span, error: BaseException, pause: float | None) -> None:
+        consumer = self._consumer
+        if consumer.stop_reason is not None:
+            self._ends.failed()
+            return
+        following = verdict(span, consumer.around.config.failure_policy, pause is not None)
         if following is Verdict.RETRY and pause is not None:
             consumer.move(Outcome.REFUSED_FOR_NOW)
             consumer.pause(pause, self._proceed)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+
 from attrs import frozen
 
 from streamclient.core.rows import WriteOutcome
+
+_log = logging.getLogger(__name__)
 
 
 @frozen
@@ -16,55 +20,104 @@ class WorkerHealth:
     """Which call has been failing, for how long and with what error; empty for a healthy worker."""
 
 
-class HealthWatch:
-    """Remembers since when scans and lease writes have been failing. Owner thread only."""
+def logged_change(before: WorkerHealth, now: WorkerHealth, who: str) -> WorkerHealth:
+    """The present one; logged if it has turned."""
+    if now.is_healthy and not before.is_healthy:
+        _log.info("%s is healthy again", who)
+    elif before.is_healthy and not now.is_healthy:
+        _log.error("%s is unhealthy: %s", who, now.reason)
+    return now
 
-    def __init__(self, limit_millis: int, now: float) -> None:
+
+class CallWatchdog:
+    """For how long one kind of call has been without success. One thread writes, any may read.
+
+    A call that is made all the time is due from a first moment on, whether it fails or gets no answer at all. One that
+    is made on occasion is judged only from its first failure to its next success.
+    """
+
+    def __init__(self, what: str, due_since: float | None = None) -> None:
+        """``what`` continues with how long it has been so: "no scan of the status table succeeded"."""
+        self._what = what
+        self._is_always_due = due_since is not None
+        self._without: tuple[float | None, Exception | None] = (due_since, None)
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether the last answer was an error."""
+        return self._without[1] is not None
+
+    def succeeded(self, now: float) -> None:
+        """It was answered."""
+        self._without = (now if self._is_always_due else None, None)
+
+    def failed(self, error: Exception | None, now: float) -> None:
+        """It was answered with an error, or not at all."""
+        since, known = self._without
+        self._without = (now if since is None else since, error or known)
+
+    def trouble(self, now: float, limit_seconds: float) -> str:
+        """What to say of it; empty if it succeeded within the limit."""
+        since, error = self._without
+        if since is None or now - since <= limit_seconds:
+            return ""
+        return f"{self._what} for {now - since:.0f} s{_because(error)}"
+
+
+class HealthWatch:
+    """Remembers since when the calls of a running worker have been failing. Owner thread; any may ``judge``.
+
+    ``reads`` is kept by those who read: one success, of any shard, shows that the stream can be read.
+    """
+
+    def __init__(self, limit_millis: int, now: float, reads: CallWatchdog) -> None:
         self._limit_seconds = limit_millis / 1_000
-        self._last_read = now
-        self._read_error: Exception | None = None
+        self._scans = CallWatchdog("no scan of the status table succeeded", now)
+        self._writes = CallWatchdog("no lease write was answered")
+        self._listings = CallWatchdog("no list of the stream's shards was read")
+        self._reads = reads
         self._has_scan_failed = False
-        self._writes_fail_since: float | None = None
-        self._write_error: Exception | None = None
 
     def scanned(self, now: float) -> None:
         """A scan returned."""
-        self._last_read, self._read_error, self._has_scan_failed = now, None, False
+        self._scans.succeeded(now)
+        self._has_scan_failed = False
 
     def signals_read(self, now: float) -> None:
         """A few rows of workers were read. That comes in place of most scans, but not of one that failed."""
         if not self._has_scan_failed:
-            self._last_read, self._read_error = now, None
+            self._scans.succeeded(now)
 
-    def scan_failed(self, error: Exception) -> None:
+    def scan_failed(self, error: Exception, now: float) -> None:
         """A scan failed after its retries."""
-        self._read_error, self._has_scan_failed = error, True
+        self._scans.failed(error, now)
+        self._has_scan_failed = True
 
-    def signals_failed(self, error: Exception) -> None:
+    def signals_failed(self, error: Exception, now: float) -> None:
         """Reading a few rows of workers failed."""
-        self._read_error = error
+        self._scans.failed(error, now)
+
+    def listed(self, now: float) -> None:
+        """The stream's shards were listed."""
+        self._listings.succeeded(now)
+
+    def listing_failed(self, error: Exception, now: float) -> None:
+        """Listing the stream's shards failed."""
+        self._listings.failed(error, now)
 
     def write_answered(self, outcome: WriteOutcome, error: Exception | None, now: float) -> None:
         """A lease write came back. A refusal is an answer: the table works."""
-        if outcome is not WriteOutcome.UNCERTAIN:
-            self._writes_fail_since = None
-            self._write_error = None
-        elif self._writes_fail_since is None:
-            self._writes_fail_since, self._write_error = now, error
+        if outcome is WriteOutcome.UNCERTAIN:
+            self._writes.failed(error, now)
         else:
-            self._write_error = error or self._write_error
+            self._writes.succeeded(now)
 
     def judge(self, now: float, trouble: str = "") -> WorkerHealth:
-        """Healthy, unless scans or writes have been without success for longer than the limit, or there is trouble."""
-        reasons = [trouble] if trouble else []
-        since_read = now - self._last_read
-        if since_read > self._limit_seconds:
-            reasons.append(f"no scan of the status table succeeded for {since_read:.0f} s{_because(self._read_error)}")
-        if self._writes_fail_since is not None:
-            failing = now - self._writes_fail_since
-            if failing > self._limit_seconds:
-                reasons.append(f"no lease write was answered for {failing:.0f} s{_because(self._write_error)}")
-        return WorkerHealth(not reasons, "; ".join(reasons))
+        """Healthy, unless a kind of call has been without success for longer than the limit, or there is trouble."""
+        watched = (self._scans, self._writes, self._listings, self._reads)
+        reasons = [trouble, *(each.trouble(now, self._limit_seconds) for each in watched)]
+        found = [reason for reason in reasons if reason]
+        return WorkerHealth(not found, "; ".join(found))
 
 
 def _because(error: Exception | None) -> str:

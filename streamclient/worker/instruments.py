@@ -62,7 +62,7 @@ class Instruments:
     ) -> None:
         self.is_on = metrics is not NO_METRICS
         self._metrics = metrics
-        self._worker_identifier = worker_identifier
+        self.worker_identifier = worker_identifier
         self._held = held
         self._now = now
         self._gauges = Gauges(metrics)
@@ -174,7 +174,7 @@ class Instruments:
         ours = {
             row.lease_key
             for row in event.rows
-            if row.owner == self._worker_identifier and row.is_handed_over and not row.is_finished
+            if row.owner == self.worker_identifier and row.is_handed_over and not row.is_finished
         }
         kept = {key: at for key, at in self._handed_at.items() if key in ours or key in self._known}
         self._handed_at = {key: now for key in ours if key not in self._known} | kept

@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 from streamclient.errors import StreamClientException
 
@@ -157,3 +158,36 @@ class OwnerLoop:
             yield
         finally:
             self._inside = None
+
+
+class Driven(Protocol):
+    """An owner of state that is stepped until it is finished."""
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether there is nothing left to do, or no time left for it."""
+
+    def step(self) -> None:
+        """Wait for something to happen, and do what follows from it."""
+
+    def fail(self, error: Exception) -> None:
+        """End, without trusting the state any more."""
+
+
+def drive(owner: Driven, failed: Callable[[Exception], None], look: Callable[[], None] = lambda: None) -> None:
+    """Step until it is finished, looking around before each step.
+
+    ``failed`` is called at once with a first fault, after which the owner ends in what order is left; a second one is
+    raised.
+    """
+    has_failed = False
+    while not owner.is_finished:
+        look()
+        try:
+            owner.step()
+        except Exception as error:
+            if has_failed:
+                raise
+            has_failed = True
+            failed(error)
+            owner.fail(error)

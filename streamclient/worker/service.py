@@ -68,6 +68,9 @@ class ServiceCalls:
     loop: OwnerLoop
     status_pool: Executor
     """For the status table and the list of shards; reading records never keeps it busy."""
+    renew_pool: Executor
+    """For heartbeats alone: reads of the status table repeat themselves, and a user's retry strategy that decides on
+    that may take its time."""
     fetch_pool: Executor
     emit: Callable[[Event], None]
     wall_micros: Callable[[], int]
@@ -98,7 +101,9 @@ class ServiceCalls:
         """Send writes of different rows, heartbeats together and the others together."""
         renewals = [write for write in writes if write.kind in HEARTBEATS]
         others = [write for write in writes if write.kind not in HEARTBEATS]
-        for group in [*_groups(renewals, RENEWALS_PER_REQUEST), *_groups(others, OTHER_WRITES_PER_REQUEST)]:
+        for group in _groups(renewals, RENEWALS_PER_REQUEST):
+            self.renew_pool.submit(self._send, group)
+        for group in _groups(others, OTHER_WRITES_PER_REQUEST):
             self.status_pool.submit(self._send, group)
 
     def draw_epochs(self, lease_keys: Sequence[str]) -> None:

@@ -11,6 +11,7 @@ from streamclient.core.retry import doubling_millis
 from streamclient.errors import ConfigurationError, DependencyException
 from streamclient.interfaces import ILeaseManager
 from streamclient.stream.api import StreamApi
+from streamclient.worker.health import CallWatchdog, WorkerHealth
 
 _log = logging.getLogger(__name__)
 
@@ -26,20 +27,44 @@ class StoppedEarly(Exception):  # no error: a request that was granted
 
 
 class Persistence:
-    """Repeats an action until it succeeds, fails for good, or the worker is stopped."""
+    """Repeats an action until it succeeds, fails for good, or the worker is stopped; says what it is at meanwhile."""
 
-    def __init__(self, stop: threading.Event, wait: Callable[[threading.Event, float], bool]) -> None:
+    def __init__(
+        self,
+        stop: threading.Event,
+        wait: Callable[[threading.Event, float], bool],
+        monotonic: Callable[[], float],
+        limit_millis: int,
+    ) -> None:
+        """``limit_millis``: how long one action may be without success before the worker counts as unhealthy."""
         self._stop = stop
         self._wait = wait
+        self._monotonic = monotonic
+        self._limit_seconds = limit_millis / 1_000
+        self._problem: Callable[[], Exception | None] = lambda: None
+        self._watchdog = CallWatchdog("nothing was asked of the service", monotonic())
 
-    def do(self, what: str, action: Callable[[], Result]) -> Result:
-        """The action's result.
+    @property
+    def health(self) -> WorkerHealth:
+        """Whether the present action has been tried for longer than the limit, be it without any answer. Any thread."""
+        now, problem = self._monotonic(), self._problem()
+        if problem is not None:
+            self._watchdog.failed(problem, now)
+        trouble = self._watchdog.trouble(now, self._limit_seconds)
+        return WorkerHealth(is_healthy=not trouble, reason=trouble)
+
+    def do(
+        self, what: str, action: Callable[[], Result], problem: Callable[[], Exception | None] = lambda: None
+    ) -> Result:
+        """The action's result. ``problem`` tells what holds up an action that is under way; it is asked in any thread.
 
         Raises:
             StoppedEarly: ``stop`` was set.
             DependencyException: the service refused in a way that repeating cannot change, such as wrong credentials.
         """
         failures = 0
+        self._problem = problem
+        self._watchdog = CallWatchdog(f"{what} has not succeeded", self._monotonic())
         while not self._stop.is_set():
             try:
                 return action()
@@ -47,6 +72,7 @@ class Persistence:
                 if not error.retriable:
                     raise
                 failures += 1
+                self._watchdog.failed(error, self._monotonic())
                 pause = doubling_millis(failures, SHORTEST_PAUSE_MILLIS, LONGEST_PAUSE_MILLIS) / 1_000
                 _log.warning("%s failed, next attempt in %.1f s: %s", what, pause, error)
                 self._wait(self._stop, pause)
@@ -76,9 +102,17 @@ def prepare_lease_table(manager: ILeaseManager, persistence: Persistence) -> Non
     created = persistence.do("creating the status table", manager.create_lease_table_if_not_exists)
     if created:
         _log.info("created the status table of %r", manager)
-    persistence.do("waiting for the status table", lambda: _be_ready(manager))
+    persistence.do("waiting for the status table", lambda: _be_ready(manager), lambda: _problem_of(manager))
 
 
 def _be_ready(manager: ILeaseManager) -> None:
     if not manager.wait_until_lease_table_ready():
-        raise DependencyException(f"the status table of {manager!r} does not answer reads yet")
+        problem = _problem_of(manager)
+        because = "" if problem is None else f": {problem}"
+        raise DependencyException(f"the status table of {manager!r} does not answer reads yet{because}")
+
+
+def _problem_of(manager: ILeaseManager) -> Exception | None:
+    """What ours can say of its waiting; a user's own lease manager need not."""
+    problem: Exception | None = getattr(manager, "table_problem", None)
+    return problem

@@ -9,6 +9,9 @@ from streamclient.core.tenancy import HeldLease
 from streamclient.model import ReasonKind, ShardState, ShardStatus
 from streamclient.worker.stream_facts import StreamFacts
 
+ENDED = "its worker has ended"
+"""What is said of a shard that was left behind without another reason."""
+
 _KINDS = {
     ShardState.PAUSED: ReasonKind.PAUSED,
     ShardState.SHUTDOWN_COMPLETE: ReasonKind.FINISHED,
@@ -49,3 +52,11 @@ def _kind(held: HeldLease) -> ReasonKind:
         return ReasonKind.NONE
     about_lease = held.needs_epoch or held.is_absent or held.is_unsettled or held.is_draining
     return _KINDS.get(held.state, ReasonKind.LEASE if about_lease else ReasonKind.PARENTS)
+
+
+def over_status(status: ShardStatus, because: str) -> ShardStatus:
+    """The same shard on a worker that has failed or ended, if there is a reason: nothing of it moves any more."""
+    if not because or status.state is ShardState.SHUTDOWN_COMPLETE:
+        return status
+    reason = status.reason if because == ENDED and status.reason else "; ".join(filter(None, (because, status.reason)))
+    return evolve(status, state=ShardState.SHUTTING_DOWN, reason=reason, reason_kind=ReasonKind.LEASE, forecast="")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from streamclient.core.retention import MICROS_PER_HOUR, Backlog, RetentionReport, ServiceClock
+from streamclient.worker.health import CallWatchdog
 
 FRESH_MARGIN_SECONDS = 5.0
 """A caught-up shard is read again within the longest idle pause; if it was not for so much longer, it is held up, and
@@ -18,6 +19,8 @@ class StreamFacts:
         self._wall_micros = wall_micros
         self._fresh_seconds = longest_idle_millis / 1_000 + FRESH_MARGIN_SECONDS
         self._clock = ServiceClock()
+        self.reads = CallWatchdog("no read of the stream succeeded")
+        """Of any shard."""
         self.expiration_micros: int | None = None
         """How long the stream keeps a record; ``None`` until it was described."""
 

@@ -9,14 +9,17 @@ from typing import Any
 
 from streamclient.config import ClientConfig, StreamConfig
 from streamclient.core import events
+from streamclient.errors import is_foreseen
 from streamclient.interfaces import ILeaseManager, IMetrics, IRecordProcessor
 from streamclient.lease.store import as_lease_store, as_worker_directory
 from streamclient.metrics.labelled import labelled
 from streamclient.model import ShardStatus, TrimmedRange
 from streamclient.stream.api import StreamApi
 from streamclient.worker.assembly import Ingredients, Machinery, SharedParts
+from streamclient.worker.consumer_state import described
 from streamclient.worker.coordinator import Coordinator
 from streamclient.worker.health import WorkerHealth
+from streamclient.worker.running import wait_awake
 from streamclient.worker.startup import Persistence, StoppedEarly, find_stream_id, prepare_lease_table
 
 _log = logging.getLogger(__name__)
@@ -38,6 +41,7 @@ class StreamRun:
     ) -> None:
         self.name = stream_config.name
         self.exception: BaseException | None = None
+        """What it fails of, from the moment on at which that is known."""
         self.thread_id: int | None = None
         self._worker_identifier = worker_identifier
         self._config = stream_config
@@ -47,6 +51,7 @@ class StreamRun:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
+        self._persistence: Persistence | None = None
         self._machinery: Machinery | None = None
         self._early: list[events.Event] = []
 
@@ -64,7 +69,7 @@ class StreamRun:
         An event tells: once an interrupt has struck it, ``join`` may take a running thread for ended (Python 3.11).
         """
         if self._thread is not None and self._thread.ident is not None:
-            self._ended.wait()
+            wait_awake(self._ended)
             self._thread.join()
 
     # --- its own thread ------------------------------------------------------------------------------------------
@@ -73,23 +78,31 @@ class StreamRun:
         """Consume until stopped; raises nothing."""
         self.thread_id = threading.get_ident()
         try:
-            self.prepare(shared, stop).run()
+            self.prepare(shared, stop).run(self._fail)
         except StoppedEarly:
             _log.info("worker %s was stopped before it began to read %s", self._worker_identifier, self.name)
         except Exception as error:
-            self.exception = error
-            _log.error("worker %s ends reading %s: %s", self._worker_identifier, self.name, error, exc_info=error)
+            self._fail(error)
         finally:
             self._ended.set()
 
+    def _fail(self, error: Exception) -> None:
+        """Remember the first error, and tell it at once: what runs yet may take the whole time-out to end."""
+        if self.exception is None:
+            self.exception = error
+            _log.error("%s", self.sentence, exc_info=None if is_foreseen(error) else error)
+
     def prepare(self, shared: SharedParts, stop: threading.Event) -> Machinery:
         """Look up stream and status table, and put the parts together; a step of ``run``."""
-        persistence = Persistence(stop, shared.runtime.wait)
-        metrics = labelled(shared.client_config.metrics, stream=self.name, worker=self._worker_identifier)
+        config = shared.client_config
+        limit = config.max_duration_before_last_successful_renew_or_take_lease
+        persistence = Persistence(stop, shared.runtime.wait, shared.runtime.monotonic, limit)
+        self._persistence = persistence
+        metrics = labelled(config.metrics, stream=self.name, worker=self._worker_identifier)
         stream_api = self._stream_api or _default_stream_api(self._config.client, stop, metrics)
         table_name = self._config.data_table_name
         stream_id = persistence.do("looking up the stream", lambda: find_stream_id(stream_api, table_name))
-        manager = self._lease_manager or _default_lease_manager(self._config, stream_id, shared.client_config, metrics)
+        manager = self._lease_manager or _default_lease_manager(self._config, stream_id, config, metrics)
         prepare_lease_table(manager, persistence)
         machinery = Machinery(
             Ingredients(
@@ -151,11 +164,21 @@ class StreamRun:
             coordinator.shard_statuses(reply)
 
     @property
+    def sentence(self) -> str:
+        """What it failed of, for people."""
+        error = self.exception
+        what = described(error) if error is not None and not is_foreseen(error) else error
+        return f"worker {self._worker_identifier} ends reading {self.name}: {what}"
+
+    @property
     def health(self) -> WorkerHealth:
         """Whether it reads at all, and whether scans and heartbeats get through."""
+        coordinator, persistence = self.coordinator, self._persistence
         if self.exception is not None:
             return WorkerHealth(is_healthy=False, reason=f"ended: {type(self.exception).__name__}: {self.exception}")
-        return WorkerHealth(is_healthy=True) if self.coordinator is None else self.coordinator.health
+        if coordinator is not None:
+            return coordinator.health
+        return WorkerHealth(is_healthy=True) if persistence is None else persistence.health
 
     def is_own_thread(self) -> bool:
         """Whether the calling thread owns this stream's state, or is inside user code of it."""

@@ -6,16 +6,16 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from types import TracebackType
 
 from streamclient.config import ClientConfig, StreamConfig
 from streamclient.core import events
-from streamclient.errors import ConfigurationError, StreamClientException
+from streamclient.errors import ConfigurationError, StreamClientException, WorkerFailedError
 from streamclient.interfaces import ILeaseManager, IRecordProcessor, RecordProcessorFactory
 from streamclient.model import ShardStatus, TrimmedRange, WorkerStatus
 from streamclient.stream.api import StreamApi
 from streamclient.worker.assembly import Machinery, SharedParts
 from streamclient.worker.health import WorkerHealth
+from streamclient.worker.running import EndedBySigterm, Running, wait_awake
 from streamclient.worker.runtime import Runtime
 from streamclient.worker.stream_run import StreamRun
 
@@ -29,11 +29,12 @@ STATUS_SECONDS = 10.0
 """The owner thread answers in milliseconds; more than this means a process that gets no processor time."""
 
 
-class Worker:
+class Worker(Running):
     """Consumes the streams of one or more tables, sharing their shards with all workers on the same status tables.
 
     ``run()`` blocks in the calling thread until ``shutdown()``; or use the worker as a context manager, which runs it
-    in a thread. A worker runs once. Making one calls nobody: streams and status tables are looked up by ``run``.
+    in a thread, and ``wait()`` meanwhile. A worker runs once. Making one calls nobody: streams and status tables are
+    looked up by ``run``.
 
     Several streams share the threads, the executor and the limits of the worker, and nothing else: a stream that cannot
     be read does not disturb the others.
@@ -71,6 +72,7 @@ class Worker:
         if not worker_identifier:
             raise ConfigurationError("worker_identifier must be a non-empty string, not ''")
         _check("client_config", client_config, ClientConfig)
+        super().__init__(end_on_sigterm=client_config.end_on_sigterm)
         configs = _checked_streams(stream_config, lease_manager)
         if executor is not None and not callable(getattr(executor, "submit", None)):
             raise ConfigurationError(f"executor must be a concurrent.futures.Executor or None, not {executor!r}")
@@ -90,7 +92,6 @@ class Worker:
         self._runtime = runtime or Runtime()
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._ended = threading.Event()
         self._run_thread: int | None = None
         self._thread: threading.Thread | None = None
 
@@ -99,22 +100,22 @@ class Worker:
     def run(self) -> None:
         """Consume until ``shutdown()``; then return.
 
-        Trouble with the service is waited out, however long. A stream ends early, with its error in ``exception``, if a
-        setting or permission is wrong, or this package has a fault; the others go on, and when none is left this
-        returns. ``KeyboardInterrupt`` in this thread shuts the worker down in order and is raised again afterwards; a
-        second one ends it at once.
+        Trouble with the service is waited out, however long; ``health`` tells of it. A stream ends early, with its
+        error in ``exceptions``, if a setting or permission is wrong, or this package has a fault; the others go on, and
+        when none is left this raises.
+
+        ``KeyboardInterrupt`` in this thread shuts the worker down in order and is raised again afterwards; a second one
+        ends it at once. In a program's main thread SIGTERM does the same, with ``SystemExit(143)`` in its place and
+        further ones ignored, unless ``ClientConfig.end_on_sigterm`` is off or the program handles that signal itself.
 
         Raises:
+            WorkerFailedError: at least one stream failed; the message is what the log said.
             StreamClientException: the worker was run or shut down before; that does not disturb a run under way.
         """
         self._begin()
-        shared = self._make_shared()
-        try:
-            self._run_streams(shared)
-        finally:
-            shared.close()
-            self._ended.set()
-            _log.info("worker %s has ended", self._identifier)
+        with EndedBySigterm(self._client_config.end_on_sigterm) as sigterm:
+            self._run_begun(sigterm)
+        self._raise_failure()
 
     def shutdown(self, wait: bool = True) -> bool:
         """Stop: finish running calls, call every processor's ``shutdown``, hand the leases over. Any thread.
@@ -132,21 +133,8 @@ class Worker:
         for stream in self._streams.values():
             stream.request_stop()
         if wait and not self._is_own_thread():
-            self._ended.wait(self._client_config.shutdown_timeout_millis / 1_000 + SHUTDOWN_GRACE_SECONDS)
+            wait_awake(self._ended, self._client_config.shutdown_timeout_millis / 1_000 + SHUTDOWN_GRACE_SECONDS)
         return self._ended.is_set()
-
-    def __enter__(self) -> Worker:
-        """Run in a thread of its own."""
-        self._thread = threading.Thread(target=self.run, name=f"{self._identifier}-run", daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Shut down."""
-        if self.shutdown() and self._thread is not None:
-            self._thread.join(SHUTDOWN_GRACE_SECONDS)
 
     # --- holding still -------------------------------------------------------------------------------------------
 
@@ -209,9 +197,15 @@ class Worker:
 
     @property
     def worker_status(self) -> WorkerStatus:
-        """RUNNING from ``run()`` until that returns; then ERROR if a stream failed, else SHUTDOWN. Any thread."""
-        if self._ended.is_set():
-            return WorkerStatus.SHUTDOWN if self.exception is None else WorkerStatus.ERROR
+        """RUNNING from ``run()`` on; ERROR as soon as no stream is left that has not failed; SHUTDOWN after the end.
+
+        If some streams failed and others did not, it says RUNNING until the end and ERROR then. Any thread.
+        """
+        has_ended, failed = self._ended.is_set(), len(self.exceptions)
+        if failed == len(self._streams) or (failed and has_ended):
+            return WorkerStatus.ERROR
+        if has_ended:
+            return WorkerStatus.SHUTDOWN
         return WorkerStatus.NOT_RUNNING if self._run_thread is None else WorkerStatus.RUNNING
 
     @property
@@ -269,7 +263,36 @@ class Worker:
         shared = self._make_shared()
         return [stream.prepare(shared, self._stop) for stream in self._streams.values()]
 
-    def _run_streams(self, shared: SharedParts) -> None:
+    def _begin_in_thread(self) -> None:
+        self._begin()
+        self._thread = threading.Thread(target=self._run_begun, name=f"{self._identifier}-run", daemon=True)
+        self._thread.start()
+        self._run_thread = self._thread.ident
+
+    def _end_thread(self) -> None:
+        if self.shutdown() and self._thread is not None:
+            self._thread.join(SHUTDOWN_GRACE_SECONDS)
+
+    def _run_begun(self, sigterm: EndedBySigterm | None = None) -> None:
+        """What of ``run`` leaves an error of a stream where it is kept."""
+        shared = self._make_shared()
+        try:
+            self._run_streams(shared, sigterm)
+        finally:
+            self._close(shared)
+
+    def _raise_failure(self) -> None:
+        if errors := self.exceptions:
+            raise WorkerFailedError.of({name: self._streams[name].sentence for name in errors}, errors)
+
+    def _close(self, shared: SharedParts) -> None:
+        try:
+            shared.close()
+        finally:
+            self._ended.set()
+            _log.info("worker %s has ended", self._identifier)
+
+    def _run_streams(self, shared: SharedParts, sigterm: EndedBySigterm | None) -> None:
         """Each in a thread of its own, so that this one is free for interrupts."""
         streams = self._streams.values()
         try:
@@ -278,6 +301,8 @@ class Worker:
             for stream in streams:
                 stream.wait()
         except BaseException:
+            if sigterm is not None:
+                sigterm.defer()
             self.shutdown(wait=False)
             for stream in streams:
                 stream.wait()

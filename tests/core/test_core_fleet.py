@@ -302,7 +302,7 @@ def test_a_lease_that_could_not_be_renewed_is_taken_again_soon_however_large_the
     (flight,) = [c.write for c in only(driver.log, events.WriteLease) if c.write.kind is WriteKind.RENEW][-1:]
     driver.send(events.WriteAnswered(flight, WriteOutcome.UNCERTAIN, driver.now))
     for stop in only(driver.log, events.StopConsumer):
-        commands += driver.settle(driver.stopped(stop.lease_key, identifier=stop.lease_identifier))
+        commands += driver.settle(driver.stopped(stop.lease_key, identifier=stop.consumer_id))
     driver.run(3.0, ticks=False)
 
     assert "s1" in driver.holdings.held

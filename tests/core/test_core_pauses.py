@@ -327,7 +327,9 @@ def test_a_running_consumer_never_goes_on_past_a_rewind() -> None:
     commands = driver.stopped("a", identifier=old)
 
     assert starts(commands) == ["i0"]
-    assert only(commands, events.StartConsumer)[0].shard_info.lease_identifier != old
+    (start,) = only(commands, events.StartConsumer)
+    assert start.identifier != old
+    assert start.shard_info.lease_identifier == old, "the lease was not acquired again"
     assert driver.table["a"].checkpoint == "i0"
 
 

@@ -161,7 +161,7 @@ def test_a_process_whose_name_another_one_took_stays_without_leases_for_good() -
     assert not writes(commands)
     driver.settle(driver.send(events.StopRequested()))
     assert driver.holdings.next_deadline(driver.now) is None
-    for key, identifier in [(c.lease_key, c.lease_identifier) for c in only(driver.log, events.StopConsumer)]:
+    for key, identifier in [(c.lease_key, c.consumer_id) for c in only(driver.log, events.StopConsumer)]:
         driver.settle(driver.stopped(key, identifier=identifier))
     assert driver.holdings.is_drained
 

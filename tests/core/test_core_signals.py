@@ -295,7 +295,7 @@ def test_if_that_scan_fails_leases_are_handed_over_all_the_same() -> None:
     driver = FleetDriver(row("s1"), workers=["x"])
     driver.start()
     commands = driver.send(events.StopRequested())
-    (identifier,) = [c.lease_identifier for c in only(commands, events.StopConsumer)]
+    (identifier,) = [c.consumer_id for c in only(commands, events.StopConsumer)]
     assert not [w for w in writes(driver.stopped("s1", identifier=identifier)) if w.kind is WriteKind.TRANSFER]
     for command in list(driver.owed):
         if isinstance(command, events.ReadSignals):

@@ -18,7 +18,7 @@ from streamclient.lease.workers import WORKER_STATUS_TYPE, WorkerRows
 from streamclient.model import Lease
 from streamclient.server import LocalTablestore
 
-ROW = WorkerRow("w1", "stream", nonce="n1", beat=5, wake=3, info="text")
+ROW = WorkerRow("w1", "stream", nonce="n1", beat=5, wake=3, info="text", balance_by="bytes")
 WHOLE = {"Nonce": "n1", "Beat": 5, "State": "running", "Wake": 3}
 
 
@@ -52,9 +52,9 @@ def test_each_write_stores_only_what_it_changes() -> None:
     assert columns(rows.item(membership.beat(ROW))) == {"PUT": ["Beat", "State"]}
     assert columns(rows.item(membership.beat(ROW, info="new"))) == {"PUT": ["Beat", "State", "Info"]}
     assert columns(rows.item(membership.kill(ROW))) == {"PUT": ["State"]}
-    assert columns(rows.item(again)) == {"PUT": ["Nonce", "Beat", "State", "Info"]}
-    created = rows.item(membership.restore(ROW)).row.attribute_columns
-    assert dict(created) == {"Nonce": "n1", "Beat": 6, "State": "running", "Wake": 3, "Info": "text"}
+    assert columns(rows.item(again)) == {"PUT": ["Nonce", "Beat", "State", "BalanceBy", "Info"]}
+    created = {"Nonce": "n1", "Beat": 6, "State": "running", "Wake": 3, "BalanceBy": "bytes", "Info": "text"}
+    assert dict(rows.item(membership.restore(ROW)).row.attribute_columns) == created
 
 
 @pytest.mark.slow

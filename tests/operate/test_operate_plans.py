@@ -100,7 +100,7 @@ def test_a_rewind_writes_the_position_on_the_row_as_seen() -> None:
     plan = plan_rewind(facts(row("s1")), (), shard_id="s1", target=OLD)
 
     assert results(plan) == {"s1": ("rewind", OLDEST)}
-    assert plan.changes[0].write.compares_counter
+    assert "counter" in plan.changes[0].write.rule.if_same
 
 
 def test_a_rewind_to_the_present_position_changes_nothing() -> None:
@@ -249,7 +249,7 @@ def test_a_move_to_nobody_or_in_vain_is_refused() -> None:
 def test_a_pause_leaves_the_counter_alone_and_names_owners_that_do_not_obey() -> None:
     plan = plan_pause(facts(row("s1", "w1"), row("s2")), (), shard_ids=["s1", "s2"], pause=PAUSE)
 
-    assert [change.write.compares_counter for change in plan.changes] == [False, False]
+    assert ["counter" in change.write.rule.if_same for change in plan.changes] == [False, False]
     assert plan.notes == ("worker w1 has no session row, so it does not obey pauses",)
 
 

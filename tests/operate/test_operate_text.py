@@ -106,8 +106,9 @@ def test_what_a_worker_tells_comes_back_cut_to_its_bounds() -> None:
     told = WorkerInfo(host="h", pid=3, version="1", started_micros=5, trouble="t", shards=shards, left=("b", "a"))
     read = WorkerInfo.from_json(told.to_json())
 
-    assert (read.host, read.pid, read.trouble, read.left) == ("h", 3, "t", ("a", "b"))
+    assert (read.host, read.pid, read.trouble, read.left) == ("h", 3, "t", ("b", "a"))
     assert len(read.shards) == MOST_SHARDS
+    assert read.unnamed == 9, "the rest is counted"
     assert {(len(each.reason), each.kind) for each in read.shards.values()} == {(LONGEST_REASON, "reading")}
     assert len(told.to_json()) < 120_000
 

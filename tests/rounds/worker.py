@@ -124,15 +124,9 @@ def main() -> None:
             stream_config,
             lambda: DeliveryRecorder(options.token, lines, Working(sink, refusals)),
         )
-        thread = threading.Thread(target=worker.run, name="worker")
-        thread.start()
-        while thread.is_alive() and not stop.wait(0.2):
-            pass
-        worker.shutdown()
-        thread.join()
+        with worker:
+            worker.wait(until=stop.is_set)
     sink.close()
-    if worker.exception is not None:
-        raise SystemExit(f"worker failed: {worker.exception!r}")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from streamclient import (
     MemoryLeaseManager,
     StreamConfig,
     Worker,
+    WorkerFailedError,
     WorkerStatus,
 )
 from streamclient.core.events import Report, RowsRead, Severity, TakeDue
@@ -50,7 +51,8 @@ class TwoStreams(FakeStream):
 def test_a_table_with_two_streams_is_refused_by_name() -> None:
     config = StreamConfig(client=object(), data_table_name="orders", status_table_name=STATUS)
     worker = Worker("w1", ClientConfig(**QUICK), config, object, None, MemoryLeaseManager(), stream_api=TwoStreams())  # type: ignore[arg-type]
-    worker.run()
+    with pytest.raises(WorkerFailedError):
+        worker.run()
 
     assert worker.worker_status is WorkerStatus.ERROR
     assert "has 2 streams (orders_1500000000000000, orders_2)" in str(worker.exception)

@@ -166,7 +166,7 @@ _checkpoint_requested = holdings._HANDLERS[events.CheckpointRequested]
 def _answers_at_once(situation: Situation, event: events.CheckpointRequested) -> None:
     held = situation.held.get(event.lease_key)
     _checkpoint_requested(situation, event)
-    if held is not None and held.identifier == event.lease_identifier and situation.held[event.lease_key].requests:
+    if held is not None and held.identifier == event.consumer_id and situation.held[event.lease_key].requests:
         kept = situation.held[event.lease_key]
         situation.keep(evolve(kept, requests=kept.requests[:-1], sent_requests=0))
         situation.emit(events.AnswerCheckpoint(event.request_id, events.CheckpointOutcome.STORED))
@@ -208,8 +208,8 @@ def _one_epoch_for_all(situation: Situation, held: HeldLease) -> None:
 _StartConsumer = tenancies.StartConsumer
 
 
-def _forgets_what_was_prepared(info: Any, checkpoint: str, pending: Any, progress: Any) -> events.StartConsumer:
-    return _StartConsumer(info, checkpoint, None, progress)
+def _forgets_what_was_prepared(info: Any, checkpoint: str, pending: Any, *rest: Any) -> events.StartConsumer:
+    return _StartConsumer(info, checkpoint, None, *rest)
 
 
 def _restores_from_the_beginning(situation: Situation, held: HeldLease, row: Lease) -> None:

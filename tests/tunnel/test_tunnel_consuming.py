@@ -15,7 +15,7 @@ import pytest
 from tablestore import Row
 from tunnel_scene import BOUND_SECONDS, TABLE, Log, Scene, quick, wait_for
 
-from streamclient import WorkerStatus
+from streamclient import WorkerFailedError, WorkerStatus
 from streamclient.errors import ConfigurationError
 from streamclient.records import SequenceInfo, StreamRecord
 from streamclient.server import Fail, FaultRule
@@ -241,8 +241,9 @@ def test_workers_share_threads_of_the_users_own_which_stay_his(scene: Scene) -> 
 def test_what_cannot_pass_ends_worker_and_daemon(scene: Scene, verb: str, code: str, kind: type[Exception]) -> None:
     tunnel_id = scene.tunnel(TunnelType.STREAM)
     scene.local.add_fault(FaultRule(f"tunnel/{verb}", Fail(code)))
-    with scene.worker(tunnel_id, Log()) as worker:
-        wait_for(lambda: worker.exception is not None)
+    worker = scene.worker(tunnel_id, Log())
+    with pytest.raises(WorkerFailedError), worker:
+        worker.wait(BOUND_SECONDS)
     assert isinstance(worker.exception, kind)
 
     daemon, ended = TunnelDaemon(scene.tunnels, tunnel_id, Log()), list[BaseException]()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tunnel_scene import BOUND_SECONDS, TABLE, Log, Scene, wait_for
 
-from streamclient import IRecordProcessor, WorkerStatus
+from streamclient import IRecordProcessor, WorkerFailedError, WorkerStatus
 from streamclient.errors import ConfigurationError
 from streamclient.interfaces import IRecordProcessorFactory
 from streamclient.model import InitializationInput, ProcessRecordsInput, ShutdownInput, ShutdownReason
@@ -198,7 +198,8 @@ def test_passing_errors_of_every_call_are_waited_out(scene: Scene) -> None:
 @pytest.mark.slow
 def test_missing_tunnel_ends_worker_and_daemon_with_a_name(scene: Scene) -> None:
     worker = scene.worker("no-such-tunnel", Log())
-    worker.run()
+    with pytest.raises(WorkerFailedError, match=r"^tunnel worker of no-such-tunnel ends: OTSParameterInvalid"):
+        worker.run()
 
     assert worker.worker_status is WorkerStatus.ERROR
     assert isinstance(worker.exception, TunnelParameterInvalidError)
@@ -210,10 +211,16 @@ def test_missing_tunnel_ends_worker_and_daemon_with_a_name(scene: Scene) -> None
 def test_deleted_tunnel_ends_its_workers(scene: Scene) -> None:
     tunnel_id = scene.tunnel(TunnelType.STREAM)
     worker = scene.worker(tunnel_id, Log())
-    with worker:
-        wait_for(lambda: bool(worker.channel_statuses()))
-        scene.tunnels.delete_tunnel(TABLE, "t")
-        wait_for(lambda: worker.worker_status is WorkerStatus.ERROR)
+
+    def work_until_the_tunnel_is_gone() -> None:
+        with worker:
+            wait_for(lambda: bool(worker.channel_statuses()))
+            scene.tunnels.delete_tunnel(TABLE, "t")
+            worker.wait(BOUND_SECONDS)
+
+    with pytest.raises(WorkerFailedError):
+        work_until_the_tunnel_is_gone()
+    assert worker.worker_status is WorkerStatus.ERROR
 
 
 @pytest.mark.slow

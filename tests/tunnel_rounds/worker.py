@@ -51,17 +51,12 @@ def main() -> None:
         max_retry_interval_millis=200,
         client_config=ClientConfig(shutdown_timeout_millis=10_000, deliver_empty_batches=True),
     )
-    workers = []
     with ExitStack() as running:
         for tunnel in options.tunnel:
             kind, _, tunnel_id = tunnel.partition("=")
             lines = Path(options.directory) / f"{options.name}.{kind}.lines"
-            workers.append(TunnelWorker(tunnel_id, client, Recorders(options.name, lines), config))
-            running.enter_context(workers[-1])
+            running.enter_context(TunnelWorker(tunnel_id, client, Recorders(options.name, lines), config))
         stop.wait()
-    failed = [worker.exception for worker in workers if worker.exception is not None]
-    if failed:
-        raise SystemExit(f"workers failed: {failed}")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,15 @@ from tablestore import (
     TableOptions,
 )
 
-from streamclient import ClientConfig, InitialPosition, LeaseManager, StreamConfig, Worker, WorkerStatus
+from streamclient import (
+    ClientConfig,
+    InitialPosition,
+    LeaseManager,
+    StreamConfig,
+    Worker,
+    WorkerFailedError,
+    WorkerStatus,
+)
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
 from streamclient.testing.deliveries import DeliveryRecorder, Verdict, judge, read_deliveries, read_history
 
@@ -165,7 +173,8 @@ def test_a_worker_that_starts_at_latest_reads_only_what_comes_later(scene: Scene
 def test_wrong_credentials_end_the_worker_in_error(scene: Scene) -> None:
     wrong = OTSClient(scene.local.endpoint, scene.local.access_key_id, "wrong", scene.local.instance)
     worker = scene.worker("w1", wrong)
-    worker.run()
+    with pytest.raises(WorkerFailedError, match=r"^worker w1 ends reading orders: OTSAuthFailed: "):
+        worker.run()
 
     assert worker.worker_status is WorkerStatus.ERROR
     assert "OTSAuthFailed" in str(getattr(worker.exception, "code", ""))

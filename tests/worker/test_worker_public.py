@@ -19,10 +19,12 @@ from streamclient import (
     IRecordProcessor,
     IRecordProcessorFactory,
     MemoryLeaseManager,
+    ShardState,
     ShutdownReason,
     StreamClientException,
     StreamConfig,
     Worker,
+    WorkerFailedError,
     WorkerStatus,
 )
 from streamclient.model import InitializationInput, ProcessRecordsInput, ShutdownInput
@@ -181,7 +183,8 @@ def test_shutdown_is_bounded_and_idempotent_from_many_threads() -> None:
 
     assert answers == [True] * 4
     assert elapsed < 10
-    assert worker.shard_statuses()["a"].reason == "being handed over: its worker gives it away"
+    left = worker.shard_statuses()["a"]
+    assert (left.state, left.reason) == (ShardState.SHUTTING_DOWN, "being handed over: its worker gives it away")
     assert worker.worker_status is WorkerStatus.SHUTDOWN
 
 
@@ -233,18 +236,23 @@ def test_wrong_permission_at_start_ends_the_worker_in_error(caplog: pytest.LogCa
     denied = DependencyException("no permission", kind=ErrorKind.PERMANENT, code="OTSAuthFailed")
     scene.stream = DeniedStream(denied, 1)
     worker = scene.worker()
-    worker.run()
+    with pytest.raises(WorkerFailedError) as failure:
+        worker.run()
 
     assert worker.worker_status is WorkerStatus.ERROR
     assert worker.exception is denied
-    assert "worker w1 ends reading orders: no permission" in caplog.text
+    assert str(failure.value) == "worker w1 ends reading orders: no permission"
+    assert failure.value.errors == {"orders": denied}
+    assert str(failure.value) in caplog.text
+    assert "Traceback" not in caplog.text
 
 
 def test_a_table_without_stream_is_named() -> None:
     scene = Scene()
     scene.stream.table_name = "other"
     worker = scene.worker()
-    worker.run()
+    with pytest.raises(WorkerFailedError):
+        worker.run()
 
     assert isinstance(worker.exception, ConfigurationError)
     assert "data table 'orders' has no stream" in str(worker.exception)

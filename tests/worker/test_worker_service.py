@@ -78,6 +78,7 @@ class Calls:
             stream_api=self.stream,
             loop=self.loop,
             status_pool=pool,
+            renew_pool=pool,
             fetch_pool=pool,
             emit=self.events.append,
             wall_micros=lambda: 5,

@@ -26,6 +26,7 @@ from streamclient import (
     StreamClientException,
     StreamConfig,
     Worker,
+    WorkerFailedError,
     WorkerStatus,
 )
 from streamclient.model import InitializationInput, ProcessRecordsInput, ShutdownInput, ShutdownReason
@@ -137,14 +138,22 @@ def test_each_stream_may_have_a_factory_and_a_lease_manager_of_its_own(local: Lo
 
 def test_a_stream_that_cannot_be_found_is_named_and_does_not_stop_the_other(local: LocalTablestore) -> None:
     tables = Tables(local, "orders")
-    with tables.worker(tables.config("missing"), tables.config("orders")) as worker:
-        tables.write("orders", 1)
-        tables.until(lambda: tables.seen["orders"] == [1] and "missing" in worker.exceptions)
-        assert worker.worker_status is WorkerStatus.RUNNING
-        assert not worker.health.is_healthy
-        assert worker.health.reason.startswith("stream missing: ended: ConfigurationError: data table 'missing' has no")
-        tables.write("orders", 2)
-        tables.until(lambda: tables.seen["orders"] == [1, 2])
+    worker = tables.worker(tables.config("missing"), tables.config("orders"))
+
+    def work() -> None:
+        with worker:
+            tables.write("orders", 1)
+            tables.until(lambda: tables.seen["orders"] == [1] and "missing" in worker.exceptions)
+            assert worker.worker_status is WorkerStatus.RUNNING
+            assert not worker.health.is_healthy
+            assert worker.health.reason.startswith(
+                "stream missing: ended: ConfigurationError: data table 'missing' has"
+            )
+            tables.write("orders", 2)
+            tables.until(lambda: tables.seen["orders"] == [1, 2])
+
+    with pytest.raises(WorkerFailedError, match=r"^worker w1 ends reading missing: data table 'missing' has no stream"):
+        work()
 
     assert worker.worker_status is WorkerStatus.ERROR
     assert list(worker.exceptions) == ["missing"]
@@ -168,10 +177,14 @@ def test_a_table_deleted_while_it_is_read_is_named_and_does_not_stop_the_other(l
         assert "failed" not in reasons()["orders"]
 
 
-def test_when_every_stream_has_failed_run_returns(local: LocalTablestore) -> None:
+def test_when_every_stream_has_failed_run_raises_what_each_failed_of(local: LocalTablestore) -> None:
     tables = Tables(local)
     worker = tables.worker(tables.config("one"), tables.config("two"))
-    worker.run()
+    with pytest.raises(
+        WorkerFailedError, match=r"^worker w1 ends reading one: .*; worker w1 ends reading two: "
+    ) as both:
+        worker.run()
+    assert both.value.errors == worker.exceptions
 
     assert worker.worker_status is WorkerStatus.ERROR
     assert sorted(worker.exceptions) == ["one", "two"]

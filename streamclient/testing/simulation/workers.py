@@ -278,7 +278,7 @@ class SimulatedWorker:
             self.machinery.coordinator.step(0.0)
         except Exception as error:
             self.error = error
-            self.machinery.coordinator.fail()
+            self.machinery.coordinator.fail(error)
         self._due = self.machinery.coordinator.next_deadline()
         if self.machinery.coordinator.is_finished:
             self.ticker.stop()

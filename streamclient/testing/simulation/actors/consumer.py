@@ -58,7 +58,7 @@ class Consumer:
     def __init__(self, process: PythonProcess, start: StartConsumer) -> None:
         info = start.shard_info
         self.process, self.world = process, process.world
-        self.lease_key, self.identifier, self.epoch = info.shard_id, info.lease_identifier, info.epoch
+        self.lease_key, self.identifier, self.epoch = info.shard_id, start.identifier, info.epoch
         self.shard = self.world.stream.shards[info.shard_id]
         self.checkpoint = start.checkpoint
         self.pending = start.pending

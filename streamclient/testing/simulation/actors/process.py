@@ -372,7 +372,7 @@ class PythonProcess:
         consumer.begin()
 
     def _stop_consumer(self, command: events.StopConsumer) -> None:
-        consumer = self.consumers.get(command.lease_identifier)
+        consumer = self.consumers.get(command.consumer_id)
         if consumer is not None:
             consumer.ask_to_stop(command.reason)
 

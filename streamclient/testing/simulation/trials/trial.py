@@ -211,7 +211,7 @@ class Trial:
                 holdings = worker.holdings
                 held = holdings.held.get(shard_id)
                 valid_until = min(held.valid_until, holdings.session_valid_until) if held is not None else 0.0
-                return held is not None and held.identifier == identifier and valid_until > self.simulation.now
+                return held is not None and held.lease_identifier == identifier and valid_until > self.simulation.now
         return False
 
     # --- faults ------------------------------------------------------------------------------------------------
