@@ -50,7 +50,6 @@ if TYPE_CHECKING:
         PendingCheckpoint,
         ProcessRecordsInput,
         Progress,
-        ReasonKind,
         Shard,
         ShardInfo,
         ShardState,
@@ -61,6 +60,7 @@ if TYPE_CHECKING:
         TrimmedRange,
         WorkerStatus,
     )
+    from streamclient.reasons import Cause, Reason, ReasonKind
     from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
     from streamclient.stream import TablestoreStreamApi
     from streamclient.worker import Worker
@@ -68,6 +68,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ApplicationException",
     "BalanceBy",
+    "Cause",
     "CheckpointPosition",
     "ClientConfig",
     "CodecError",
@@ -101,6 +102,7 @@ __all__ = [
     "PendingCheckpoint",
     "ProcessRecordsInput",
     "Progress",
+    "Reason",
     "ReasonKind",
     "RecordColumn",
     "RecordType",
@@ -129,6 +131,7 @@ __all__ = [
 _HOMES = {
     "ApplicationException": "errors",
     "BalanceBy": "model",
+    "Cause": "reasons",
     "CheckpointPosition": "model",
     "ClientConfig": "config",
     "CodecError": "errors",
@@ -162,7 +165,8 @@ _HOMES = {
     "PendingCheckpoint": "model",
     "ProcessRecordsInput": "model",
     "Progress": "model",
-    "ReasonKind": "model",
+    "Reason": "reasons",
+    "ReasonKind": "reasons",
     "RecordColumn": "records",
     "RecordType": "records",
     "RetryableAction": "interfaces",

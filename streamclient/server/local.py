@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from streamclient import checks
 from streamclient.server.admin import Admin
 from streamclient.server.auth import (
     DEFAULT_ACCESS_KEY_ID,
@@ -35,6 +36,7 @@ SDK_LOGGER_NAME = "streamclient.server.client"
 SDK renders every request as text, whether or not anything listens."""
 
 
+@checks.explains_names
 class LocalTablestore:
     """A local Tablestore: real HTTP, the real protocol, one instance, one key pair.
 
@@ -55,8 +57,10 @@ class LocalTablestore:
         clock: Clock | None = None,
     ) -> None:
         """Nothing happens before ``start``. Port 0 means any free port; ``clock`` is for tests of time itself."""
-        self._host = host
-        self._port = port
+        self._host = checks.text.require("host", host)
+        self._port = checks.port.require("port", port)
+        checks.optional(checks.path).require("data_dir", data_dir)
+        checks.optional(checks.instance(Clock)).require("clock", clock)
         self._credentials = Credentials(instance, access_key_id, access_key_secret)
         self._data_dir = data_dir
         self._clock = Clock() if clock is None else clock

@@ -12,10 +12,11 @@ from collections.abc import Callable
 from copy import copy
 from typing import Any
 
-from tablestore import AsyncOTSClient, NoRetryPolicy, OTSClient
+from tablestore import NoRetryPolicy, OTSClient
 from tablestore import __version__ as sdk_version
 from tablestore.encoder import NativeEncodedBytes
 
+from streamclient import checks
 from streamclient.errors import ConfigurationError
 from streamclient.wire import schema
 
@@ -53,10 +54,7 @@ def _extended(client: OTSClient) -> OTSClient:
 
 
 def _check(client: Any) -> None:
-    if isinstance(client, AsyncOTSClient):
-        raise ConfigurationError("client must be a tablestore.OTSClient, not AsyncOTSClient: its calls are coroutines")
-    if not isinstance(client, OTSClient):
-        raise ConfigurationError(f"client must be a tablestore.OTSClient, not {client!r}")
+    checks.client.require("client", client)
     try:
         operations = client.protocol.api_list
         encoders, decoders = client.protocol.encoder.api_encode_map, client.protocol.decoder.api_decode_map

@@ -10,11 +10,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tablestore import AsyncOTSClient, OTSClient
 from tablestore.auth import RequestContext
 from tablestore.error import OTSServiceError
 
-from streamclient.errors import CodecError, ConfigurationError, DependencyException, ErrorKind
+from streamclient import checks
+from streamclient.errors import CodecError, DependencyException, ErrorKind
 from streamclient.tunnel.errors import typed
 from streamclient.wire import schema
 from streamclient.wire.service_errors import classify
@@ -35,9 +35,7 @@ class TunnelTransport:
         Raises:
             ConfigurationError: it is not a ``tablestore.OTSClient``.
         """
-        if isinstance(client, AsyncOTSClient) or not isinstance(client, OTSClient):
-            raise ConfigurationError(f"client must be a tablestore.OTSClient, not {client!r}")
-        self._client = client
+        self._client = checks.client.require("client", client)
 
     def send(self, verb: str, request: Any, *, write: bool) -> bytes:
         """The body of the answer to ``/tunnel/<verb>``.

@@ -12,12 +12,13 @@ from typing import Any
 
 from attrs import evolve
 
+from streamclient import checks
 from streamclient.config import ClientConfig
 from streamclient.core.retry import doubling_millis, with_jitter
 from streamclient.core.tunnel.events import Event
 from streamclient.core.tunnel.session import SessionSettings, TunnelSession
 from streamclient.core.tunnel.turns import Turns
-from streamclient.errors import ConfigurationError, StreamClientException
+from streamclient.errors import StreamClientException
 from streamclient.metrics.labelled import labelled
 from streamclient.model import ShardStatus, WorkerStatus
 from streamclient.pools import DaemonPool
@@ -57,6 +58,7 @@ STATUS_SECONDS = 10.0
 """The owner thread answers in milliseconds; more than this means a process that gets no processor time."""
 
 
+@checks.explains_names
 class TunnelWorker:
     """Consumes a tunnel, sharing its channels with all workers on it; the service shares them out.
 
@@ -87,13 +89,12 @@ class TunnelWorker:
         *,
         runtime: Runtime | None = None,
     ) -> None:
-        if not isinstance(tunnel_id, str) or not tunnel_id:
-            raise ConfigurationError(f"tunnel_id must be a non-empty string, not {tunnel_id!r}")
+        checks.text.require("tunnel_id", tunnel_id)
+        checks.optional(checks.instance(TunnelWorkerConfig)).require("config", config)
+        checks.optional(checks.instance(Runtime)).require("runtime", runtime)
         self._tunnel_id = tunnel_id
         self._client = client if isinstance(client, TunnelClient) else TunnelClient(client)
         self._config = config if config is not None else TunnelWorkerConfig()
-        if not isinstance(self._config, TunnelWorkerConfig):
-            raise ConfigurationError(f"config must be a TunnelWorkerConfig, not {config!r}")
         self._runtime = runtime or Runtime()
         self._make_processor = record_processor_maker(
             processor, self._config.checkpoint_interval_millis, self._runtime.monotonic
@@ -235,6 +236,7 @@ class TunnelWorker:
         return is_owner or (machinery is not None and machinery.user_code.is_inside())
 
 
+@checks.explains_names
 class TunnelDaemon:
     """Consumes a tunnel for ever (Go: ``TunnelDaemon``): a worker that ends by a fault is replaced by a new one.
 
