@@ -51,7 +51,6 @@ if TYPE_CHECKING:
         PendingCheckpoint,
         ProcessRecordsInput,
         Progress,
-        ReasonKind,
         Shard,
         ShardInfo,
         ShardState,
@@ -62,6 +61,7 @@ if TYPE_CHECKING:
         TrimmedRange,
         WorkerStatus,
     )
+    from streamclient.reasons import Cause, Reason, ReasonKind
     from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
     from streamclient.stream import TablestoreStreamApi
     from streamclient.worker import Worker
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ApplicationException",
     "BalanceBy",
+    "Cause",
     "CheckpointPosition",
     "ClientConfig",
     "CodecError",
@@ -102,6 +103,7 @@ __all__ = [
     "PendingCheckpoint",
     "ProcessRecordsInput",
     "Progress",
+    "Reason",
     "ReasonKind",
     "RecordColumn",
     "RecordType",
@@ -131,6 +133,7 @@ __all__ = [
 _HOMES = {
     "ApplicationException": "errors",
     "BalanceBy": "model",
+    "Cause": "reasons",
     "CheckpointPosition": "model",
     "ClientConfig": "config",
     "CodecError": "errors",
@@ -164,7 +167,8 @@ _HOMES = {
     "PendingCheckpoint": "model",
     "ProcessRecordsInput": "model",
     "Progress": "model",
-    "ReasonKind": "model",
+    "Reason": "reasons",
+    "ReasonKind": "reasons",
     "RecordColumn": "records",
     "RecordType": "records",
     "RetryableAction": "interfaces",

@@ -3,52 +3,73 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 from attrs import Attribute, field, frozen
 
+from streamclient import checks
 from streamclient.errors import ConfigurationError
-from streamclient.interfaces import ILeaseManager, IMetrics, IParkingStore, IRetryStrategy, RecordProcessorFactory
+from streamclient.interfaces import (
+    ILeaseManager,
+    IMetrics,
+    IParkingStore,
+    IRecordProcessor,
+    IRetryStrategy,
+    RecordProcessorFactory,
+)
 from streamclient.model import BalanceBy, InitialPosition, OnFailure, TrimmedDataPolicy
 
 _log = logging.getLogger(__name__)
 
-
-def _positive(instance: object, attribute: Attribute[Any], value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-        raise ConfigurationError(f"{attribute.name} must be a whole number above 0, not {value!r}")
-
-
-def _not_negative(instance: object, attribute: Attribute[Any], value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ConfigurationError(f"{attribute.name} must be a whole number of at least 0, not {value!r}")
+_retry_strategy = checks.optional(checks.implementation(IRetryStrategy))
+_client = checks.Check(checks.client.expected, checks.optional(checks.client).fits)
+processor_factory = checks.Check(
+    "an IRecordProcessorFactory or a callable that makes a processor",
+    lambda value: callable(getattr(value, "create_processor", value)) and not _is_class_of_factories(value),
+)
+lease_manager = checks.implementation(ILeaseManager)
 
 
-def _text(instance: object, attribute: Attribute[Any], value: Any) -> None:
-    if not isinstance(value, str) or not value:
-        raise ConfigurationError(f"{attribute.name} must be a non-empty string, not {value!r}")
+def _is_class_of_factories(value: object) -> bool:
+    return isinstance(value, type) and hasattr(value, "create_processor")
 
 
-def _balance_by(value: object) -> BalanceBy:
-    try:
-        return BalanceBy(value)
-    except ValueError as error:
-        choices = ", ".join(repr(choice.value) for choice in BalanceBy)
-        raise ConfigurationError(f"balance_by must be one of {choices}, not {value!r}") from error
+def processor_maker(name: str, factory: object) -> Callable[[], IRecordProcessor]:
+    """What makes processors, from anything that users may give for it.
+
+    Raises:
+        ConfigurationError: it makes none; ``name`` is that of the argument.
+    """
+    processor_factory.require(name, factory)
+    return cast(Callable[[], IRecordProcessor], getattr(factory, "create_processor", factory))
 
 
-def _metrics(instance: object, attribute: Attribute[Any], value: Any) -> None:
-    if value is not None and not isinstance(value, IMetrics):
-        raise ConfigurationError(
-            f"{attribute.name} must be an IMetrics or None, not {value!r}; streamclient.metrics has some"
-        )
+def _then(given: object) -> OnFailure:
+    return checks.choice("then", OnFailure, given)
 
 
-def _share(instance: object, attribute: Attribute[Any], value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
-        raise ConfigurationError(f"{attribute.name} must be a number above 0 and up to 1, not {value!r}")
+def _balance_by(given: object) -> BalanceBy:
+    return checks.choice("balance_by", BalanceBy, given)
 
 
+def _trimmed_data_policy(given: object) -> TrimmedDataPolicy:
+    return checks.choice("trimmed_data_policy", TrimmedDataPolicy, given)
+
+
+def _initial_position(given: object) -> InitialPosition:
+    kinds = {"oldest": InitialPosition.oldest, "latest": InitialPosition.latest}
+    if isinstance(given, str) and given.casefold() in kinds:
+        return kinds[given.casefold()]()
+    if isinstance(given, InitialPosition):
+        return given
+    raise ConfigurationError(
+        "initial_position must be InitialPosition.oldest(), .latest() or .at(micros), or 'oldest' or 'latest', not "
+        f"{checks.shown(given)}"
+    )
+
+
+@checks.explains_names
 @frozen(kw_only=True)
 class FailurePolicy:
     """What a worker does with records for which ``process_records`` raises.
@@ -59,23 +80,23 @@ class FailurePolicy:
     able to see a record again that it has seen before, as after a crash.
     """
 
-    retries: int = field(default=3, validator=_not_negative)
+    retries: int = field(default=3, validator=checks.not_negative)
     """Choose them, and the pauses, to last longer than ordinary outages of what the processor writes to."""
-    first_pause_millis: int = field(default=1_000, validator=_not_negative)
+    first_pause_millis: int = field(default=1_000, validator=checks.not_negative)
     """Before the first of these retries; doubles with each."""
-    longest_pause_millis: int = field(default=60_000, validator=_not_negative)
-    bisect: bool = True
+    longest_pause_millis: int = field(default=60_000, validator=checks.not_negative)
+    bisect: bool = field(default=True, validator=checks.flag)
     """Whether a failing batch is cut; if not, ``then`` concerns all of its records. RESTART never cuts: no part of a
     batch would be kept."""
-    then: OnFailure = OnFailure.RESTART
-    parking: IParkingStore | None = None
+    then: OnFailure = field(default=OnFailure.RESTART, converter=_then)
+    parking: IParkingStore | None = field(default=None, validator=checks.optional(checks.implementation(IParkingStore)))
     """Where records go with PARK; see ``streamclient.parking``. All workers of a fleet need the same one."""
-    park_rest_of_key: bool = True
+    park_rest_of_key: bool = field(default=True, validator=checks.flag)
     """Whether later records of a parked key are parked too, without being tried, until the key has none parked any
     more. Without it they are delivered, and a replay puts an old change over a newer one."""
-    most_parked_share: float = field(default=0.01, validator=_share)
+    most_parked_share: float = field(default=0.01, validator=checks.share)
     """A shard stops rather than park more than this share of its latest records: then it is not the records."""
-    share_window_records: int = field(default=10_000, validator=_positive)
+    share_window_records: int = field(default=10_000, validator=checks.positive)
     """How many records of the shard that share is taken of."""
 
     def __attrs_post_init__(self) -> None:
@@ -84,10 +105,6 @@ class FailurePolicy:
                 f"longest_pause_millis={self.longest_pause_millis} must not be below "
                 f"first_pause_millis={self.first_pause_millis}"
             )
-        if self.parking is not None and not isinstance(self.parking, IParkingStore):
-            raise ConfigurationError(f"parking must be an IParkingStore or None, not {self.parking!r}")
-        if not isinstance(self.then, OnFailure):
-            raise ConfigurationError(f"then must be an OnFailure, not {self.then!r}")
         if (self.then is OnFailure.PARK) != (self.parking is not None):
             raise ConfigurationError(
                 f"then={self.then.name} does not go with parking={self.parking!r}: PARK needs an IParkingStore, and "
@@ -105,74 +122,79 @@ class FailurePolicy:
         return int(self.most_parked_share * self.share_window_records)
 
 
+@checks.explains_names
 @frozen(kw_only=True)
 class ClientConfig:
     """How a worker behaves. All workers of a fleet, in every language, must agree on ``lease_duration_millis``."""
 
-    lease_duration_millis: int = field(default=20_000, validator=_positive)
+    lease_duration_millis: int = field(default=20_000, validator=checks.positive)
     """A lease whose counter an observer saw unchanged for longer than this has expired."""
-    renewer_interval_millis: int = field(default=6_000, validator=_positive)
-    taker_interval_millis: int = field(default=6_000, validator=_positive)
+    renewer_interval_millis: int = field(default=6_000, validator=checks.positive)
+    taker_interval_millis: int = field(default=6_000, validator=checks.positive)
     """Between scans of the status table; the one scan feeds taking, balancing, hand-overs and parent checks."""
-    parent_shard_poll_interval_millis: int = field(default=5_000, validator=_positive)
+    parent_shard_poll_interval_millis: int = field(default=5_000, validator=checks.positive)
     """Kept for ported configurations; waiting costs no polling here, as parents are read off the shared scan."""
-    worker_idle_time_millis: int = field(default=20, validator=_positive)
+    worker_idle_time_millis: int = field(default=20, validator=checks.positive)
     """Shortest pause before reading an idle shard again."""
-    max_wait_table_ready_time_millis: int = field(default=120_000, validator=_positive)
-    check_table_ready_interval_millis: int = field(default=100, validator=_positive)
-    sync_shard_interval_millis: int = field(default=10_000, validator=_positive)
-    max_duration_before_last_successful_renew_or_take_lease: int = field(default=60_000, validator=_positive)
+    max_wait_table_ready_time_millis: int = field(default=120_000, validator=checks.positive)
+    check_table_ready_interval_millis: int = field(default=100, validator=checks.positive)
+    sync_shard_interval_millis: int = field(default=10_000, validator=checks.positive)
+    max_duration_before_last_successful_renew_or_take_lease: int = field(default=60_000, validator=checks.positive)
     """Milliseconds without a successful renewal or scan after which the worker reports itself unhealthy."""
-    status_table_read_capacity: int = field(default=0, validator=_not_negative)
-    status_table_write_capacity: int = field(default=0, validator=_not_negative)
-    auto_steal_lease: bool = True
+    status_table_read_capacity: int = field(default=0, validator=checks.not_negative)
+    status_table_write_capacity: int = field(default=0, validator=checks.not_negative)
+    auto_steal_lease: bool = field(default=True, validator=checks.flag)
     """Whether to ask loaded workers for leases."""
-    renew_thread_pool_size: int = field(default=20, validator=_positive)
+    renew_thread_pool_size: int = field(default=20, validator=checks.positive)
     """Upper bound of threads for heartbeats, which go out in batches, and of as many for the worker's other calls about
     leases."""
-    task_retry_strategy: IRetryStrategy | None = None
-    lease_manager_retry_strategy: IRetryStrategy | None = None
+    task_retry_strategy: IRetryStrategy | None = field(default=None, validator=_retry_strategy)
+    lease_manager_retry_strategy: IRetryStrategy | None = field(default=None, validator=_retry_strategy)
 
     # From here on: settings that the Java client does not have.
-    signal_interval_millis: int = field(default=400, validator=_positive)
+    signal_interval_millis: int = field(default=400, validator=checks.positive)
     """Between looks at a few rows of workers: how soon a worker notices that it is woken, or that another one died. At
     most a tenth of the lease duration is used."""
     balance_by: BalanceBy = field(default=BalanceBy.COUNT, converter=_balance_by)
     """What is made even; also as a string. By load only while all workers of the fleet are of this package: beside Java
     workers, which count, numbers are made even."""
-    max_idle_poll_interval_millis: int = field(default=5_000, validator=_positive)
+    max_idle_poll_interval_millis: int = field(default=5_000, validator=checks.positive)
     """Longest pause before reading an idle shard again, reached after ten minutes of silence. After one minute the
     pause is 1.5 s, after a second 0.2 s; it also follows the rhythm of arrivals."""
-    prefetch_bytes: int = field(default=1 << 20, validator=_not_negative)
+    prefetch_bytes: int = field(default=1 << 20, validator=checks.not_negative)
     """How far a shard is read ahead while its processor works, in bytes as the service sends them; 0 for not at all.
     One page may always be read ahead, however large; more of them make up for batches that take differently long."""
-    prefetch_total_bytes: int = field(default=32 << 20, validator=_positive)
+    prefetch_total_bytes: int = field(default=32 << 20, validator=checks.positive)
     """The same for all shards of a worker together. Decoded, records take about four times as much memory."""
-    deliver_empty_batches: bool = False
+    deliver_empty_batches: bool = field(default=False, validator=checks.flag)
     """Whether ``process_records`` is called when a read returned nothing, as the Java client always does."""
-    restart_backoff_min_millis: int = field(default=1_000, validator=_positive)
+    restart_backoff_min_millis: int = field(default=1_000, validator=checks.positive)
     """First pause before a failed processor is started again; doubles with each failure in a row."""
-    restart_backoff_max_millis: int = field(default=60_000, validator=_positive)
-    failure_policy: FailurePolicy = FailurePolicy(retries=0)
+    restart_backoff_max_millis: int = field(default=60_000, validator=checks.positive)
+    failure_policy: FailurePolicy = field(default=FailurePolicy(retries=0), validator=checks.instance(FailurePolicy))
     """What follows when ``process_records`` raises: by default a new processor, without end. ``task_retry_strategy``,
     if given, decides about retries in its place."""
-    trimmed_data_policy: TrimmedDataPolicy = TrimmedDataPolicy.STOP_SHARD
-    slow_processor_warning_millis: int = field(default=30_000, validator=_positive)
+    trimmed_data_policy: TrimmedDataPolicy = field(
+        default=TrimmedDataPolicy.STOP_SHARD,
+        converter=_trimmed_data_policy,
+    )
+    """What follows when records are lost to retention; also as a string."""
+    slow_processor_warning_millis: int = field(default=30_000, validator=checks.positive)
     """How long one call into user code may run before it is logged and named in the shard's status."""
-    user_code_limit_millis: int = field(default=600_000, validator=_not_negative)
+    user_code_limit_millis: int = field(default=600_000, validator=checks.not_negative)
     """How long one call into user code may take, waiting for a thread included, before the worker lets the shard's
     lease go, so that another one can go on from the stored checkpoint; 0 for no limit."""
-    read_limit_millis: int = field(default=120_000, validator=_not_negative)
+    read_limit_millis: int = field(default=120_000, validator=checks.not_negative)
     """The same for one read of a shard, waiting for a thread included; 0 for no limit. With a client's usual time-outs
     a read that gets no answer fails by itself before."""
-    shutdown_timeout_millis: int = field(default=30_000, validator=_positive)
+    shutdown_timeout_millis: int = field(default=30_000, validator=checks.positive)
     """Bound of a whole shutdown: running calls, ``shutdown`` callbacks and hand-overs together."""
-    end_on_sigterm: bool = True
+    end_on_sigterm: bool = field(default=True, validator=checks.flag)
     """Whether SIGTERM ends a worker in order whose ``run`` is in the program's main thread, as Ctrl-C does: the program
     then exits with 143 (128 + 15). A handler of the program's own always stays in place."""
-    checkpoint_timeout_millis: int = field(default=30_000, validator=_positive)
+    checkpoint_timeout_millis: int = field(default=30_000, validator=checks.positive)
     """How long ``checkpoint()`` waits for the status table before it raises."""
-    metrics: IMetrics | None = field(default=None, validator=_metrics)
+    metrics: IMetrics | None = field(default=None, validator=checks.optional(checks.implementation(IMetrics)))
     """Where measurements go; workers may share one. ``None`` measures nothing."""
 
     def __attrs_post_init__(self) -> None:
@@ -197,24 +219,28 @@ class ClientConfig:
             )
 
 
+@checks.explains_names
 @frozen(kw_only=True)
 class StreamConfig:
     """What to read, and where progress is kept."""
 
-    client: Any = field()
-    """A ``tablestore.OTSClient``, used for the data table, its stream and the status table."""
-    data_table_name: str = field(validator=_text)
-    status_table_name: str = field(validator=_text)
+    client: Any = field(validator=_client)
+    """A ``tablestore.OTSClient``, used for the data table, its stream and the status table. ``None`` is for a worker
+    that is given a ``stream_api`` and a ``lease_manager``, and needs no client."""
+    data_table_name: str = field(validator=checks.text)
+    status_table_name: str = field(validator=checks.text)
     """One per consuming application: the rows carry no group name. Streams of different tables may share one."""
-    max_records: int = field(default=1_000, validator=_positive)
+    max_records: int = field(default=1_000, validator=checks.positive)
     """Limit of records per read."""
-    initial_position: InitialPosition = field(factory=InitialPosition.oldest)
-    """Where shards without a stored checkpoint start."""
-    name: str = field(validator=_text)
+    initial_position: InitialPosition = field(factory=InitialPosition.oldest, converter=_initial_position)
+    """Where shards without a stored checkpoint start; the oldest and the latest record also as a string."""
+    name: str = field(validator=checks.text)
     """Tells the streams of one worker apart, in statuses and logs; the name of the data table unless given."""
-    record_processor_factory: RecordProcessorFactory | None = None
+    record_processor_factory: RecordProcessorFactory | None = field(
+        default=None, validator=checks.optional(processor_factory)
+    )
     """Makes the processors of this stream, instead of the worker's factory."""
-    lease_manager: ILeaseManager | None = None
+    lease_manager: ILeaseManager | None = field(default=None, validator=checks.optional(lease_manager))
     """Keeps the leases of this stream, instead of the status table."""
 
     @name.default
@@ -226,7 +252,8 @@ class StreamConfig:
         if "/" in value:
             raise ConfigurationError(f"name must have no '/', which stands between it and a shard id, not {value!r}")
 
-    @client.validator
-    def _has_client(self, attribute: Attribute[Any], value: Any) -> None:
-        if value is None:
-            raise ConfigurationError("client must be a tablestore.OTSClient, not None")
+    def __attrs_post_init__(self) -> None:
+        if self.status_table_name == self.data_table_name:
+            raise ConfigurationError(
+                f"status_table_name={self.status_table_name!r} is the data table itself; leases need their own one"
+            )

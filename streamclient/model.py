@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
+from streamclient import checks
+from streamclient.errors import ConfigurationError
+from streamclient.reasons import BEFORE_READING, Reason, ReasonKind
 from streamclient.records import PrimaryKey, SequenceInfo, StreamRecord
 
 if TYPE_CHECKING:
@@ -213,6 +216,8 @@ class ShardState(Enum):
 
     WAITING_ON_PARENT_SHARDS = "WAITING_ON_PARENT_SHARDS"
     INITIALIZING = "INITIALIZING"
+    """A processor is being made, or will be once what ``reason`` names is over."""
+
     PROCESSING = "PROCESSING"
     PAUSED = "PAUSED"
     """Held, and not read because somebody said so; ``reason`` says who. The Java client has no such state."""
@@ -261,38 +266,6 @@ def utc_text(micros: int) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-class ReasonKind(Enum):
-    """What a held shard waits for, in one word; ``ShardStatus.reason`` has the details."""
-
-    NONE = "none"
-    """For nothing: it moves, or is caught up."""
-
-    LEASE = "lease"
-    """For something about its lease, for example a hand-over."""
-
-    PARENTS = "parents"
-    PAUSED = "paused"
-    USER_CODE = "user_code"
-    """For a call into user code that takes long, or for a thread of the executor."""
-
-    PROCESSOR = "processor"
-    """For the pause after its processor failed."""
-
-    PARKING = "parking"
-    """For the parking store, which failed."""
-
-    READING = "reading"
-    """For the stream: reads fail or take long."""
-
-    CHECKPOINT = "checkpoint"
-    """For the status table's answer to a checkpoint."""
-
-    DECISION = "decision"
-    """For somebody: it stopped at a record that failed or at a loss."""
-
-    FINISHED = "finished"
-
-
 @frozen
 class ShardStatus:
     """What one held shard is doing, and, where it does not move, the named reason."""
@@ -317,14 +290,34 @@ class ShardStatus:
     """Whether the shard is caught up, when it will be, or when records will be lost; empty while nothing is known."""
     lost: TrimmedRange | None = None
     """What was lost, if the shard stopped for that."""
+    reasons: tuple[Reason, ...] = ()
+    """What ``reason`` puts into words, for programs; the first one gives ``reason_kind``."""
+
+    @property
+    def has_consumer(self) -> bool:
+        """Whether the shard has a processor on this worker, or gets one without waiting for anything but time."""
+        if self.state in (ShardState.WAITING_ON_PARENT_SHARDS, ShardState.PAUSED, ShardState.SHUTDOWN_COMPLETE):
+            return False
+        is_about_to_start = self.state is ShardState.INITIALIZING
+        return not (is_about_to_start and any(reason.cause in BEFORE_READING for reason in self.reasons))
 
 
+@checks.explains_names
 @frozen
 class InitialPosition:
     """Where a shard without a stored checkpoint starts. Use one of the three constructors."""
 
-    kind: str
-    timestamp_micros: int | None = None
+    kind: str = field(
+        validator=checks.Check("one of oldest, latest and timestamp", ("oldest", "latest", "timestamp").__contains__)
+    )
+    timestamp_micros: int | None = field(default=None, validator=checks.optional(checks.micros))
+
+    def __attrs_post_init__(self) -> None:
+        if (self.kind == "timestamp") != (self.timestamp_micros is not None):
+            raise ConfigurationError(
+                f"timestamp_micros={self.timestamp_micros!r} does not go with kind={self.kind!r}: use "
+                "InitialPosition.oldest(), .latest() or .at(micros)"
+            )
 
     @classmethod
     def oldest(cls) -> InitialPosition:

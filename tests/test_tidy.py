@@ -16,7 +16,7 @@ PACKAGE = ROOT / "streamclient"
 DOORS = {"_lazy"}
 """What the front door of any package may use; it knows no room."""
 
-FLOOR_ZERO = {"errors", "records", "model", "interfaces", "config", "pools", "_version"}
+FLOOR_ZERO = {"checks", "errors", "records", "reasons", "model", "interfaces", "config", "pools", "_version"}
 MAY_IMPORT = {
     "core": {"core"} | FLOOR_ZERO,
     "wire": {"wire", "core"} | FLOOR_ZERO,
@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "keyed": {"keyed"} | FLOOR_ZERO,
     # The server shares only the wire with the client: an emulator that borrows the client's rules agrees with its
     # mistakes. Errors and records come through the wire's own signatures.
-    "server": {"server", "wire", "errors", "records"},
+    "server": {"server", "wire", "checks", "errors", "records"},
 }
 """Rooms on the left may import the rooms and modules on the right; rooms not named here may import anything."""
 

@@ -12,19 +12,20 @@ from __future__ import annotations
 from streamclient.core.situation import Situation
 from streamclient.core.tenancy import ConsumerPhase, HeldLease
 from streamclient.model import Lease, Pause, utc_text
+from streamclient.reasons import Cause, Reason
 
 
-def pause_reason(situation: Situation, held: HeldLease) -> str:
-    """Why the shard is paused; empty if it is not."""
+def pause_reason(situation: Situation, held: HeldLease) -> Reason | None:
+    """Why the shard is paused; ``None`` if it is not."""
     pause = present_pause(situation, held.lease)
     if pause is not None:
         until = "" if pause.until_micros is None else f" until {utc_text(pause.until_micros)}"
-        return f"paused by {pause.by}: {pause.reason}{until}"
+        return Reason(Cause.PAUSED, pause.by, f"{pause.reason}{until}")
     if situation.own_pauses:
         for key in (held.lease.lease_key, None):
             if key in situation.own_pauses:
-                return f"paused by its own program: {situation.own_pauses[key]}"
-    return ""
+                return Reason(Cause.PAUSED_BY_PROGRAM, detail=situation.own_pauses[key])
+    return None
 
 
 def present_pause(situation: Situation, lease: Lease) -> Pause | None:

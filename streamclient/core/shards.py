@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from attrs import evolve, frozen
 
 from streamclient.model import CheckpointPosition, InitialPosition, Lease, Shard
+from streamclient.reasons import Cause, Reason
 
 ABSENCE_SECONDS = 300.0
 """How long a shard must have been absent before its row may go. Far longer than reading a long listing page by page
@@ -57,13 +58,15 @@ class SyncPlan:
 class Gate:
     """Whether a shard may be read."""
 
-    is_open: bool
-    reason: str = ""
-    """What it waits for; empty if open."""
-    ancestor: str = ""
-    """The shard that it waits for; empty if open."""
+    reason: Reason | None = None
+    """What it waits for, with the ancestor as its subject; ``None`` if it may."""
     wants_listing: bool = False
     """Whether only a new listing can tell."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing before the shard is left to read."""
+        return self.reason is None
 
 
 @frozen
@@ -147,20 +150,24 @@ def parents_finished(lease: Lease, rows: Mapping[str, Lease], listing: Listing |
                 return gate
         level = frozenset().union(*(_parents(ancestor, rows.get(ancestor), listing) for ancestor in level))
         is_parent = False
-    return Gate(True)
+    return Gate()
 
 
 def _ancestor_gate(ancestor: str, rows: Mapping[str, Lease], listing: Listing | None, is_parent: bool) -> Gate:
     row = rows.get(ancestor)
     if row is None:
         if listing is None:
-            return Gate(False, f"parent {ancestor} has no lease row; waiting for the list of shards", ancestor, True)
+            return Gate(_before(ancestor, "has no lease row; waiting for the list of shards"), wants_listing=True)
         if ancestor in listing:
-            return Gate(False, f"parent {ancestor} has no lease row yet, but the stream lists it", ancestor, True)
-        return Gate(True)
+            return Gate(_before(ancestor, "has no lease row yet, but the stream lists it"), wants_listing=True)
+        return Gate()
     if row.is_finished or (not is_parent and listing is not None and ancestor not in listing):
-        return Gate(True)
-    return Gate(False, f"parent {ancestor} is not finished: {row}", ancestor)
+        return Gate()
+    return Gate(_before(ancestor, f"is not finished: {row}"))
+
+
+def _before(ancestor: str, why: str) -> Reason:
+    return Reason(Cause.PARENT, ancestor, why)
 
 
 def _parents(shard_id: str, row: Lease | None, listing: Listing | None) -> frozenset[str]:

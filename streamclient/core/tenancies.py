@@ -28,6 +28,7 @@ from streamclient.core.shards import parents_finished
 from streamclient.core.situation import Situation
 from streamclient.core.tenancy import ConsumerPhase, HeldLease, valid_until
 from streamclient.model import Lease, ShardInfo, ShutdownReason
+from streamclient.reasons import Cause, Reason
 
 
 def send(situation: Situation, write: LeaseWrite, *, tries: int = 1) -> None:
@@ -132,13 +133,14 @@ def settle(situation: Situation, lease_key: str) -> None:
         return
     held = before
     is_draining, paused_because = must_drain(situation, held), pause_reason(situation, held)
-    if (is_draining, bool(paused_because)) != (held.is_draining, held.is_paused):
-        held = evolve(held, is_draining=is_draining, is_paused=bool(paused_because))
+    is_paused = paused_because is not None
+    if (is_draining, is_paused) != (held.is_draining, held.is_paused):
+        held = evolve(held, is_draining=is_draining, is_paused=is_paused)
     if is_draining:
         held = _stop_reading(situation, held, ShutdownReason.STOLEN, _draining_because(held))
     else:
         _draw_epoch(situation, held)
-        if paused_because and not held.lease.is_finished:
+        if paused_because is not None and not held.lease.is_finished:
             held = _stop_reading(situation, held, ShutdownReason.PAUSED, paused_because)
         elif held.consumer is ConsumerPhase.NONE:
             held = _start_reading(situation, held)
@@ -147,28 +149,27 @@ def settle(situation: Situation, lease_key: str) -> None:
     _write_next(situation, held)
 
 
-def _stop_reading(situation: Situation, held: HeldLease, why: ShutdownReason, reason: str) -> HeldLease:
+def _stop_reading(situation: Situation, held: HeldLease, why: ShutdownReason, reason: Reason) -> HeldLease:
     if held.consumer is ConsumerPhase.RUNNING:
         situation.emit(StopConsumer(held.lease.lease_key, held.identifier, why))
         held = evolve(held, consumer=ConsumerPhase.STOPPING)
     return _waiting(held, reason, None)
 
 
-def _draining_because(held: HeldLease) -> str:
+def _draining_because(held: HeldLease) -> Reason:
     if held.stall:
-        return f"its lease is let run out, because its consumer stalled: {held.stall}"
-    wanted_by = f"worker {held.lease.stealer} asked for it" if held.lease.is_marked else "its worker gives it away"
-    return f"being handed over: {wanted_by}"
+        return Reason(Cause.STALLED, detail=held.stall)
+    return Reason(Cause.ASKED_FOR, held.lease.stealer) if held.lease.is_marked else Reason(Cause.GIVEN_AWAY)
 
 
 def _start_reading(situation: Situation, held: HeldLease) -> HeldLease:
     key = held.lease.lease_key
-    reason = _obstacle(situation, held)
-    if reason:
-        return _waiting(held, reason, None)
+    obstacle = _obstacle(situation, held)
+    if obstacle is not None:
+        return _waiting(held, obstacle, None)
     clear_since = situation.now if held.clear_since is None else held.clear_since
     if not _was_seen_since(situation, key, max(clear_since, held.moved_unseen_at)):
-        return _waiting(held, "waiting for a look at its worker's row", clear_since)
+        return _waiting(held, Reason(Cause.LOOK), clear_since)
     identifier = situation.new_identifier() if held.has_started else held.identifier
     situation.running[key] = identifier
     lease = held.lease
@@ -182,30 +183,29 @@ def _start_reading(situation: Situation, held: HeldLease) -> HeldLease:
         consumer=ConsumerPhase.RUNNING,
         has_started=True,
         clear_since=None,
-        reason="",
+        reason=None,
     )
 
 
-def _waiting(held: HeldLease, reason: str, clear_since: float | None) -> HeldLease:
+def _waiting(held: HeldLease, reason: Reason, clear_since: float | None) -> HeldLease:
     if (held.reason, held.clear_since) == (reason, clear_since):
         return held
     return evolve(held, reason=reason, clear_since=clear_since)
 
 
-def _obstacle(situation: Situation, held: HeldLease) -> str:
-    """Why the shard may not be read now; empty if it may."""
+def _obstacle(situation: Situation, held: HeldLease) -> Reason | None:
+    """Why the shard may not be read now; ``None`` if it may."""
     key = held.lease.lease_key
     situation.waiting.pop(key, None)
-    if own := _own_obstacle(situation, held):
-        return own
+    own = _own_obstacle(situation, held)
+    if own is not None:
+        return Reason(own)
     gate = parents_finished(held.lease, situation.view.rows, situation.listing)
     situation.wants_listing = situation.wants_listing or (gate.wants_listing and situation.is_row_scan_fresh)
-    if not gate.is_open:
-        situation.waiting[key] = gate.ancestor
+    if gate.reason is not None:
+        situation.waiting[key] = gate.reason.subject
         return gate.reason
-    if held.needs_epoch:
-        return f"waiting for the epoch of this acquisition{held.epoch_problem and f' ({held.epoch_problem})'}"
-    return ""
+    return Reason(Cause.EPOCH, detail=held.epoch_problem) if held.needs_epoch else None
 
 
 def _was_seen_since(situation: Situation, lease_key: str, moment: float) -> bool:
@@ -217,22 +217,22 @@ def _was_seen_since(situation: Situation, lease_key: str, moment: float) -> bool
     return was_seen
 
 
-def _own_obstacle(situation: Situation, held: HeldLease) -> str:
-    """What the lease itself, or what is going on with it, has against reading; empty if nothing."""
+def _own_obstacle(situation: Situation, held: HeldLease) -> Cause | None:
+    """What the lease itself, or what is going on with it, has against reading; ``None`` if nothing."""
     key = held.lease.lease_key
     if held.lease.is_finished:
-        return "finished"
+        return Cause.FINISHED
     if held.is_absent:
-        return "its lease row is gone; waiting for the list of shards"
+        return Cause.ROW_GONE
     if held.is_unsettled:
-        return "a hand-over is in doubt; waiting for the next heartbeat"
+        return Cause.HAND_OVER_IN_DOUBT
     if held.has_acknowledged:
-        return "its pause is over; waiting until its row says so"
+        return Cause.LEAVING_PAUSE
     if key in situation.running:
-        return "the previous processor of this shard has not stopped yet"
+        return Cause.PREVIOUS_PROCESSOR
     if key in situation.flights and "checkpoint" in situation.flights[key].write.changes:
-        return "a checkpoint of the previous processor is under way"
-    return ""
+        return Cause.PREVIOUS_CHECKPOINT
+    return None
 
 
 def _draw_epoch(situation: Situation, held: HeldLease) -> None:

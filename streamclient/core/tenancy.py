@@ -18,6 +18,7 @@ from streamclient.core.census import NEVER
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.rows import WriteKind, was_applied
 from streamclient.model import Lease, PendingCheckpoint, Progress, ShardState
+from streamclient.reasons import Cause, Reason
 
 MARGIN_SHARE = 0.05
 """Share of the lease duration that an owner gives up: one second of the default twenty. Clocks of two machines drift
@@ -102,8 +103,8 @@ class HeldLease:
     requests: tuple[CheckpointRequest, ...] = ()
     sent_requests: int = 0
     """How many of them, from the front, the write under way answers."""
-    reason: str = ""
-    """Why nothing is being read; empty while it is."""
+    reason: Reason | None = None
+    """Why nothing is being read; ``None`` while it is."""
     tries: int = 0
     """Writes in a row that were not applied."""
     not_before: float = NEVER
@@ -138,7 +139,9 @@ class HeldLease:
             return ShardState.SHUTDOWN_COMPLETE
         if self.is_paused:
             return ShardState.PAUSED
-        return ShardState.WAITING_ON_PARENT_SHARDS
+        if self.reason is not None and self.reason.cause is Cause.PARENT:
+            return ShardState.WAITING_ON_PARENT_SHARDS
+        return ShardState.INITIALIZING
 
 
 def valid_until(sent_at: float, duration_seconds: float) -> float:

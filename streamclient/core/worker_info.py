@@ -12,9 +12,12 @@ from typing import Any
 
 from attrs import field, frozen
 
+from streamclient.reasons import Cause, Reason
+
 MOST_SHARDS = 200
 """Shards whose reason is told: first those that wait for somebody, then by key; the rest are counted. A worker with
-more of them has one trouble, not two hundred, and the row stays near 100 KiB, a fraction of what the service takes."""
+more of them has one trouble, not two hundred, and the row stays below half a MiB, a fraction of what the service
+takes."""
 
 MOST_LEFT = 2_000
 """Shards that are named as left, the latest of them; the rest are counted. A hundred KiB, too."""
@@ -23,7 +26,12 @@ _NEEDS_SOMEBODY = ("decision", "processor", "parking", "user_code", "reading")
 """Kinds of reasons that tell most, in this order."""
 
 LONGEST_REASON = 500
-"""Characters of one reason; the log has the rest."""
+"""Characters of one text; the log has the rest."""
+
+LONGEST_PART = 160
+"""Characters of a subject or a detail; shard and worker ids are shorter, and the text above has more."""
+
+_CAUSES = {cause.value: cause for cause in Cause}
 
 
 @frozen
@@ -31,14 +39,28 @@ class ShardTrouble:
     """Why one held shard does not move."""
 
     reason: str
-    """``ShardStatus.reason``."""
+    """``ShardStatus.reason``, for people."""
     kind: str = ""
     """Value of ``ShardStatus.reason_kind``; empty from a worker that does not say."""
+    reasons: tuple[Reason, ...] = ()
+    """``ShardStatus.reasons``, as far as this version knows their causes; empty from a worker that does not say."""
+
+    def to_document(self) -> dict[str, Any]:
+        """As plain values; texts are cut to their bounds."""
+        reasons = [
+            {
+                "cause": reason.cause.value,
+                "subject": reason.subject[:LONGEST_PART],
+                "detail": reason.detail[:LONGEST_PART],
+            }
+            for reason in self.reasons
+        ]
+        return {"kind": self.kind, "reason": self.reason[:LONGEST_REASON], "reasons": reasons}
 
 
 @frozen(kw_only=True)
 class WorkerInfo:
-    """Everything that a worker tells. Texts are for people; no reader decides by them."""
+    """Everything that a worker tells. Texts are for people; a reader that decides goes by kinds and causes."""
 
     host: str = ""
     pid: int = 0
@@ -62,7 +84,7 @@ class WorkerInfo:
     def to_json(self) -> str:
         """The text to store; equal values give equal texts."""
         told = sorted(sorted(self.shards, key=self._urgency)[:MOST_SHARDS])
-        shards = {key: _member(self.shards[key]) for key in told}
+        shards = {key: self.shards[key].to_document() for key in told}
         unnamed = self.unnamed + len(self.shards) - len(shards)
         left_unnamed = self.left_unnamed + max(0, len(self.left) - MOST_LEFT)
         content: dict[str, Any] = {
@@ -112,14 +134,18 @@ class WorkerInfo:
         return (_NEEDS_SOMEBODY.index(kind) if kind in _NEEDS_SOMEBODY else len(_NEEDS_SOMEBODY)), key
 
 
-def _member(trouble: ShardTrouble) -> dict[str, str]:
-    return {"kind": trouble.kind, "reason": trouble.reason[:LONGEST_REASON]}
-
-
 def _trouble(told: Any) -> ShardTrouble:
     if not isinstance(told, dict):
         return ShardTrouble("it does not say why in a way that can be read")
-    return ShardTrouble(_text(told, "reason"), _text(told, "kind"))
+    reasons = told.get("reasons")
+    found = map(_reason, reasons) if isinstance(reasons, list) else ()
+    return ShardTrouble(_text(told, "reason"), _text(told, "kind"), tuple(each for each in found if each is not None))
+
+
+def _reason(told: Any) -> Reason | None:
+    """``None`` if it cannot be read, or is of a later version's causes."""
+    cause = _CAUSES.get(_text(told, "cause")) if isinstance(told, dict) else None
+    return None if cause is None else Reason(cause, _text(told, "subject"), _text(told, "detail"))
 
 
 def _text(content: Mapping[str, Any], name: str) -> str:

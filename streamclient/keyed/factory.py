@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable
 
+from streamclient import checks
 from streamclient.interfaces import IRecordProcessor, IRecordProcessorFactory
 from streamclient.keyed.processor import KeyedProcessor
 from streamclient.keyed.settings import KeyedSettings, primary_key
@@ -12,6 +13,7 @@ from streamclient.keyed.workshop import Workshop
 from streamclient.records import StreamRecord
 
 
+@checks.explains_names
 class KeyedProcessorFactory(IRecordProcessorFactory):
     """Processes records key by key: those of one key in order, different keys side by side.
 

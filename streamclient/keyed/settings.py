@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable
-from typing import Any
 
-from attrs import Attribute, field, frozen
+from attrs import field, frozen
 
-from streamclient.errors import ConfigurationError
+from streamclient import checks
 from streamclient.records import StreamRecord
 
 
@@ -17,32 +16,22 @@ def primary_key(record: StreamRecord) -> Hashable:
     return record.primary_key
 
 
-def _callable(instance: object, attribute: Attribute[Any], value: Any) -> None:
-    if not callable(value):
-        raise ConfigurationError(f"{attribute.name} must be callable with one StreamRecord, not {value!r}")
-
-
-def _at_least(least: int) -> Callable[[object, Attribute[Any], Any], None]:
-    def check(instance: object, attribute: Attribute[Any], value: Any) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ConfigurationError(f"{attribute.name} must be a whole number of at least {least}, not {value!r}")
-
-    return check
+_of_a_record = checks.function("with one StreamRecord")
 
 
 @frozen(kw_only=True)
 class KeyedSettings:
     """See ``KeyedProcessorFactory``, whose arguments these are."""
 
-    process_record: Callable[[StreamRecord], object] = field(validator=_callable)
-    key: Callable[[StreamRecord], Hashable] = field(default=primary_key, validator=_callable)
-    threads: int = field(default=16, validator=_at_least(1))
-    most_pending_bytes: int = field(default=8 << 20, validator=_at_least(1))
-    retries: int = field(default=2, validator=_at_least(0))
-    first_pause_millis: int = field(default=100, validator=_at_least(0))
-    checkpoint_interval_millis: int = field(default=1_000, validator=_at_least(0))
-    slow_record_warning_millis: int = field(default=30_000, validator=_at_least(1))
-    monotonic: Callable[[], float] = time.monotonic
+    process_record: Callable[[StreamRecord], object] = field(validator=_of_a_record)
+    key: Callable[[StreamRecord], Hashable] = field(default=primary_key, validator=_of_a_record)
+    threads: int = field(default=16, validator=checks.positive)
+    most_pending_bytes: int = field(default=8 << 20, validator=checks.positive)
+    retries: int = field(default=2, validator=checks.not_negative)
+    first_pause_millis: int = field(default=100, validator=checks.not_negative)
+    checkpoint_interval_millis: int = field(default=1_000, validator=checks.not_negative)
+    slow_record_warning_millis: int = field(default=30_000, validator=checks.positive)
+    monotonic: Callable[[], float] = field(default=time.monotonic, validator=checks.function("without arguments"))
 
     def pause_seconds(self, attempt: int) -> float:
         """Pause after the n-th failed attempt at one record."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 from copy import copy
 from typing import Any
 
-from tablestore import AsyncOTSClient, NoRetryPolicy, OTSClient
+from tablestore import NoRetryPolicy, OTSClient
 from tablestore.connection import ConnectionPool
 
+from streamclient import checks
 from streamclient.config import ClientConfig
-from streamclient.errors import ConfigurationError
 from streamclient.wire.sdk_logging import silence
 
 SHORTEST_TIMEOUT_SECONDS = 1.0
@@ -31,11 +31,8 @@ def write_timeout_seconds(client_config: ClientConfig) -> float:
 
 def check_client(client: Any) -> OTSClient:
     """The client, if the lease manager can work with it."""
-    if isinstance(client, AsyncOTSClient):
-        raise ConfigurationError("client must be a tablestore.OTSClient, not AsyncOTSClient: workers use threads")
-    if not isinstance(client, OTSClient):
-        raise ConfigurationError(f"client must be a tablestore.OTSClient, not {client!r}")
-    return client
+    found: OTSClient = checks.client.require("client", client)
+    return found
 
 
 def without_retries(client: OTSClient) -> OTSClient:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from tablestore import Direction
 
+from streamclient import checks
 from streamclient.config import ClientConfig
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import WorkerRow, WorkerWrite
@@ -57,6 +58,7 @@ RETRIES_AT_MOST = 100
 """Bound for retry strategies that never say no."""
 
 
+@checks.explains_names
 class LeaseManager(WritingLeaseManager):
     """Keeps the leases of one stream in a status table. Thread-safe.
 
@@ -86,9 +88,12 @@ class LeaseManager(WritingLeaseManager):
         sleep: Callable[[float], None] = time.sleep,
         metrics: IMetrics | None = None,
     ) -> None:
-        for name, text in (("status_table_name", status_table_name), ("stream_id", stream_id)):
-            if not isinstance(text, str) or not text:
-                raise ConfigurationError(f"{name} must be a non-empty string, not {text!r}")
+        checks.text.require("status_table_name", status_table_name)
+        checks.text.require("stream_id", stream_id)
+        checks.optional(checks.instance(ClientConfig)).require("client_config", client_config)
+        checks.function("without arguments").require("clock", clock)
+        checks.function("with a number of seconds").require("sleep", sleep)
+        checks.optional(checks.implementation(IMetrics)).require("metrics", metrics)
         given = check_client(client)
         self._table_name = status_table_name
         self._stream_id = stream_id

@@ -7,6 +7,7 @@ from threading import Lock
 
 from attrs import evolve
 
+from streamclient import checks
 from streamclient.core import membership
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import WorkerRow, WorkerWrite
@@ -20,6 +21,7 @@ from streamclient.metrics.labelled import NO_METRICS
 from streamclient.model import Lease
 
 
+@checks.explains_names
 class MemoryLeaseManager(WritingLeaseManager):
     """Keeps the leases of one stream in this process; nothing survives it.
 
@@ -29,7 +31,8 @@ class MemoryLeaseManager(WritingLeaseManager):
     """
 
     def __init__(self, stream_id: str | None = None, *, metrics: IMetrics | None = None) -> None:
-        self._stream_id = stream_id
+        self._stream_id = checks.optional(checks.text).require("stream_id", stream_id)
+        checks.optional(checks.implementation(IMetrics)).require("metrics", metrics)
         self._costs = TableCosts(NO_METRICS if metrics is None else metrics)
         self._rows: dict[str, Lease] = {}
         self._epochs: dict[str, EpochRow] = {}

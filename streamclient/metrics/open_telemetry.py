@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from streamclient import checks
 from streamclient._version import __version__
 from streamclient.errors import ConfigurationError
 from streamclient.metrics.memory import MemoryMetrics
@@ -19,6 +20,13 @@ SCOPE = "streamclient"
 """Name of the instrumentation scope, under which a view finds these metrics."""
 
 
+_provider = checks.Check(
+    "an opentelemetry.metrics.MeterProvider or None",
+    lambda value: value is None or callable(getattr(value, "get_meter", None)),
+)
+
+
+@checks.explains_names
 class OpenTelemetryMetrics(MemoryMetrics):
     """Gives every series to the readers of a meter provider; names as ``Metric.dotted_name``, units in UCUM.
 
@@ -36,6 +44,7 @@ class OpenTelemetryMetrics(MemoryMetrics):
     def __init__(self, meter_provider: MeterProvider | None = None) -> None:
         super().__init__()
         api = _api()
+        _provider.require("meter_provider", meter_provider)
         provider = api.get_meter_provider() if meter_provider is None else meter_provider
         meter: Meter = provider.get_meter(SCOPE, __version__)
         self._histograms: dict[Metric, Histogram] = {}

@@ -8,6 +8,7 @@ from http.server import ThreadingHTTPServer
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
+from streamclient import checks
 from streamclient.errors import ConfigurationError
 from streamclient.metrics.memory import MemoryMetrics, Series
 from streamclient.metrics.table import METRICS, SECONDS_BUCKETS
@@ -20,6 +21,13 @@ STOP_POLL_SECONDS = 0.1
 """How soon the server notices that it was closed."""
 
 
+_registry = checks.Check(
+    "a prometheus_client.CollectorRegistry or None",
+    lambda value: value is None or callable(getattr(value, "register", None)),
+)
+
+
+@checks.explains_names
 class PrometheusMetrics(MemoryMetrics):
     """Keeps every series, and gives them to a registry of ``prometheus_client`` when that is scraped.
 
@@ -42,6 +50,7 @@ class PrometheusMetrics(MemoryMetrics):
             raise ConfigurationError(
                 f'{error}; PrometheusMetrics needs it: run  pip install "streamclient[prometheus]"'
             ) from error
+        _registry.require("registry", registry)
         self._registry = REGISTRY if registry is None else registry
         try:
             self._registry.register(cast("Collector", _Collector(self)))
@@ -50,6 +59,7 @@ class PrometheusMetrics(MemoryMetrics):
                 f"{self._registry!r} has metrics of these names; make one PrometheusMetrics for it and share it"
             ) from error
 
+    @checks.explains_names
     def serve(self, port: int, address: str = "0.0.0.0") -> MetricsServer:
         """Serve the registry over HTTP in threads of its own, at any path.
 
@@ -60,6 +70,8 @@ class PrometheusMetrics(MemoryMetrics):
         Raises:
             OSError: the port is taken, or may not be used.
         """
+        checks.port.require("port", port)
+        checks.text.require("address", address)
         return MetricsServer(self._registry, address, port)
 
 

@@ -110,7 +110,7 @@ def session_document(facts: FleetFacts, worker: WorkerFacts) -> Document:
         "started_micros": info.started_micros,
         "lease_duration_millis": info.lease_duration_millis,
         "trouble": info.trouble,
-        "shards": {key: asdict(trouble) for key, trouble in info.shards.items()},
+        "shards": {key: trouble.to_document() for key, trouble in info.shards.items()},
         "left": list(info.left),
     }
 

@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 
 from streamclient.core.shards import parents_finished
 from streamclient.core.worker_info import ShardTrouble
-from streamclient.model import Lease, ReasonKind, utc_text
+from streamclient.model import Lease, utc_text
 from streamclient.operate import situations
 from streamclient.operate.facts import FleetFacts, Process, RowFacts
 from streamclient.operate.liveness import SILENT_SHARE, Life, is_pause_on, life, living_workers
 from streamclient.operate.situations import Situation
 from streamclient.operate.text import duration
 from streamclient.operate.verdict import Case, Explanation
+from streamclient.reasons import Cause, ReasonKind, text_of
 
 LeaseRule = Callable[[Case, RowFacts, Lease], Explanation | None]
 """A verdict, or ``None`` where the rule has nothing to say."""
@@ -20,13 +21,13 @@ LeaseRule = Callable[[Case, RowFacts, Lease], Explanation | None]
 
 def _waits_for_parent(case: Case, row: RowFacts, lease: Lease) -> Explanation | None:
     gate = parents_finished(lease, case.facts.leases, case.facts.stream.listing)
-    if gate.is_open:
+    if gate.reason is None:
         return None
     for parent in sorted(case.facts.parents[case.shard_id]):
         found = _blocking(case, parent)
         if found is not None:
             return case.because_of(found, situations.WAITS_FOR_PARENT)
-    return case.verdict(situations.WAITS_FOR_PARENT, f"waits: {gate.reason}")
+    return case.verdict(situations.WAITS_FOR_PARENT, f"waits: {text_of(gate.reason)}")
 
 
 def _blocking(case: Case, ancestor: str) -> str | None:
@@ -185,21 +186,46 @@ def _owner_says(case: Case, row: RowFacts, lease: Lease) -> Explanation | None:
     return None
 
 
-SAID: tuple[tuple[str, Situation], ...] = (
-    ("paused by its own program", situations.PAUSED_BY_PROGRAM),
-    ("stopped by failure_policy", situations.RECORD_FAILS),
-    ("records are parked", situations.PARKED_TOO_MANY),
-    ("accept_loss", situations.POSITION_TRIMMED),
-    ("did not checkpoint SHARD_END", situations.END_NOT_STORED),
-    ("the previous processor of this shard", situations.OLD_PROCESSOR_RUNS),
-    ("for a free thread", situations.WAITS_FOR_THREAD),
-    ("waiting for the epoch", situations.WAITS_FOR_TABLE),
-    ("its lease row is gone", situations.WAITS_FOR_TABLE),
-    ("a hand-over is in doubt", situations.WAITS_FOR_TABLE),
-    ("a checkpoint of the previous processor", situations.WAITS_FOR_TABLE),
-)
-"""Words in what a worker says, and the situation that they mean; the first that occurs decides. They choose the advice
-only: the sentence quotes the worker."""
+SITUATIONS: Mapping[Cause, Situation] = {
+    Cause.PAUSED_BY_PROGRAM: situations.PAUSED_BY_PROGRAM,
+    Cause.FAILING_RECORD: situations.RECORD_FAILS,
+    Cause.PARKED_SHARE: situations.PARKED_TOO_MANY,
+    Cause.LOSS: situations.POSITION_TRIMMED,
+    Cause.FINDING_LOSS: situations.POSITION_TRIMMED,
+    Cause.END_NOT_STORED: situations.END_NOT_STORED,
+    Cause.PREVIOUS_PROCESSOR: situations.OLD_PROCESSOR_RUNS,
+    Cause.CALL_QUEUED: situations.WAITS_FOR_THREAD,
+    Cause.PARKING_QUEUED: situations.WAITS_FOR_THREAD,
+    Cause.READ_QUEUED: situations.WAITS_FOR_THREAD,
+    Cause.EPOCH: situations.WAITS_FOR_TABLE,
+    Cause.LOOK: situations.WAITS_FOR_TABLE,
+    Cause.ROW_GONE: situations.WAITS_FOR_TABLE,
+    Cause.HAND_OVER_IN_DOUBT: situations.WAITS_FOR_TABLE,
+    Cause.LEAVING_PAUSE: situations.WAITS_FOR_TABLE,
+    Cause.PREVIOUS_CHECKPOINT: situations.WAITS_FOR_TABLE,
+    Cause.ASKED_FOR: situations.OWNER_SAYS,
+    Cause.GIVEN_AWAY: situations.OWNER_SAYS,
+    Cause.STALLED: situations.OWNER_SAYS,
+    Cause.LEASE_LOST: situations.OWNER_SAYS,
+    Cause.WORKER_FAILED: situations.OWNER_SAYS,
+    Cause.WORKER_ENDED: situations.OWNER_SAYS,
+    Cause.CLOSING: situations.OWNER_SAYS,
+    Cause.TURN: situations.OWNER_SAYS,
+    Cause.PROCESSOR_FAILED: situations.PROCESSOR_FAILS,
+    Cause.RESTART_MARKED: situations.PROCESSOR_FAILS,
+    Cause.PARKING_FAILED: situations.PARKING_FAILS,
+    Cause.PARKING_RUNS: situations.PARKING_FAILS,
+    Cause.READING_FAILED: situations.READING_FAILS,
+    Cause.READ_RUNS: situations.READING_FAILS,
+    Cause.CHECKPOINT: situations.WAITS_FOR_TABLE,
+    Cause.CALL_RUNS: situations.USER_CODE_RUNS,
+    Cause.PAUSED: situations.PAUSED,
+    Cause.PARENT: situations.WAITS_FOR_PARENT,
+    Cause.FINISHED: situations.FINISHED,
+    Cause.NEXT_TRY: situations.OWNER_SAYS,
+}
+"""The situation of each cause that a worker names. Of several, the one that stands first here decides: it has to go
+first."""
 
 KINDS: Mapping[str, Situation] = {
     ReasonKind.USER_CODE.value: situations.USER_CODE_RUNS,
@@ -208,13 +234,14 @@ KINDS: Mapping[str, Situation] = {
     ReasonKind.READING.value: situations.READING_FAILS,
     ReasonKind.CHECKPOINT.value: situations.WAITS_FOR_TABLE,
 }
-"""The same by the kind of the reason, where no words decide."""
+"""The same by the kind alone, for a worker of another version that names no cause known here."""
 
 
 def situation_of(trouble: ShardTrouble) -> Situation:
-    """The situation that a worker's words mean."""
-    by_words = (situation for words, situation in SAID if words in trouble.reason)
-    return next(by_words, KINDS.get(trouble.kind, situations.OWNER_SAYS))
+    """The situation that a worker names. Its words are never searched: they quote users' exceptions."""
+    causes = {reason.cause for reason in trouble.reasons}
+    named = (situation for cause, situation in SITUATIONS.items() if cause in causes)
+    return next(named, KINDS.get(trouble.kind, situations.OWNER_SAYS))
 
 
 LEASE_RULES: tuple[LeaseRule, ...] = (

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote, unquote
 
+from streamclient import checks
 from streamclient.errors import CodecError, ConfigurationError, StreamClientException
 from streamclient.interfaces import IParkingStore
 from streamclient.model import ParkedRecord
@@ -29,6 +30,7 @@ from streamclient.parking.documents import document_of, parked_of
 SUFFIX = ".jsonl"
 
 
+@checks.explains_names
 class FileParkingStore(IParkingStore):
     """Keeps records in ``<directory>/<stream id>/<shard id>.jsonl``. Thread-safe, and safe between processes.
 
@@ -43,7 +45,7 @@ class FileParkingStore(IParkingStore):
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
-        self._directory = Path(directory)
+        self._directory = Path(checks.path.require("directory", directory))
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:

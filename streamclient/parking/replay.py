@@ -10,6 +10,8 @@ from itertools import groupby
 
 from attrs import frozen
 
+from streamclient import checks
+from streamclient.config import processor_maker
 from streamclient.errors import ConfigurationError, StreamClientException
 from streamclient.interfaces import (
     IParkingStore,
@@ -60,6 +62,13 @@ class ReplayReport:
     left: tuple[KeyLeft, ...]
 
 
+_keys = checks.Check(
+    "a collection of primary keys or None",
+    lambda value: value is None or (isinstance(value, Collection) and not isinstance(value, str | bytes)),
+)
+
+
+@checks.explains_names
 def replay_parked(
     store: IParkingStore,
     processor_factory: RecordProcessorFactory,
@@ -85,6 +94,9 @@ def replay_parked(
     Raises:
         ConfigurationError: ``processor_factory`` is none. Reading the store raises what the store raises.
     """
+    checks.implementation(IParkingStore).require("store", store)
+    checks.optional(checks.text).require("stream_id", stream_id)
+    _keys.require("keys", keys)
     records = (each for each in store.parked(stream_id) if keys is None or each.record.primary_key in keys)
     return replay_records(store, processor_factory, records)
 
@@ -93,9 +105,7 @@ def replay_records(
     store: IParkingStore, processor_factory: RecordProcessorFactory, records: Iterable[ParkedRecord]
 ) -> ReplayReport:
     """Replay these; of each key they must be all that is parked, or at least the first ones."""
-    make = getattr(processor_factory, "create_processor", processor_factory)
-    if not callable(make):
-        raise ConfigurationError(f"processor_factory must make a processor, not {processor_factory!r}")
+    make = processor_maker("processor_factory", processor_factory)
     replayed, left = 0, []
     for group in _by_key(records):
         done, error = _replay_key(store, make, group)

@@ -29,6 +29,7 @@ from tablestore import (
     TableOptions,
 )
 
+from streamclient import checks
 from streamclient.errors import CodecError, ConfigurationError, DependencyException, ErrorKind, StreamClientException
 from streamclient.interfaces import IParkingStore
 from streamclient.model import ParkedKey, ParkedRecord
@@ -57,6 +58,7 @@ READY_SECONDS = 120.0
 """How long a new table may take until it answers, as for the status table."""
 
 
+@checks.explains_names
 class TableParkingStore(IParkingStore):
     """Keeps records in a table of their own, one row each, which it makes when it first needs it. Thread-safe.
 
@@ -72,11 +74,9 @@ class TableParkingStore(IParkingStore):
     """
 
     def __init__(self, client: OTSClient, table_name: str, *, wait: Callable[[float], object] = time.sleep) -> None:
-        if not isinstance(client, OTSClient):
-            raise ConfigurationError(f"client must be a tablestore.OTSClient, not {client!r}")
-        if not isinstance(table_name, str) or not table_name:
-            raise ConfigurationError(f"table_name must be a non-empty string, not {table_name!r}")
-        self._client = copy(client)
+        self._client = copy(checks.client.require("client", client))
+        checks.text.require("table_name", table_name)
+        checks.function("with a number of seconds").require("wait", wait)
         self._client.retry_policy = NoRetryPolicy()
         silence(self._client)
         self._table_name = table_name

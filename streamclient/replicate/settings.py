@@ -19,6 +19,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from attrs import field, frozen
 
+from streamclient.checks import did_you_mean
 from streamclient.errors import ConfigurationError
 
 if sys.version_info >= (3, 11):
@@ -115,7 +116,8 @@ def parse_settings(document: Any, environment: Mapping[str, str]) -> Settings:
         raise ConfigurationError(f"expected an object with {READER!r} and {WRITER!r}, got {type(document).__name__}")
     reader = _Section(READER, document.get(READER), environment)
     writer = _Section(WRITER, document.get(WRITER), environment)
-    unknown = [f"{name}: unknown; expected {READER} and {WRITER}" for name in sorted({*document} - {READER, WRITER})]
+    sections = (READER, WRITER)
+    unknown = [f"{name}: unknown{did_you_mean(name, sections)}" for name in sorted({*document} - {*sections})]
     settings = _settings(reader, writer)
     mistakes = [*unknown, *reader.finish(), *writer.finish()]
     if mistakes or settings is None:
@@ -133,12 +135,15 @@ def _settings(reader: _Section, writer: _Section) -> Settings | None:
     ends = reader.endpoint(), writer.endpoint()
     if _are_the_same(*ends):
         writer.complain("tableName", f"{ends[1].table_name!r} is the source table itself; name another one")
+    status_table_name = reader.text("statusTableName") if source is Source.STREAM else ""
+    if status_table_name and status_table_name == ends[0].table_name:
+        reader.complain("statusTableName", f"{status_table_name!r} is the source table; leases need another one")
     return Settings(
         reader=ends[0],
         writer=ends[1],
         source=source,
         tunnel_name=reader.text("tunnelName") if source is Source.TUNNEL else reader.optional_text("tunnelName") or "",
-        status_table_name=reader.text("statusTableName") if source is Source.STREAM else "",
+        status_table_name=status_table_name,
         end_time_micros=reader.time("endTime", zone),
         batch_rows=writer.number("batchWriteCount", DEFAULT_BATCH_ROWS, 1, MOST_BATCH_ROWS),
         poison_row=poison,
@@ -171,9 +176,9 @@ class _Section:
     def finish(self) -> list[str]:
         if not self._content:
             return self._mistakes[:1]
-        known = ", ".join(sorted(self._asked))
         unknown = sorted(self._content.keys() - self._asked)
-        return [*self._mistakes, *(f"{self._name}.{key}: unknown; known are {known}" for key in unknown)]
+        hints = (f"{self._name}.{key}: unknown{did_you_mean(key, self._asked)}" for key in unknown)
+        return [*self._mistakes, *hints]
 
     def _value(self, key: str) -> Any:
         self._asked.add(key)

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from urllib.parse import urlsplit
 
-from attrs import Attribute, field, frozen
+from attrs import field, frozen
 
+from streamclient import checks
 from streamclient.server.errors import ServiceError
 from streamclient.wire import signature
 
@@ -29,12 +30,15 @@ _DERIVED_KEYS_CACHED = 64
 _derive_v4_key = lru_cache(maxsize=_DERIVED_KEYS_CACHED)(signature.derive_v4_key)
 
 
-def _header_text(instance: object, attribute: Attribute[str], value: str) -> None:
-    """Clients send these in headers, and every SDK refuses empty ones."""
-    if not isinstance(value, str) or not value or value != value.strip() or not value.isprintable():
-        raise ValueError(f"{attribute.name} must be non-empty printable text without outer spaces, not {value!r}")
+_header_text = checks.Check(
+    # Clients send these in headers, and every SDK refuses empty ones.
+    "non-empty printable text without outer spaces",
+    lambda value: isinstance(value, str) and bool(value) and value == value.strip() and value.isprintable(),
+)
+_hidden_text = checks.Check(_header_text.expected, _header_text.fits, hides=True)
 
 
+@checks.explains_names
 @frozen
 class Credentials:
     """The instance that a server plays, and the key pair it accepts.
@@ -44,7 +48,7 @@ class Credentials:
 
     instance: str = field(default=DEFAULT_INSTANCE, validator=_header_text)
     access_key_id: str = field(default=DEFAULT_ACCESS_KEY_ID, validator=_header_text)
-    access_key_secret: str = field(default=DEFAULT_ACCESS_KEY_SECRET, validator=_header_text, repr=False)
+    access_key_secret: str = field(default=DEFAULT_ACCESS_KEY_SECRET, validator=_hidden_text, repr=False)
 
 
 def require_own_secret(host: str, port: int, credentials: Credentials) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import attrs
 
+from streamclient.checks import did_you_mean
 from streamclient.server.faults import Cut, Fail, FailRows, FaultAction, FaultRule, LateAnswer, Latency, LoseAnswer
 
 ACTIONS: Mapping[str, type[FaultAction]] = {
@@ -58,7 +59,7 @@ def _make(made: Any, fields: Mapping[str, Any], what: str) -> Any:
     known = {attribute.name: attribute for attribute in attrs.fields(made)}
     unknown = sorted(set(fields) - set(known))
     if unknown:
-        raise ValueError(f"{what} has no {', '.join(unknown)}; it has {', '.join(known) or 'no fields'}")
+        raise ValueError(f"{what} has no {', '.join(unknown)}{did_you_mean(unknown[0], known) if known else ''}")
     missing = [name for name, attribute in known.items() if attribute.default is attrs.NOTHING and name not in fields]
     if missing:
         raise ValueError(f"{what} needs {', '.join(missing)}")

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
-from math import isfinite
-from typing import Any
 
-from attrs import Attribute, define, field, frozen
+from attrs import define, field, frozen
+
+from streamclient import checks
+from streamclient.errors import ConfigurationError
 
 MAX_DELAY_SECONDS = 3600.0
 """Longest pause of one fault: far beyond every client's time-out, and short enough to notice a slip of units."""
@@ -28,32 +29,14 @@ MAX_RULES = 1000
 """Rules of one server: each is consulted for each request, so a leak in a test shows here and not as slowness."""
 
 
-def _delay(instance: object, attribute: Attribute[Any], value: Any) -> None:
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not number or not isfinite(value) or not 0 <= value <= MAX_DELAY_SECONDS:
-        raise ValueError(f"{attribute.name} must be a number of seconds from 0 to {MAX_DELAY_SECONDS:g}, not {value!r}")
+_delay = checks.number(
+    f"a number of seconds from 0 to {MAX_DELAY_SECONDS:g}", lambda value: 0 <= value <= MAX_DELAY_SECONDS
+)
+_optional_text = checks.optional(checks.text)
+_at_least_once = checks.optional(checks.positive)
 
 
-def _text(instance: object, attribute: Attribute[Any], value: Any) -> None:
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"{attribute.name} must be a non-empty string, not {value!r}")
-
-
-def _optional_text(instance: object, attribute: Attribute[Any], value: Any) -> None:
-    if value is not None:
-        _text(instance, attribute, value)
-
-
-def _count(least: int, *, optional: bool = False) -> Callable[[Any, Attribute[Any], Any], None]:
-    def check(instance: object, attribute: Attribute[Any], value: Any) -> None:
-        if optional and value is None:
-            return
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{attribute.name} must be a whole number of at least {least}, not {value!r}")
-
-    return check
-
-
+@checks.explains_names
 @frozen
 class Latency:
     """Wait before the request is executed."""
@@ -61,18 +44,17 @@ class Latency:
     seconds: float = field(validator=_delay)
 
 
+@checks.explains_names
 @frozen
 class Fail:
     """Answer with an error; nothing is executed. Status and message default to those of the code in the service."""
 
-    code: str = field(validator=_text)
+    code: str = field(validator=checks.text)
     message: str | None = field(default=None, validator=_optional_text)
-    http_status: int | None = field(default=None)
-
-    @http_status.validator
-    def _is_error(self, attribute: Attribute[int | None], value: int | None) -> None:
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 400 <= value <= 599):
-            raise ValueError(f"http_status must be an error status from 400 to 599, not {value!r}")
+    http_status: int | None = field(
+        default=None,
+        validator=checks.optional(checks.Check("an error status from 400 to 599", checks.whole(400, 599).fits)),
+    )
 
 
 @frozen
@@ -80,6 +62,7 @@ class Cut:
     """Cut the connection; nothing is executed."""
 
 
+@checks.explains_names
 @frozen
 class LoseAnswer:
     """Execute, then cut the connection without an answer, after ``seconds`` of silence.
@@ -90,6 +73,7 @@ class LoseAnswer:
     seconds: float = field(default=0.0, validator=_delay)
 
 
+@checks.explains_names
 @frozen
 class LateAnswer:
     """Execute at once, and answer after ``seconds``."""
@@ -97,6 +81,14 @@ class LateAnswer:
     seconds: float = field(validator=_delay)
 
 
+def _positions(given: Iterable[int]) -> tuple[int, ...]:
+    found = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else None
+    if found is None or not all(map(checks.not_negative.fits, found)):
+        raise ConfigurationError(f"rows must be row positions from 0, not {checks.shown(given)}")
+    return found
+
+
+@checks.explains_names
 @frozen
 class FailRows:
     """Fail some rows of a batch, and execute the others.
@@ -105,19 +97,14 @@ class FailRows:
     2, 5, 8, …). Both may be given. Only batch operations are harmed; other operations do not count for the rule.
     """
 
-    rows: tuple[int, ...] = field(default=(), converter=tuple)
-    every: int | None = field(default=None, validator=_count(1, optional=True))
-    code: str = field(default="OTSServerBusy", validator=_text)
+    rows: tuple[int, ...] = field(default=(), converter=_positions)
+    every: int | None = field(default=None, validator=_at_least_once)
+    code: str = field(default="OTSServerBusy", validator=checks.text)
     message: str | None = field(default=None, validator=_optional_text)
-
-    @rows.validator
-    def _are_positions(self, attribute: Attribute[tuple[int, ...]], value: tuple[int, ...]) -> None:
-        if any(isinstance(row, bool) or not isinstance(row, int) or row < 0 for row in value):
-            raise ValueError(f"rows must be row positions from 0, not {value!r}")
 
     def __attrs_post_init__(self) -> None:
         if not self.rows and self.every is None:
-            raise ValueError("FailRows needs rows=(positions) or every=n, and got neither")
+            raise ConfigurationError("FailRows needs rows=(positions) or every=n, and got neither")
 
     def harms(self, position: int) -> bool:
         """Whether the row at this position of the batch fails."""
@@ -126,10 +113,16 @@ class FailRows:
 
 FaultAction = Latency | Fail | Cut | LoseAnswer | LateAnswer | FailRows
 
+_action = checks.Check(
+    "Latency, Fail, Cut, LoseAnswer, LateAnswer or FailRows", lambda value: isinstance(value, FaultAction)
+)
+_seed = checks.Check("a whole number", checks.is_whole)
+
 BATCH_OPERATIONS = ("BatchWriteRow", "BatchGetRow")
 """Operations whose rows carry results of their own."""
 
 
+@checks.explains_names
 @frozen
 class FaultRule:
     """Which requests meet a fault, and which fault.
@@ -138,29 +131,17 @@ class FaultRule:
     tables matches if one of them does; a rule with a table never matches requests that name none, such as ListTable.
     """
 
-    operation: str = field(validator=_text)
-    action: FaultAction = field()
+    operation: str = field(validator=checks.text)
+    action: FaultAction = field(validator=_action)
     table: str | None = field(default=None, kw_only=True, validator=_optional_text)
-    times: int | None = field(default=None, kw_only=True, validator=_count(1, optional=True))
+    times: int | None = field(default=None, kw_only=True, validator=_at_least_once)
     """How often it strikes before it is spent; ``None``: without end."""
-    after: int = field(default=0, kw_only=True, validator=_count(0))
+    after: int = field(default=0, kw_only=True, validator=checks.not_negative)
     """How many matching requests pass unharmed first."""
-    every: int = field(default=1, kw_only=True, validator=_count(1))
+    every: int = field(default=1, kw_only=True, validator=checks.positive)
     """Then it strikes each ``every``-th matching request."""
-    probability: float | None = field(default=None, kw_only=True)
-    seed: int = field(default=0, kw_only=True)
-
-    @action.validator
-    def _is_action(self, attribute: Attribute[FaultAction], value: FaultAction) -> None:
-        if not isinstance(value, (Latency, Fail, Cut, LoseAnswer, LateAnswer, FailRows)):
-            raise ValueError(f"action must be Latency, Fail, Cut, LoseAnswer, LateAnswer or FailRows, not {value!r}")
-
-    @probability.validator
-    def _is_probability(self, attribute: Attribute[float | None], value: float | None) -> None:
-        if value is None:
-            return
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
-            raise ValueError(f"probability must be above 0 and at most 1, not {value!r}")
+    probability: float | None = field(default=None, kw_only=True, validator=checks.optional(checks.share))
+    seed: int = field(default=0, kw_only=True, validator=_seed)
 
     def matches(self, operation: str, tables: Iterable[str]) -> bool:
         """Whether a request of this operation, over these tables, counts for the rule."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from streamclient import checks
 from streamclient.server.admin import Admin
 from streamclient.server.auth import (
     DEFAULT_ACCESS_KEY_ID,
@@ -37,6 +38,7 @@ SDK_LOGGER_NAME = "streamclient.server.client"
 SDK renders every request as text, whether or not anything listens."""
 
 
+@checks.explains_names
 class LocalTablestore:
     """A local Tablestore: real HTTP, the real protocol, one instance, one key pair.
 
@@ -64,8 +66,11 @@ class LocalTablestore:
         names without a dot need no mention. ``allow_public_secret`` insists on listening beyond this machine with the
         default secret, which everybody can read.
         """
-        self._host = host
-        self._port = port
+        self._host = checks.text.require("host", host)
+        self._port = checks.port.require("port", port)
+        checks.optional(checks.path).require("data_dir", data_dir)
+        checks.optional(checks.instance(Clock)).require("clock", clock)
+        checks.flag.require("allow_public_secret", allow_public_secret)
         self._credentials = Credentials(instance, access_key_id, access_key_secret)
         self._data_dir = data_dir
         self._doors = Doors((host, *allowed_hosts))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
-from streamclient.errors import ConfigurationError
+from streamclient import checks
 from streamclient.spark.columns import SYSTEM_NAMES
 from streamclient.spark.extra import spark_functions, spark_sql
 from streamclient.spark.formats import quoted
@@ -44,8 +44,7 @@ def fold_changes(
         prefix: ``SparkConfig.prefix`` of that frame.
         max_versions: the table's limit of versions per column.
     """
-    if max_versions < 1:
-        raise ConfigurationError(f"max_versions must be at least 1, not {max_versions}")
+    checks.positive.require("max_versions", max_versions)
     functions = spark_functions()
     added = {prefix + name for name in SYSTEM_NAMES}
     attributes = [one for one in changes.schema.fields if one.name not in added and one.name not in primary_key]

@@ -57,7 +57,7 @@ class Storage:
         Raises:
             ConfigurationError: Spark does not write that format itself.
         """
-        found = _OPTIONS.get(name)
+        found = _OPTIONS.get(name) if isinstance(name, str) else None
         if found is None:
             raise ConfigurationError(f"format must be one of {', '.join(FORMATS)}, not {name!r}")
         return cls(name, {**found, **(options or {})})

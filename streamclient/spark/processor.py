@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from streamclient import checks
 from streamclient.errors import ConfigurationError, StreamClientException
 from streamclient.interfaces import IRecordProcessor, IRecordProcessorFactory
 from streamclient.model import (
@@ -110,6 +111,13 @@ class SparkRecordProcessor(IRecordProcessor):
         return self._tenancy
 
 
+_session = checks.Check(
+    "a SparkSession, a function that makes one, or None",
+    lambda value: value is None or callable(value) or hasattr(value, "createDataFrame"),
+)
+
+
+@checks.explains_names
 class SparkRecordProcessorFactory(IRecordProcessorFactory):
     """Makes the Spark processors of one worker; they share a session, a committing thread and the room for records.
 
@@ -139,6 +147,11 @@ class SparkRecordProcessorFactory(IRecordProcessorFactory):
         reporter: Reporter | None = None,
     ) -> None:
         require_spark()
+        checks.optional(checks.instance(SparkConfig)).require("config", config)
+        checks.optional(checks.instance(TableDefinition)).require("table", table)
+        checks.optional(checks.function("with an UnfitReport")).require("reporter", reporter)
+        checks.optional(checks.function("with a DataFrame and a BatchContext")).require("reject_sink", reject_sink)
+        _session.require("session", session)
         self._config = config if config is not None else SparkConfig()
         _check(sink, self._config, reject_sink)
         self._table = table
@@ -212,8 +225,7 @@ def _is_function(given: object) -> bool:
 
 
 def _check(sink: Sink, config: SparkConfig, reject_sink: RejectSink | None) -> None:
-    if not callable(sink):
-        raise ConfigurationError(f"sink must be callable with a DataFrame and a BatchContext, not {sink!r}")
+    checks.function("with a DataFrame and a BatchContext").require("sink", sink)
     diverts = config.unfit_value is UnfitValue.DIVERT
     if diverts and reject_sink is None:
         raise ConfigurationError("UnfitValue.DIVERT needs a reject_sink, or diverted records would be lost")

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from streamclient import checks
 from streamclient.spark.extra import require_spark, spark_sql
 from streamclient.spark.java import find_java
 
@@ -52,6 +53,10 @@ def local_session(app_name: str = "streamclient", *, cores: int = 2, **conf: str
     Raises:
         ConfigurationError: pyspark, pyarrow or a Java is missing; the message says what to install.
     """
+    checks.text.require("app_name", app_name)
+    checks.positive.require("cores", cores)
+    for name, value in conf.items():
+        checks.any_text.require(name, value)
     require_spark()
     active = running_session()
     if active is not None:

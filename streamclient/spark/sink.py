@@ -22,7 +22,8 @@ import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from streamclient.errors import ConfigurationError, StreamClientError, StreamClientException
+from streamclient import checks
+from streamclient.errors import StreamClientError, StreamClientException
 from streamclient.spark.catalog import old_layout
 from streamclient.spark.context import BatchContext, ShardRange, sequence_text
 from streamclient.spark.extra import spark_functions
@@ -42,6 +43,13 @@ _STAGING_AGE_MILLIS = 24 * 3_600_000
 """Staging older than a day was left by a process that died: no job runs that long."""
 
 
+_options = checks.Check(
+    "a mapping of strings to strings",
+    lambda value: isinstance(value, Mapping) and all(isinstance(each, str) for pair in value.items() for each in pair),
+)
+
+
+@checks.explains_names
 class FileSink:
     """Writes batches as files, so that a repeat after a crash supersedes its own output and adds nothing.
 
@@ -64,9 +72,9 @@ class FileSink:
         options: Mapping[str, str] | None = None,
         application: str = "default",
     ) -> None:
-        if not isinstance(application, str) or not application:
-            raise ConfigurationError(f"application must be a non-empty string, not {application!r}")
-        self._path = os.fspath(path).rstrip("/")
+        checks.text.require("application", application)
+        checks.optional(_options).require("options", options)
+        self._path = os.fspath(checks.path.require("path", path)).rstrip("/")
         self._storage = Storage.make(format, options)
         self._application = application
         self._is_prepared = False

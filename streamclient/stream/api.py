@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Protocol
 
-from attrs import frozen
+from attrs import field, frozen
 
+from streamclient import checks
 from streamclient.core.position import Position
+from streamclient.errors import ConfigurationError
 from streamclient.model import Shard
 from streamclient.records import StreamRecord
 
@@ -54,15 +56,33 @@ class RecordPage:
     """Size of the response body."""
 
 
+LONGEST_EXPIRATION_HOURS = 168
+"""Seven days: the longest retention that the service accepts."""
+
+_column_names = checks.Check(
+    "a tuple of column names",
+    lambda value: isinstance(value, tuple | list) and all(isinstance(name, str) for name in value),
+)
+
+
+@checks.explains_names
 @frozen
 class StreamSpecification:
     """Stream setting of CreateTable and UpdateTable."""
 
-    enable_stream: bool
-    expiration_time_hours: int | None = None
+    enable_stream: bool = field(validator=checks.flag)
+    expiration_time_hours: int | None = field(
+        default=None, validator=checks.optional(checks.whole(1, LONGEST_EXPIRATION_HOURS))
+    )
     """Retention in hours, 1 to 168; required when enabling, forbidden when disabling."""
-    columns_to_get: tuple[str, ...] = ()
+    columns_to_get: tuple[str, ...] = field(default=(), validator=_column_names)
     """Origin columns: attributes whose previous values accompany each record."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.enable_stream:
+            checks.whole(1, LONGEST_EXPIRATION_HOURS).require("expiration_time_hours", self.expiration_time_hours)
+        elif self.expiration_time_hours is not None or self.columns_to_get:
+            raise ConfigurationError(f"disabling a stream takes neither retention nor columns, but {self} has them")
 
 
 @frozen

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from copy import copy
 from typing import Any
 
-from tablestore import AsyncOTSClient, OTSClient
+from tablestore import OTSClient
 from tablestore import __version__ as sdk_version
 from tablestore.encoder import NativeEncodedBytes
 
+from streamclient import checks
 from streamclient.errors import ConfigurationError
 from streamclient.wire import schema
 
@@ -42,10 +43,7 @@ def for_tables(client: OTSClient) -> OTSClient:
 
 
 def _check(client: Any) -> None:
-    if isinstance(client, AsyncOTSClient):
-        raise ConfigurationError("client must be a tablestore.OTSClient, not AsyncOTSClient: its calls are coroutines")
-    if not isinstance(client, OTSClient):
-        raise ConfigurationError(f"client must be a tablestore.OTSClient, not {client!r}")
+    checks.client.require("client", client)
     try:
         encoders, decoders = client.protocol.encoder.api_encode_map, client.protocol.decoder.api_decode_map
         lacking = _WRITES_WITH_STREAM.keys() - (encoders.keys() & decoders.keys())

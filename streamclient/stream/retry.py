@@ -9,10 +9,11 @@ from collections.abc import Callable
 from threading import Event
 from typing import TypeVar
 
-from attrs import Attribute, field, frozen
+from attrs import field, frozen
 
+from streamclient import checks
 from streamclient.core.retry import doubling_millis, with_jitter
-from streamclient.errors import ConfigurationError, DependencyException, ErrorKind
+from streamclient.errors import DependencyException, ErrorKind
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -21,11 +22,7 @@ _THROTTLED_FACTOR = 4
 """Throttling passes more slowly than a lost connection; the Python SDK waits 2.5 times as long, starting higher."""
 
 
-def _not_negative(instance: object, attribute: Attribute[int], value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ConfigurationError(f"{attribute.name} must be a whole number of at least 0, not {value!r}")
-
-
+@checks.explains_names
 @frozen(kw_only=True)
 class ReadRetry:
     """How often and how patiently one stream read is repeated.
@@ -35,11 +32,11 @@ class ReadRetry:
     ``retries``, or a next pause that would end after ``total_millis`` since the first attempt.
     """
 
-    retries: int = field(default=10, validator=_not_negative)
+    retries: int = field(default=10, validator=checks.not_negative)
     """As the Java stream client; 0 tries once."""
-    shortest_pause_millis: int = field(default=50, validator=_not_negative)
-    longest_pause_millis: int = field(default=1_000, validator=_not_negative)
-    total_millis: int = field(default=30_000, validator=_not_negative)
+    shortest_pause_millis: int = field(default=50, validator=checks.not_negative)
+    longest_pause_millis: int = field(default=1_000, validator=checks.not_negative)
+    total_millis: int = field(default=30_000, validator=checks.not_negative)
     """No attempt begins later than this after the first one; one attempt takes at most the client's socket time-out."""
 
     def pause_seconds(self, failures: int, kind: ErrorKind, dice: random.Random) -> float:

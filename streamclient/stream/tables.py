@@ -7,14 +7,11 @@ from typing import Any
 
 from attrs import frozen
 
-from streamclient.errors import CodecError, ConfigurationError
+from streamclient.errors import CodecError
 from streamclient.model import ColumnType, TableDefinition
 from streamclient.stream.api import StreamDetails, StreamSpecification
 from streamclient.wire import schema
 from streamclient.wire.schema import DefinedColumnType, PrimaryKeyOption, PrimaryKeyType
-
-LONGEST_EXPIRATION_HOURS = 168
-"""Seven days: the longest retention that the service accepts."""
 
 _KEY_TYPES: Mapping[int, ColumnType] = {
     PrimaryKeyType.INTEGER: ColumnType.INTEGER,
@@ -59,25 +56,12 @@ class TableDescription:
 
 
 def specification_message(stream: StreamSpecification) -> Any:
-    """The setting as a message.
-
-    Raises:
-        ConfigurationError: a retention is missing or out of range when enabling, or given when disabling.
-    """
-    hours = stream.expiration_time_hours
+    """The setting as a message."""
     if not stream.enable_stream:
-        if hours is not None or stream.columns_to_get:
-            raise ConfigurationError(f"disabling a stream takes neither retention nor columns, but {stream} has them")
         return schema.StreamSpecification(enable_stream=False)
-    if isinstance(hours, bool) or not isinstance(hours, int) or not 1 <= hours <= LONGEST_EXPIRATION_HOURS:
-        raise ConfigurationError(
-            f"expiration_time_hours must be a whole number from 1 to {LONGEST_EXPIRATION_HOURS} "
-            f"when enabling a stream, not {hours!r}"
-        )
-    columns: Any = stream.columns_to_get
-    if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
-        raise ConfigurationError(f"columns_to_get must be a tuple of column names, not {columns!r}")
-    return schema.StreamSpecification(enable_stream=True, expiration_time=hours, columns_to_get=list(columns))
+    return schema.StreamSpecification(
+        enable_stream=True, expiration_time=stream.expiration_time_hours, columns_to_get=list(stream.columns_to_get)
+    )
 
 
 def stream_details(message: Any) -> StreamDetails:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
+from streamclient import checks
 from streamclient.core.position import Position
-from streamclient.errors import CodecError, ConfigurationError, DependencyException, ErrorKind
+from streamclient.errors import CodecError, DependencyException, ErrorKind
 from streamclient.interfaces import IMetrics
 from streamclient.metrics.requests import RequestCounter
 from streamclient.metrics.table import STREAM_REQUESTS
@@ -46,6 +47,10 @@ _STATUSES = {
 }
 
 
+_page_size = checks.optional(checks.positive)
+
+
+@checks.explains_names
 class TablestoreStreamApi:
     """``StreamApi`` over HTTP, and tables with streams. Thread-safe; the client given is not changed.
 
@@ -71,6 +76,11 @@ class TablestoreStreamApi:
         Raises:
             ConfigurationError: the client is not a ``tablestore.OTSClient`` of the supported version.
         """
+        checks.optional(checks.instance(ReadRetry)).require("retry", retry)
+        checks.optional(checks.implementation(IMetrics)).require("metrics", metrics)
+        checks.optional(checks.instance(Event)).require("stop", stop)
+        checks.optional(checks.implementation(RecordCodec)).require("codec", codec)
+        checks.function("without arguments").require("now_micros", now_micros)
         self._tables = extension.for_tables(client)
         self._calls = SignedCalls(client)
         self._repeater = Repeater(ReadRetry() if retry is None else retry, stop)
@@ -90,7 +100,9 @@ class TablestoreStreamApi:
 
         The listing is not a snapshot: a shard that appears twice is given once, as it was last.
         """
-        request = schema.DescribeStreamRequest(stream_id=stream_id, shard_limit=_positive("shard_limit", shard_limit))
+        request = schema.DescribeStreamRequest(
+            stream_id=stream_id, shard_limit=_page_size.require("shard_limit", shard_limit)
+        )
         shards: dict[str, Shard] = {}
         for _ in range(MOST_SHARD_PAGES):
             response = self._read(request, schema.DescribeStreamResponse)
@@ -131,7 +143,7 @@ class TablestoreStreamApi:
         Raises:
             TrimmedDataException: the data behind the iterator is past retention.
         """
-        request = schema.GetStreamRecordRequest(shard_iterator=shard_iterator, limit=_positive("limit", limit))
+        request = schema.GetStreamRecordRequest(shard_iterator=shard_iterator, limit=_page_size.require("limit", limit))
         body = self._send(request)
         page = self._codec.decode_page(body)
         next_position = Position.SHARD_END if page.next_shard_iterator is None else Position(page.next_shard_iterator)
@@ -217,12 +229,6 @@ class TablestoreStreamApi:
             return self._tables._request_helper(operation, *arguments)
         except Exception as error:
             raise classify(error, write=True, client=self._tables) from error
-
-
-def _positive(name: str, value: int | None) -> int | None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value <= 0):
-        raise ConfigurationError(f"{name} must be a whole number above 0, not {value!r}")
-    return value
 
 
 def _shard(message: Any) -> Shard:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from threading import Event
 from typing import Any
 
-from streamclient.errors import CodecError, ConfigurationError, DependencyException, ErrorKind
+from streamclient import checks
+from streamclient.errors import CodecError, DependencyException, ErrorKind
 from streamclient.stream.retry import ReadRetry, Repeater
 from streamclient.tunnel.model import (
     Channel,
@@ -34,6 +35,7 @@ DATA_RETRY = ReadRetry(retries=60, shortest_pause_millis=16, longest_pause_milli
 """As the Go client for ReadRecords: pauses from 16 ms to 3 s, 75 s in all."""
 
 
+@checks.explains_names
 class TunnelClient:
     """Tunnels of one instance, over a user's ``OTSClient`` (V2 and V4 signatures, security tokens). Thread-safe.
 
@@ -57,6 +59,9 @@ class TunnelClient:
         Raises:
             ConfigurationError: the client is not a ``tablestore.OTSClient``.
         """
+        checks.instance(ReadRetry).require("retry", retry)
+        checks.instance(ReadRetry).require("data_retry", data_retry)
+        checks.optional(checks.instance(Event)).require("stop", stop)
         self._transport = TunnelTransport(client)
         self._calls = Repeater(retry, stop)
         self._data = Repeater(data_retry, stop)
@@ -73,10 +78,10 @@ class TunnelClient:
             TunnelExistsError: the table has a tunnel of that name.
             TunnelParameterInvalidError: no such table, or the start lies outside of the log.
         """
-        _check_text("table_name", table_name)
-        _check_text("tunnel_name", tunnel_name)
-        if not isinstance(tunnel_type, TunnelType):
-            raise ConfigurationError(f"tunnel_type must be a TunnelType, not {tunnel_type!r}")
+        checks.text.require("table_name", table_name)
+        checks.text.require("tunnel_name", tunnel_name)
+        tunnel_type = checks.choice("tunnel_type", TunnelType, tunnel_type)
+        checks.optional(checks.instance(StreamTunnelConfig)).require("config", config)
         tunnel = schema.Tunnel(
             table_name=table_name, tunnel_name=tunnel_name, tunnel_type=int(_TYPE_NUMBERS[tunnel_type])
         )
@@ -198,11 +203,6 @@ _TYPE_NUMBERS = {
     TunnelType.STREAM: schema.TunnelType.STREAM,
     TunnelType.BASE_AND_STREAM: schema.TunnelType.BASE_AND_STREAM,
 }
-
-
-def _check_text(name: str, value: object) -> None:
-    if not isinstance(value, str) or not value:
-        raise ConfigurationError(f"{name} must be a non-empty string, not {value!r}")
 
 
 def _config_message(config: StreamTunnelConfig) -> Any:

@@ -8,7 +8,7 @@ from functools import partial
 from streamclient.core.events import StartConsumer
 from streamclient.core.lifecycle import Outcome, Phase
 from streamclient.core.tunnel.turns import Turns
-from streamclient.model import ReasonKind
+from streamclient.reasons import Cause, Reason
 from streamclient.worker.consumer import ShardConsumer
 from streamclient.worker.consumer_state import Surroundings
 from streamclient.worker.loop import OwnerLoop
@@ -71,8 +71,8 @@ class ChannelConsumer(ShardConsumer):
     def _read(self) -> None:
         self._turns.ask(self._reader, super()._read)
 
-    def _hold_ups(self, now: float) -> Iterator[tuple[ReasonKind, str]]:
+    def _hold_ups(self, now: float) -> Iterator[Reason]:
         turns = self._turns.turns
         if turns.waits(self._reader):
-            yield ReasonKind.READING, f"waits for its turn: max_channel_parallel={turns.most} channels are in work"
+            yield Reason(Cause.TURN, detail=str(turns.most))
         yield from super()._hold_ups(now)

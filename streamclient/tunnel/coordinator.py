@@ -20,6 +20,7 @@ from streamclient.core.tunnel.session import TunnelSession
 from streamclient.core.tunnel.turns import Turns
 from streamclient.errors import ConfigurationError
 from streamclient.model import ShardInfo, ShardStatus, ShutdownReason
+from streamclient.reasons import Cause, Reason
 from streamclient.tunnel.calls import ChannelSlot, Stored, TunnelCalls
 from streamclient.tunnel.consumer import ChannelConsumer, TurnDesk
 from streamclient.tunnel.pages import ChannelPages, position_of, token_of
@@ -28,7 +29,7 @@ from streamclient.worker.consumer_state import Surroundings, described, watch_re
 from streamclient.worker.health import CallWatchdog, WorkerHealth, logged_change
 from streamclient.worker.loop import LONGEST_WAIT_SECONDS, OwnerLoop
 from streamclient.worker.runtime import Deadline
-from streamclient.worker.statuses import ENDED, over_status
+from streamclient.worker.statuses import over_status
 
 _log = logging.getLogger(__name__)
 _LEVELS = {Severity.INFO: logging.INFO, Severity.WARNING: logging.WARNING, Severity.ERROR: logging.ERROR}
@@ -79,7 +80,7 @@ class TunnelCoordinator:
         self._lookups = CallWatchdog("no checkpoint of a channel was read")
         self._stores = CallWatchdog("no checkpoint was stored")
         self._judged = WorkerHealth(is_healthy=True)
-        self._over = ""
+        self._over: Reason | None = None
         self.has_connected = False
         """Whether there was ever a session. Any thread."""
         self._finish: events.Finish | None = None
@@ -163,7 +164,7 @@ class TunnelCoordinator:
 
     def fail(self, error: Exception) -> None:
         """Go on without the session, whose state cannot be trusted any more: stop every consumer and end."""
-        self._over = f"its worker failed: {described(error)}"
+        self._over = Reason(Cause.WORKER_FAILED, detail=described(error))
         self._events.clear()
         self._begin_stop()
         self._answer_everybody()
@@ -174,7 +175,7 @@ class TunnelCoordinator:
 
     def close(self) -> None:
         """Answer whoever still waits, and name what had to be left."""
-        self._over = self._over or ENDED
+        self._over = self._over or Reason(Cause.WORKER_ENDED)
         self._last_statuses, self._judged = self._statuses(), self.health
         for consumer in self._consumers.values():
             _log.error("gave up waiting for %r", consumer)

@@ -7,6 +7,7 @@ import threading
 from functools import partial
 from typing import Any
 
+from streamclient import checks
 from streamclient.core.retry import doubling_millis, with_jitter
 from streamclient.errors import StreamClientException, WorkerFailedError
 from streamclient.model import WorkerStatus
@@ -21,6 +22,7 @@ LONGEST_RESTART_MILLIS = 10_000
 """Pauses of the daemon before it makes a new worker; Go's waits a random time of up to ten seconds."""
 
 
+@checks.explains_names
 class TunnelDaemon(Running):
     """Consumes a tunnel for ever (Go: ``TunnelDaemon``): a worker that ends by a fault is replaced by a new one.
 

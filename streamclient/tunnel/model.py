@@ -6,6 +6,7 @@ from enum import Enum
 
 from attrs import field, frozen
 
+from streamclient import checks
 from streamclient.core.tunnel.channels import Channel, ChannelStatus
 from streamclient.errors import ConfigurationError
 
@@ -57,17 +58,20 @@ class StartOffset(Enum):
     EARLIEST = "EARLIEST"
 
 
-def _micros(instance: object, attribute: object, value: int | None) -> None:
-    name = getattr(attribute, "name", "offset")
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value <= 0):
-        raise ConfigurationError(f"{name} must be microseconds since 1970 or None, not {value!r}")
+_micros = checks.optional(checks.Check("microseconds since 1970", checks.positive.fits))
 
 
+def _start(given: object) -> StartOffset:
+    return checks.choice("start", StartOffset, given)
+
+
+@checks.explains_names
 @frozen
 class StreamTunnelConfig:
     """Which part of the log a tunnel delivers; a start time takes the place of ``start``."""
 
-    start: StartOffset = StartOffset.LATEST
+    start: StartOffset = field(default=StartOffset.LATEST, converter=_start)
+    """Also as a string."""
     start_micros: int | None = field(default=None, validator=_micros)
     end_micros: int | None = field(default=None, validator=_micros)
 

@@ -9,11 +9,12 @@ from typing import Any
 
 from attrs import evolve
 
+from streamclient import checks
 from streamclient.config import ClientConfig
 from streamclient.core.tunnel.events import Event
 from streamclient.core.tunnel.session import SessionSettings, TunnelSession
 from streamclient.core.tunnel.turns import Turns
-from streamclient.errors import ConfigurationError, StreamClientException, WorkerFailedError, is_foreseen
+from streamclient.errors import StreamClientException, WorkerFailedError, is_foreseen
 from streamclient.metrics.labelled import labelled
 from streamclient.model import ShardStatus, WorkerStatus
 from streamclient.pools import DaemonPool
@@ -53,6 +54,7 @@ STATUS_SECONDS = 10.0
 """The owner thread answers in milliseconds; more than this means a process that gets no processor time."""
 
 
+@checks.explains_names
 class TunnelWorker(Running):
     """Consumes a tunnel, sharing its channels with all workers on it; the service shares them out.
 
@@ -83,13 +85,12 @@ class TunnelWorker(Running):
         *,
         runtime: Runtime | None = None,
     ) -> None:
-        if not isinstance(tunnel_id, str) or not tunnel_id:
-            raise ConfigurationError(f"tunnel_id must be a non-empty string, not {tunnel_id!r}")
+        checks.text.require("tunnel_id", tunnel_id)
+        checks.optional(checks.instance(TunnelWorkerConfig)).require("config", config)
+        checks.optional(checks.instance(Runtime)).require("runtime", runtime)
         self._tunnel_id = tunnel_id
         self._client = client if isinstance(client, TunnelClient) else TunnelClient(client)
         self._config = config if config is not None else TunnelWorkerConfig()
-        if not isinstance(self._config, TunnelWorkerConfig):
-            raise ConfigurationError(f"config must be a TunnelWorkerConfig, not {config!r}")
         super().__init__(end_on_sigterm=self._config.client_config.end_on_sigterm)
         self._runtime = runtime or Runtime()
         self._make_processor = record_processor_maker(

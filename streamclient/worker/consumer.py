@@ -16,16 +16,16 @@ from streamclient.errors import TrimmedDataException
 from streamclient.model import (
     CheckpointPosition,
     PendingCheckpoint,
-    ReasonKind,
     ShardInfo,
     ShutdownReason,
     TrimmedDataPolicy,
     TrimmedRange,
 )
+from streamclient.reasons import Cause, Reason, text_of
 from streamclient.records import SequenceInfo
 from streamclient.stream.api import RecordPage
 from streamclient.worker.checkpointer import CheckpointTicket
-from streamclient.worker.consumer_state import ConsumerState, Surroundings, described, times
+from streamclient.worker.consumer_state import READ_NAME, ConsumerState, Surroundings, described, times
 from streamclient.worker.cut import PendingCut
 from streamclient.worker.delivery import Delivery, PageEnds
 from streamclient.worker.parking_desk import ParkingDesk
@@ -36,8 +36,6 @@ from streamclient.worker.usercode import UserCall
 
 _log = logging.getLogger(__name__)
 
-END_NOT_STORED = "shard ended but the processor did not checkpoint SHARD_END"
-RESTART_MARKED = "its processor asked for a restart"
 STORED_REASONS = (ShutdownReason.ZOMBIE, ShutdownReason.STOLEN, ShutdownReason.PAUSED, ShutdownReason.PROCESS_DONE)
 """Reasons after which this consumer ends; with the others, a new processor starts."""
 
@@ -106,7 +104,7 @@ class ShardConsumer(ConsumerState):
             return None
         _log.warning("shard %s: the loss is accepted, reading goes on at the oldest record: %s", self.shard_id, lost)
         self._give_up_lost_records()
-        self._halt_reason = ""
+        self._halt_reason = None
         if self._phase is Phase.HALTED:
             self._start_due()
         return lost
@@ -130,7 +128,7 @@ class ShardConsumer(ConsumerState):
         self._session = session
         self._cut = None
         self._is_past_loss = self._accepts_loss
-        self._halt_reason = ""
+        self._halt_reason = None
         self._fetcher = self.new_fetcher(Position(initial))
         self.call_user_code("initialize", session.initialize, self._initialized)
 
@@ -228,10 +226,11 @@ class ShardConsumer(ConsumerState):
         self.backoff.read_failed()
         count = self.backoff.read_failures
         self.around.facts.reads.failed(error, self.around.loop.now())
-        self.say(f"reading failed {times(count)}: {described(error)}", ReasonKind.READING)
+        reason = Reason(Cause.READING_FAILED, READ_NAME, f"{times(count)}: {described(error)}")
+        self.say(reason)
         # Each doubling is news; in between, the status tells.
         level = logging.WARNING if count & (count - 1) == 0 else logging.DEBUG
-        _log.log(level, "shard %s: %s", self.shard_id, self._reason)
+        _log.log(level, "shard %s: %s", self.shard_id, text_of(reason))
         self.decide_on_retry(error, count - 1, self.backoff.read_pause, self._read_decided)
 
     def _read_decided(self, pause: float | None) -> None:
@@ -259,7 +258,7 @@ class ShardConsumer(ConsumerState):
 
     def _look_for_first_record_left(self, visit: int) -> None:
         around = self.around
-        self.say("records were lost; finding out which", ReasonKind.READING)
+        self.say(Reason(Cause.FINDING_LOSS))
 
         def look() -> None:
             try:
@@ -292,7 +291,7 @@ class ShardConsumer(ConsumerState):
         else:
             self._lost = lost
             how = f"call worker.accept_loss({self.shard_id!r}), or set trimmed_data_policy to RESTART_AT_OLDEST"
-            self._halt(Outcome.DATA_LOST, f"{lost}; to go on there, {how}")
+            self._halt(Outcome.DATA_LOST, Reason(Cause.LOSS, lost.position, f"{lost}; to go on there, {how}"))
 
     def _give_up_lost_records(self) -> None:
         """Until a checkpoint from behind the loss is stored, new processors start at the oldest record, too."""
@@ -330,15 +329,15 @@ class ShardConsumer(ConsumerState):
             self.stop_reason = None  # it marked itself and raised: that is one failure, and no free restart
         self._close(Outcome.FAILED, ShutdownReason.PROCESS_RESTART)
 
-    def _given_up(self, reason: str) -> None:
+    def _given_up(self, reason: Reason) -> None:
         self._delivery = None
-        _log.error("shard %s: %s", self.shard_id, reason)
+        _log.error("shard %s: %s", self.shard_id, text_of(reason))
         self._halt(Outcome.GIVEN_UP, reason)
 
-    def _halt(self, outcome: Outcome, reason: str) -> None:
+    def _halt(self, outcome: Outcome, reason: Reason) -> None:
         """Close the processor, and start no other before somebody has decided."""
         self._halt_reason = reason
-        self.say(reason, ReasonKind.DECISION)
+        self.say(reason)
         self._close(outcome, ShutdownReason.PROCESS_RESTART)
 
     # --- stopping ------------------------------------------------------------------------------------------------
@@ -403,7 +402,7 @@ class ShardConsumer(ConsumerState):
     def _shut_down(self, error: BaseException | None) -> None:
         self._close_error = ""
         if error is not None:
-            self._close_error = f" (shutdown raised {described(error)})"
+            self._close_error = f"shutdown raised {described(error)}"
             self.report_failure("shutdown", error)
         self.session.checkpointer.close("its processor was shut down")
         if not self._open_requests:
@@ -415,8 +414,8 @@ class ShardConsumer(ConsumerState):
         if self._is_final:
             self.move(Outcome.CLOSED)
             self._end()
-        elif self._halt_reason:
-            self.say(self._halt_reason, ReasonKind.DECISION)  # again: shutdown may have raised
+        elif self._halt_reason is not None:
+            self.say(self._halt_reason)  # again: shutdown may have raised
             self.stop_reason = None
             self.move(Outcome.CLOSED_TO_HALT)
         else:
@@ -435,12 +434,13 @@ class ShardConsumer(ConsumerState):
     def _prepare_restart(self) -> None:
         if self.stop_reason is ShutdownReason.PROCESS_RESTART:
             self.backoff.restart_marked()
-            self.say(self._reason or RESTART_MARKED, ReasonKind.PROCESSOR)
+            self.say(self._reason or Reason(Cause.RESTART_MARKED))
         elif self._closing is ShutdownReason.TERMINATE:
             self.backoff.processor_failed()
             self.around.instruments.end_not_stored()
-            self.say(END_NOT_STORED + self._close_error, ReasonKind.PROCESSOR)
-            _log.error("shard %s: %s; it is delivered again from %s", self.shard_id, self._reason, self._stored)
+            reason = Reason(Cause.END_NOT_STORED, detail=self._close_error)
+            self.say(reason)
+            _log.error("shard %s: %s; it is delivered again from %s", self.shard_id, text_of(reason), self._stored)
         self.stop_reason = None
 
     def _pause_before_start(self) -> None:

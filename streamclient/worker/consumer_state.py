@@ -18,7 +18,8 @@ from streamclient.core.position import Position
 from streamclient.core.retention import Backlog
 from streamclient.core.retry import decision_of
 from streamclient.interfaces import IRecordProcessor, RetryableAction
-from streamclient.model import ReasonKind, ShardInfo, ShardStatus, ShutdownReason, TrimmedRange
+from streamclient.model import ShardInfo, ShardStatus, ShutdownReason, TrimmedRange
+from streamclient.reasons import Cause, Reason
 from streamclient.records import SequenceInfo
 from streamclient.stream.api import StreamApi
 from streamclient.worker.backoff import ConsumerBackoff
@@ -31,6 +32,7 @@ from streamclient.worker.positions import NO_PROGRESS, HandedOutPositions
 from streamclient.worker.prefetch import PrefetchBudget
 from streamclient.worker.reads import ReadLane, ReadQueue
 from streamclient.worker.session import ProcessorSession
+from streamclient.worker.statuses import because
 from streamclient.worker.stream_facts import StreamFacts
 from streamclient.worker.usercode import UserCall, UserCode
 from streamclient.worker.watchdog import CallWatch
@@ -43,14 +45,11 @@ LONG_READ_SECONDS = 5.0
 READ_NAME = "reading"
 """How statuses and logs name a read."""
 
-_CLOSING_REASONS: Mapping[ShutdownReason | None, str] = {
-    ShutdownReason.STOLEN: "being handed over",
-    ShutdownReason.PAUSED: "being paused",
-    ShutdownReason.TERMINATE: "the shard has ended",
-    ShutdownReason.PROCESS_DONE: "its processor is done with it",
-    ShutdownReason.PROCESS_RESTART: "its processor is being replaced",
+_OF_PARKING: Mapping[Cause, Cause] = {
+    Cause.CALL_QUEUED: Cause.PARKING_QUEUED,
+    Cause.CALL_RUNS: Cause.PARKING_RUNS,
 }
-"""By the reason that the processor is told."""
+"""A call of the parking store is named as such."""
 
 
 @frozen(kw_only=True)
@@ -104,37 +103,42 @@ class ConsumerState:
         self._timer: Timer | None = None
         self._closing: ShutdownReason | None = None
         self._close_error = ""
-        self._halt_reason = ""
+        self._halt_reason: Reason | None = None
         self._lost: TrimmedRange | None = None
         self._last_processed: SequenceInfo | None = None
         self._open_requests = 0
-        self._reason = ""
-        self._reason_kind = ReasonKind.NONE
+        self._reason: Reason | None = None
         self._resume_at: float | None = None
         self._call_watch = CallWatch(
-            self.shard_id, "executor", config.slow_processor_warning_millis, config.user_code_limit_millis
+            self.shard_id,
+            Cause.CALL_QUEUED,
+            Cause.CALL_RUNS,
+            config.slow_processor_warning_millis,
+            config.user_code_limit_millis,
         )
         self._read_watch = CallWatch(
-            self.shard_id, "fetch pool", config.slow_processor_warning_millis, config.read_limit_millis
+            self.shard_id,
+            Cause.READ_QUEUED,
+            Cause.READ_RUNS,
+            config.slow_processor_warning_millis,
+            config.read_limit_millis,
         )
 
     def status(self, now: float) -> ShardStatus:
         """What it is doing."""
         report = self.around.facts.report(self._backlog, now)
-        kind, reason = self._present_reason(now)
-        return ShardStatus(
+        status = ShardStatus(
             shard_id=self.shard_id,
             state=PUBLIC_STATES[self._phase],
             checkpoint=self._stored,
-            reason=reason,
             failures=self.backoff.failures,
-            reason_kind=kind,
             user_code_seconds=0.0 if self._call is None else self._call.running_seconds(now),
             lag_seconds=report.lag_seconds,
             time_to_loss_seconds=report.time_to_loss_seconds,
             forecast=report.forecast,
             lost=self._lost,
         )
+        return because(status, tuple(self._present_reasons(now)))
 
     def watch(self, now: float) -> None:
         """Log what takes long, and have the lease let go for what takes too long."""
@@ -255,7 +259,8 @@ class ConsumerState:
         def answered(problem: BaseException | None) -> None:
             if problem is not None:
                 text = f"the retry strategy failed, so the ordinary pause is taken: {described(problem)}"
-                self.say(f"{self._reason}; {text}", self._reason_kind)
+                if self._reason is not None:
+                    self.say(evolve(self._reason, detail=f"{self._reason.detail}; {text}"))
                 _log.error("shard %s: %s", self.shard_id, text, exc_info=problem)
             then(ordinary() if problem is not None else answers[0])
 
@@ -267,48 +272,48 @@ class ConsumerState:
     def report_failure(self, what: str, error: BaseException, level: int = logging.ERROR) -> None:
         """Name a failure of user code in the status and the log; after the lease is lost it is expected and quiet."""
         count = self.backoff.failures
-        counted = f" {times(count)}" if count else ""  # what fails while the processor ends is no failure in a row
-        self.say(f"processor failed{counted}: {what}: {described(error)}", ReasonKind.PROCESSOR)
+        when = times(count) if count else "at its end"  # what fails then is no failure in a row
+        self.say(Reason(Cause.PROCESSOR_FAILED, what, f"{when}: {what}: {described(error)}"))
         level = logging.INFO if self.is_lost else level
         trace = error if level >= logging.ERROR else None
         in_a_row = f" (failure {count} in a row)" if count else ""
         _log.log(level, "shard %s: %s%s: %s", self.shard_id, what, in_a_row, error, exc_info=trace)
 
-    def say(self, reason: str, kind: ReasonKind) -> None:
+    def say(self, reason: Reason) -> None:
         """Why the shard does not move."""
-        self._reason, self._reason_kind = reason, kind
+        self._reason = reason
 
     def moves(self) -> None:
         """What held the shard up is over."""
-        self.say("", ReasonKind.NONE)
+        self._reason = None
 
-    def _present_reason(self, now: float) -> tuple[ReasonKind, str]:
-        """Everything that holds the shard up; the first of it gives the kind."""
-        found = [(ReasonKind.LEASE, "the lease is lost")] if self.is_lost else []
-        if self._reason:
-            found.append((self._reason_kind, self._reason))
-        found += self._hold_ups(now)
-        if self._reason and self._resume_at is not None:
+    def _present_reasons(self, now: float) -> Iterator[Reason]:
+        """Everything that holds the shard up, the most important first."""
+        if self.is_lost:
+            yield Reason(Cause.LEASE_LOST)
+        if self._reason is not None:
+            yield self._reason
+        yield from self._hold_ups(now)
+        if self._reason is not None and self._resume_at is not None:
             what = "start" if self._phase is Phase.BACKING_OFF else "attempt"
-            found.append((self._reason_kind, f"next {what} in {max(0.0, self._resume_at - now):.1f} s"))
-        return (found[0][0] if found else ReasonKind.NONE), "; ".join(text for _, text in found)
+            yield Reason(Cause.NEXT_TRY, what, f"{max(0.0, self._resume_at - now):.1f} s")
 
-    def _hold_ups(self, now: float) -> Iterator[tuple[ReasonKind, str]]:
+    def _hold_ups(self, now: float) -> Iterator[Reason]:
         """What the present phase waits for, as far as it is worth telling."""
-        if self._phase is Phase.CLOSING and self._closing in _CLOSING_REASONS and not self._reason:
-            yield ReasonKind.LEASE, _CLOSING_REASONS[self._closing]
+        closing = self._closing if self._phase is Phase.CLOSING else None
+        if closing not in (None, ShutdownReason.ZOMBIE) and self._reason is None:
+            yield Reason(Cause.CLOSING, closing.value)
+        delay = None
         if self._call is not None:
             delay = self._call_watch.delay_reason(self._call, self._call.name, now)
-            if delay and self._phase is Phase.PARKING:
-                yield ReasonKind.PARKING, f"waits for the parking store: {delay}"
-            elif delay:
-                yield ReasonKind.USER_CODE, delay
+            if delay is not None and self._phase is Phase.PARKING:
+                delay = evolve(delay, cause=_OF_PARKING[delay.cause])
         elif self._phase is Phase.READING:
             delay = self._read_watch.delay_reason(self.fetcher.reading, READ_NAME, now)
-            if delay:
-                yield ReasonKind.READING, delay
         elif self._open_requests and self._phase in (Phase.STARTING, Phase.CLOSING):
-            yield ReasonKind.CHECKPOINT, "waits for the answer to a checkpoint"
+            delay = Reason(Cause.CHECKPOINT)
+        if delay is not None:
+            yield delay
 
 
 def watch_reads(reads: CallWatchdog, consumers: Iterable[ConsumerState], now: float) -> None:

@@ -17,6 +17,7 @@ from streamclient.core.events import Command, Event, Severity
 from streamclient.core.holdings import Holdings
 from streamclient.errors import StreamClientException
 from streamclient.model import ShardInfo, ShardStatus, ShutdownReason, TrimmedRange
+from streamclient.reasons import Cause, Reason
 from streamclient.worker.checkpointer import CheckpointTicket
 from streamclient.worker.consumer import ShardConsumer
 from streamclient.worker.consumer_state import Surroundings, described, watch_reads
@@ -28,7 +29,7 @@ from streamclient.worker.publication import Publication
 from streamclient.worker.recurring import Recurring
 from streamclient.worker.runtime import Deadline
 from streamclient.worker.service import ServiceCalls
-from streamclient.worker.statuses import ENDED, joined_status, lease_status, over_status
+from streamclient.worker.statuses import joined_status, lease_status, over_status
 
 _log = logging.getLogger(__name__)
 _LEVELS = {Severity.INFO: logging.INFO, Severity.WARNING: logging.WARNING, Severity.ERROR: logging.ERROR}
@@ -70,7 +71,7 @@ class Coordinator:
         self._ticket_numbers = itertools.count(1)
         self._deadline: Deadline | None = None
         self._has_failed = False
-        self._over = ""
+        self._over: Reason | None = None
         self._last_statuses: Mapping[str, ShardStatus] = {}
         self.recurring = (
             Recurring("renew", config.renewer_interval_millis, loop, self._renew_due),
@@ -159,7 +160,7 @@ class Coordinator:
     def fail(self, error: Exception) -> None:
         """Go on without ``Holdings``, whose state cannot be trusted any more: stop every consumer and end."""
         self._has_failed = True
-        self._over = f"its worker failed: {described(error)}"
+        self._over = Reason(Cause.WORKER_FAILED, detail=described(error))
         self._events.clear()
         self._outbox.clear()
         self._begin_stop()
@@ -169,7 +170,7 @@ class Coordinator:
 
     def close(self) -> None:
         """Answer whoever still waits, and name what had to be left."""
-        self._over = self._over or ENDED
+        self._over = self._over or Reason(Cause.WORKER_ENDED)
         self._last_statuses = self._statuses()
         for consumer in self._consumers.values():
             _log.error("gave up waiting for %r; its lease is left to expire", consumer)

@@ -15,8 +15,9 @@ from attrs import frozen
 from streamclient.core.failures import PagePlan, Span, Verdict, verdict
 from streamclient.core.lifecycle import Outcome
 from streamclient.errors import ApplicationException, ShutdownException
-from streamclient.model import ParkedKey, ParkedRecord, ReasonKind
+from streamclient.model import ParkedKey, ParkedRecord
 from streamclient.parking.frames import key_text
+from streamclient.reasons import Cause, Reason
 from streamclient.stream.api import RecordPage
 from streamclient.worker.consumer_state import ConsumerState, described, times
 from streamclient.worker.parking_desk import BEHIND_PARKED, Failure, ParkingDesk
@@ -35,7 +36,7 @@ class PageEnds:
     """Somebody asked for an end while a call ran, and records are left."""
     failed: Callable[[], None]
     """A new processor shall try."""
-    given_up: Callable[[str], None]
+    given_up: Callable[[Reason], None]
     """The shard shall stop, for this reason."""
 
 
@@ -146,7 +147,7 @@ class Delivery:
         elif following is Verdict.PARK:
             self._park(span.indices, Failure.of(error, span.attempts))
         elif following is Verdict.STOP:
-            self._ends.given_up(self._stop_text(span, error))
+            self._ends.given_up(self._stop_reason(span, error))
         else:
             self._ends.failed()
 
@@ -180,7 +181,7 @@ class Delivery:
     def _park(self, indices: Sequence[int], failure: Failure) -> None:
         desk, consumer, parked = self._the_desk, self._consumer, list[ParkedRecord]()
         if not desk.share.allows(len(indices)):
-            self._ends.given_up(self._share_text(indices, failure))
+            self._ends.given_up(self._share_reason(indices, failure))
             return
         position = consumer.fetcher.position.text
 
@@ -209,7 +210,7 @@ class Delivery:
             return
         pause = consumer.backoff.store_failed()
         count = consumer.backoff.store_failures
-        consumer.say(f"the parking store failed {times(count)}: {what}: {described(error)}", ReasonKind.PARKING)
+        consumer.say(Reason(Cause.PARKING_FAILED, what, f"{times(count)}: {what}: {described(error)}"))
         _log.error("shard %s: the parking store failed: %s", consumer.shard_id, what, exc_info=error)
         consumer.move(Outcome.REFUSED_FOR_NOW)
         consumer.pause(pause, again or self._proceed)
@@ -248,20 +249,18 @@ class Delivery:
             f"{self._consumer.fetcher.position}{more}"
         )
 
-    def _stop_text(self, span: Span, error: BaseException) -> str:
-        return (
-            f"stopped by failure_policy at {self._named(span.indices)}, after {span.attempts} failed calls: "
-            f"{described(error)}; mend the cause, then restart the worker, or pause and resume the shard"
-        )
+    def _stop_reason(self, span: Span, error: BaseException) -> Reason:
+        detail = f"after {span.attempts} failed calls: {described(error)}"
+        return Reason(Cause.FAILING_RECORD, self._named(span.indices), detail)
 
-    def _share_text(self, indices: Sequence[int], failure: Failure) -> str:
-        policy = self._consumer.around.config.failure_policy
-        return (
-            f"stopped: {self._the_desk.share.count} of its last {policy.share_window_records} records are parked, and "
+    def _share_reason(self, indices: Sequence[int], failure: Failure) -> Reason:
+        policy, record = self._consumer.around.config.failure_policy, self._named(indices)
+        detail = (
+            f"{self._the_desk.share.count} of its last {policy.share_window_records} records are parked, and "
             f"most_parked_share={policy.most_parked_share} allows {policy.most_parked}; the next one would be "
-            f"{self._named(indices)}: {failure.error}; find out what is wrong, then restart the worker, or pause and "
-            "resume the shard"
+            f"{record}: {failure.error}"
         )
+        return Reason(Cause.PARKED_SHARE, record, detail)
 
 
 def _count(indices: Sequence[int]) -> str:

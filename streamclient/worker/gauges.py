@@ -8,7 +8,7 @@ from typing import Final
 
 from streamclient.interfaces import IMetrics
 from streamclient.metrics import table
-from streamclient.model import CheckpointPosition, Metric, ShardState, ShardStatus
+from streamclient.model import CheckpointPosition, Metric, ShardStatus
 
 LINGER_SECONDS: Final = 120.0
 """How long the counters of a shard stay after it left this worker: twice the longest usual time between two scrapes, so
@@ -16,9 +16,6 @@ that the last of its records are seen. Gauges go at once, because a stale one li
 
 LEASE_STATES: Final = ("running", "waiting", "finished")
 """Values of the label ``state`` of ``streamclient_leases``; each lease is in one of them."""
-
-MOVING_STATES: Final = frozenset({ShardState.INITIALIZING, ShardState.PROCESSING, ShardState.SHUTTING_DOWN})
-"""A shard in one of these has a consumer that will go on by itself."""
 
 
 class Gauges:
@@ -87,4 +84,4 @@ class Gauges:
 def _lease_state(status: ShardStatus) -> str:
     if status.checkpoint == CheckpointPosition.SHARD_END:
         return "finished"
-    return "running" if status.state in MOVING_STATES else "waiting"
+    return "running" if status.has_consumer else "waiting"

@@ -20,7 +20,8 @@ from streamclient.interfaces import IMetrics
 from streamclient.metrics import table
 from streamclient.metrics.labelled import NO_METRICS
 from streamclient.metrics.requests import result_of
-from streamclient.model import ReasonKind, ShardStatus
+from streamclient.model import ShardStatus
+from streamclient.reasons import ReasonKind
 from streamclient.stream.api import RecordPage
 from streamclient.worker.gauges import Gauges
 

@@ -13,12 +13,12 @@ from attrs import evolve
 
 from streamclient._version import __version__
 from streamclient.core.worker_info import ShardTrouble, WorkerInfo
-from streamclient.model import ReasonKind, ShardStatus
+from streamclient.model import ShardStatus
+from streamclient.reasons import Cause
 from streamclient.worker.health import WorkerHealth
 
-WAITS_FOR_PARENT = "parent "
-"""How a reason begins that names the row of a parent. Rows are read by whoever asks, and this text changes with each
-heartbeat of the parent's owner."""
+STAND_IN_ROWS = frozenset({Cause.FINISHED, Cause.PARENT})
+"""What the lease rows show anyway. What is said of a parent changes with each heartbeat of its owner, besides."""
 
 
 class Publication:
@@ -55,10 +55,9 @@ class Publication:
 
 
 def _is_told(status: ShardStatus) -> bool:
-    """Whether the reason does not stand in the lease rows anyway."""
-    is_in_rows = status.reason_kind is ReasonKind.FINISHED or status.reason.startswith(WAITS_FOR_PARENT)
-    return bool(status.reason) and not is_in_rows
+    """Whether there is a reason that does not stand in the lease rows anyway."""
+    return bool(status.reasons) and status.reasons[0].cause not in STAND_IN_ROWS
 
 
 def _trouble(status: ShardStatus) -> ShardTrouble:
-    return ShardTrouble(status.reason, status.reason_kind.value)
+    return ShardTrouble(status.reason, status.reason_kind.value, status.reasons)

@@ -6,17 +6,9 @@ from attrs import evolve
 
 from streamclient.core.retention import Backlog
 from streamclient.core.tenancy import HeldLease
-from streamclient.model import ReasonKind, ShardState, ShardStatus
+from streamclient.model import ShardState, ShardStatus
+from streamclient.reasons import Cause, Reason, ReasonKind, kind_of, text_of
 from streamclient.worker.stream_facts import StreamFacts
-
-ENDED = "its worker has ended"
-"""What is said of a shard that was left behind without another reason."""
-
-_KINDS = {
-    ShardState.PAUSED: ReasonKind.PAUSED,
-    ShardState.SHUTDOWN_COMPLETE: ReasonKind.FINISHED,
-    ShardState.SHUTTING_DOWN: ReasonKind.LEASE,
-}
 
 
 def lease_status(held: HeldLease, facts: StreamFacts, now: float) -> ShardStatus:
@@ -24,39 +16,33 @@ def lease_status(held: HeldLease, facts: StreamFacts, now: float) -> ShardStatus
     progress = held.lease.progress
     backlog = Backlog(None if progress is None or held.lease.is_finished else progress.record_micros or None)
     report = facts.report(backlog, now)
-    return ShardStatus(
+    status = ShardStatus(
         shard_id=held.lease.lease_key,
         state=held.state,
         checkpoint=held.checkpoint,
-        reason=held.reason,
-        reason_kind=_kind(held),
         lag_seconds=report.lag_seconds,
         time_to_loss_seconds=report.time_to_loss_seconds,
         forecast=report.forecast,
     )
+    return status if held.reason is None else because(status, (held.reason,))
 
 
 def joined_status(held: HeldLease | None, of_consumer: ShardStatus) -> ShardStatus:
     """A shard with a consumer: what holds the lease up, a hand-over for example, comes before what holds it up."""
-    if held is None or not held.reason:
+    if held is None or held.reason is None:
         return of_consumer
-    return evolve(
-        of_consumer,
-        reason="; ".join(filter(None, (held.reason, of_consumer.reason))),
-        reason_kind=_kind(held),
-    )
+    return because(of_consumer, (held.reason, *of_consumer.reasons))
 
 
-def _kind(held: HeldLease) -> ReasonKind:
-    if not held.reason:
-        return ReasonKind.NONE
-    about_lease = held.needs_epoch or held.is_absent or held.is_unsettled or held.is_draining
-    return _KINDS.get(held.state, ReasonKind.LEASE if about_lease else ReasonKind.PARENTS)
+def because(status: ShardStatus, reasons: tuple[Reason, ...]) -> ShardStatus:
+    """The status with these reasons, and with what follows from them."""
+    return evolve(status, reasons=reasons, reason=text_of(*reasons), reason_kind=kind_of(reasons))
 
 
-def over_status(status: ShardStatus, because: str) -> ShardStatus:
+def over_status(status: ShardStatus, over: Reason | None) -> ShardStatus:
     """The same shard on a worker that has failed or ended, if there is a reason: nothing of it moves any more."""
-    if not because or status.state is ShardState.SHUTDOWN_COMPLETE:
+    if over is None or status.state is ShardState.SHUTDOWN_COMPLETE:
         return status
-    reason = status.reason if because == ENDED and status.reason else "; ".join(filter(None, (because, status.reason)))
-    return evolve(status, state=ShardState.SHUTTING_DOWN, reason=reason, reason_kind=ReasonKind.LEASE, forecast="")
+    told = status.reasons if over.cause is Cause.WORKER_ENDED and status.reasons else (over, *status.reasons)
+    stopped = evolve(status, state=ShardState.SHUTTING_DOWN, forecast="")
+    return evolve(because(stopped, told), reason_kind=ReasonKind.LEASE)

@@ -7,6 +7,8 @@ import sys
 import traceback
 from typing import Protocol
 
+from streamclient.reasons import Cause, Reason, text_of
+
 _log = logging.getLogger(__name__)
 
 NOTABLE_QUEUEING_SECONDS = 1.0
@@ -28,9 +30,10 @@ class CallUnderway(Protocol):
 class CallWatch:
     """Watches one kind of call of one shard, one call after the other."""
 
-    def __init__(self, shard_id: str, pool_name: str, warn_after_millis: int, limit_millis: int) -> None:
+    def __init__(self, shard_id: str, queued: Cause, runs: Cause, warn_after_millis: int, limit_millis: int) -> None:
         self._shard_id = shard_id
-        self._pool_name = pool_name
+        self._queued = queued
+        self._runs = runs
         self._warn_after_seconds = warn_after_millis / 1_000
         self._limit_seconds = limit_millis / 1_000
         self._call: CallUnderway | None = None
@@ -54,29 +57,25 @@ class CallWatch:
         if not self._limit_seconds or waited < self._limit_seconds or self._is_given_up:
             return ""
         self._is_given_up = True
-        return f"{self._description(call, name, elapsed)}, over the limit of {self._limit_seconds:.0f} s"
+        return f"{text_of(self._reason(call, name, elapsed))}, over the limit of {self._limit_seconds:.0f} s"
 
-    def delay_reason(self, call: CallUnderway | None, name: str, now: float) -> str:
-        """Why the shard waits for this call, if that is worth telling."""
+    def delay_reason(self, call: CallUnderway | None, name: str, now: float) -> Reason | None:
+        """That the shard waits for this call, if that is worth telling."""
         if call is None:
-            return ""
-        if call.started_at is None:
-            waited = now - call.queued_at
-            return "" if waited < NOTABLE_QUEUEING_SECONDS else self._description(call, name, waited)
-        running = now - call.started_at
-        return self._description(call, name, running) if running >= self._warn_after_seconds else ""
+            return None
+        notable = NOTABLE_QUEUEING_SECONDS if call.started_at is None else self._warn_after_seconds
+        seconds = now - (call.queued_at if call.started_at is None else call.started_at)
+        return self._reason(call, name, seconds) if seconds >= notable else None
 
-    def _description(self, call: CallUnderway, name: str, seconds: float) -> str:
-        if call.started_at is None:
-            return f"{name} has waited {seconds:.0f} s for a free thread of the {self._pool_name}"
-        return f"{name} has been running for {seconds:.0f} s"
+    def _reason(self, call: CallUnderway, name: str, seconds: float) -> Reason:
+        return Reason(self._queued if call.started_at is None else self._runs, name, f"{seconds:.0f} s")
 
     def _warn(self, call: CallUnderway, name: str, elapsed: float) -> None:
         stack = _stack_of(call.thread_id)
         _log.warning(
             "shard %s: %s%s",
             self._shard_id,
-            self._description(call, name, elapsed),
+            text_of(self._reason(call, name, elapsed)),
             f", now at:\n{stack}" if stack else "",
         )
 

@@ -7,10 +7,11 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 
-from streamclient.config import ClientConfig, StreamConfig
+from streamclient import checks
+from streamclient.config import ClientConfig, StreamConfig, processor_maker
 from streamclient.core import events
 from streamclient.errors import ConfigurationError, StreamClientException, WorkerFailedError
-from streamclient.interfaces import ILeaseManager, IRecordProcessor, RecordProcessorFactory
+from streamclient.interfaces import ILeaseManager, RecordProcessorFactory
 from streamclient.model import ShardStatus, TrimmedRange, WorkerStatus
 from streamclient.stream.api import StreamApi
 from streamclient.worker.assembly import Machinery, SharedParts
@@ -29,6 +30,7 @@ STATUS_SECONDS = 10.0
 """The owner thread answers in milliseconds; more than this means a process that gets no processor time."""
 
 
+@checks.explains_names
 class Worker(Running):
     """Consumes the streams of one or more tables, sharing their shards with all workers on the same status tables.
 
@@ -68,22 +70,24 @@ class Worker(Running):
         stream_api: StreamApi | None = None,
         runtime: Runtime | None = None,
     ) -> None:
-        _check("worker_identifier", worker_identifier, str)
-        if not worker_identifier:
-            raise ConfigurationError("worker_identifier must be a non-empty string, not ''")
-        _check("client_config", client_config, ClientConfig)
+        checks.text.require("worker_identifier", worker_identifier)
+        checks.instance(ClientConfig).require("client_config", client_config)
+        checks.optional(checks.executor).require("executor", executor)
+        checks.optional(checks.implementation(ILeaseManager)).require("lease_manager", lease_manager)
+        checks.optional(checks.implementation(StreamApi)).require("stream_api", stream_api)
+        checks.optional(checks.instance(Runtime)).require("runtime", runtime)
+        configs = _checked_streams(stream_config, lease_manager, stream_api)
         super().__init__(end_on_sigterm=client_config.end_on_sigterm)
-        configs = _checked_streams(stream_config, lease_manager)
-        if executor is not None and not callable(getattr(executor, "submit", None)):
-            raise ConfigurationError(f"executor must be a concurrent.futures.Executor or None, not {executor!r}")
         self._identifier = worker_identifier
         self._client_config = client_config
         self._streams = {
             config.name: StreamRun(
                 worker_identifier,
                 config,
-                _processor_maker(config.record_processor_factory or record_processor_factory),
-                _checked_manager(config.lease_manager or lease_manager),
+                processor_maker(
+                    "record_processor_factory", config.record_processor_factory or record_processor_factory
+                ),
+                config.lease_manager or lease_manager,
                 stream_api,
             )
             for config in configs
@@ -350,16 +354,10 @@ class Worker(Running):
         return is_runner or any(stream.is_own_thread() for stream in self._streams.values())
 
 
-def _check(name: str, value: object, expected: type) -> None:
-    if not isinstance(value, expected):
-        raise ConfigurationError(f"{name} must be a {expected.__name__}, not {value!r}")
-
-
-def _checked_streams(given: object, lease_manager: object) -> Sequence[StreamConfig]:
+def _checked_streams(given: object, lease_manager: object, stream_api: object) -> Sequence[StreamConfig]:
     """One or several settings, whose names tell them apart."""
-    if isinstance(given, StreamConfig):
-        return [given]
-    configs = list(given) if isinstance(given, Sequence) and not isinstance(given, str) else []
+    several = given if isinstance(given, Sequence) and not isinstance(given, str) else ()
+    configs = [given] if isinstance(given, StreamConfig) else list(several)
     if not configs or not all(isinstance(config, StreamConfig) for config in configs):
         raise ConfigurationError(f"stream_config must be a StreamConfig or a sequence of some, not {given!r}")
     names = [config.name for config in configs]
@@ -370,21 +368,18 @@ def _checked_streams(given: object, lease_manager: object) -> Sequence[StreamCon
         raise ConfigurationError(
             "lease_manager keeps the leases of one stream; with several, give each StreamConfig its own lease_manager="
         )
+    _check_tables(configs)
+    for config in configs:
+        if stream_api is None or (config.lease_manager or lease_manager) is None:
+            checks.client.require(f"client of stream {config.name}", config.client)
     return configs
 
 
-def _checked_manager(manager: ILeaseManager | None) -> ILeaseManager | None:
-    if manager is not None and not callable(getattr(manager, "list_leases", None)):
-        raise ConfigurationError(f"lease_manager must be an ILeaseManager or None, not {manager!r}")
-    return manager
-
-
-def _processor_maker(factory: object) -> Callable[[], IRecordProcessor]:
-    maker = getattr(factory, "create_processor", factory)
-    is_class_of_factories = isinstance(factory, type) and hasattr(factory, "create_processor")
-    if not callable(maker) or is_class_of_factories:
-        raise ConfigurationError(
-            f"record_processor_factory must be an IRecordProcessorFactory or a callable that makes a processor, "
-            f"not {factory!r}"
-        )
-    return maker
+def _check_tables(configs: Sequence[StreamConfig]) -> None:
+    status_tables = {config.status_table_name for config in configs}
+    for config in configs:
+        if config.data_table_name in status_tables:
+            raise ConfigurationError(
+                f"data_table_name={config.data_table_name!r} is the status table of another StreamConfig; leases need "
+                "a table of their own"
+            )

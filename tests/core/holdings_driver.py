@@ -14,6 +14,7 @@ from streamclient.core.holdings import Holdings
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.rows import WriteOutcome, apply_write, permits
 from streamclient.model import InitialPosition, Lease, Shard
+from streamclient.reasons import text_of
 
 STREAM_ID = "stream"
 COMMAND = TypeVar("COMMAND")
@@ -115,6 +116,11 @@ class Driver:
     def checkpoint(self, key: str, value: str, request_id: int = 1) -> list[events.Command]:
         identifier = self.holdings.held[key].identifier if key in self.holdings.held else "gone"
         return self.send(events.CheckpointRequested(request_id, key, identifier, value))
+
+    def said(self, key: str) -> str:
+        """Why a held lease is not being read; empty while it is."""
+        reason = self.holdings.held[key].reason
+        return "" if reason is None else text_of(reason)
 
     def stopped(self, key: str, end: ConsumerEnd = ConsumerEnd.STOPPED, identifier: str = "") -> list[events.Command]:
         return self.send(events.ConsumerStopped(key, identifier or self.holdings.held[key].identifier, end))

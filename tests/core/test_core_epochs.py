@@ -24,7 +24,7 @@ def started(commands: list[events.Command]) -> list[int]:
 
 def test_no_consumer_starts_before_the_epoch_of_its_acquisition_is_known() -> None:
     driver = taken()
-    assert driver.holdings.held["a"].reason == "waiting for the epoch of this acquisition"
+    assert driver.said("a") == "waiting for the epoch of this acquisition"
     assert not only(driver.log, events.StartConsumer)
 
     assert started(driver.send(events.EpochDrawn("a", 7))) == [7]
@@ -51,7 +51,7 @@ def test_a_failed_draw_is_repeated_first_at_once_then_after_growing_pauses() -> 
         pauses.append(driver.now - start)
 
     assert pauses == pytest.approx([0, 1, 2, 4])
-    assert driver.holdings.held["a"].reason == (
+    assert driver.said("a") == (
         "waiting for the epoch of this acquisition (drawing it failed 4 times: TimeoutError: no answer)"
     )
 
@@ -144,7 +144,7 @@ def test_a_consumer_that_starts_anew_waits_for_the_checkpoint_under_way() -> Non
     (write,) = writes(driver.checkpoint("a", "i2"))
     driver.send(events.EpochDrawn("a", 9))
     assert not only(driver.stopped("a", identifier="t1"), events.StartConsumer)
-    assert driver.holdings.held["a"].reason == "a checkpoint of the previous processor is under way"
+    assert driver.said("a") == "a checkpoint of the previous processor is under way"
     commands = driver.answer(write)
 
     assert [start.checkpoint for start in only(commands, events.StartConsumer)] == ["i2"]

@@ -230,7 +230,7 @@ def test_no_window_ever_holds_more_than_the_share(steps: list[tuple[bool, int]])
     [
         ({"then": OnFailure.PARK}, "PARK needs an IParkingStore"),
         ({"parking": STORE}, "then=RESTART does not go with parking=<MemoryParkingStore, 0 parked>"),
-        ({"then": "PARK"}, "then must be an OnFailure, not 'PARK'"),
+        ({"then": "PARC"}, "not 'PARC'; did you mean PARK?"),
         ({"then": OnFailure.PARK, "parking": "directory"}, "parking must be an IParkingStore or None, not 'directory'"),
         ({"retries": -1}, "retries must be a whole number of at least 0, not -1"),
         ({"most_parked_share": 0}, "most_parked_share must be a number above 0 and up to 1, not 0"),

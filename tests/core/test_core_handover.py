@@ -65,7 +65,7 @@ def test_marked_lease_that_waits_for_its_parents_is_handed_over_at_once() -> Non
     driver = Driver(row("p", "z", 3), row("a", parent_shard_ids={"p"}), row("b", "me", 1))
     driver.hold()
     assert driver.holdings.held["a"].state is ShardState.WAITING_ON_PARENT_SHARDS
-    assert "parent p is not finished" in driver.holdings.held["a"].reason
+    assert "parent p is not finished" in driver.said("a")
     mark(driver)
     driver.settle(driver.scan())
 

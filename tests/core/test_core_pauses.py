@@ -63,7 +63,7 @@ def test_a_pause_stops_the_consumer_and_is_acknowledged_when_nothing_reads_any_m
 
     driver.settle(driver.stopped("a"))
     assert driver.table["a"] == row("a", "me", 3, checkpoint="i2", pause=PAUSE, pause_taken="r1 me")
-    assert driver.holdings.held["a"].reason == "paused by ann: weekly maintenance"
+    assert driver.said("a") == "paused by ann: weekly maintenance"
     assert driver.holdings.held["a"].state is ShardState.PAUSED
 
 
@@ -93,7 +93,7 @@ def test_a_pause_ends_by_itself_at_its_time_by_the_wall_clock_as_the_last_scan_s
     commands = driver.send(events.RowsRead(tuple(driver.table.values()), wall_micros=50_000_000))
     assert stops(driver.settle(commands)) == ["PAUSED"]
     driver.settle(driver.stopped("a"))
-    assert driver.holdings.held["a"].reason == ("paused by ann: weekly maintenance until 1970-01-01T00:01:00.000Z")
+    assert driver.said("a") == ("paused by ann: weekly maintenance until 1970-01-01T00:01:00.000Z")
 
     assert driver.holdings.next_deadline(driver.now) == pytest.approx(116.0)
     driver.now = driver.holdings.next_deadline(driver.now) or 0
@@ -136,7 +136,7 @@ def test_a_new_pause_is_acknowledged_anew() -> None:
     pause(driver, evolve(PAUSE, request_id="r2", reason="and on"))
 
     assert driver.table["a"].pause_taken == "r2 me"
-    assert driver.holdings.held["a"].reason == "paused by ann: and on"
+    assert driver.said("a") == "paused by ann: and on"
 
 
 def test_a_paused_lease_is_handed_over_when_it_is_marked_or_its_worker_stops() -> None:
@@ -154,7 +154,7 @@ def test_a_finished_lease_is_named_finished_and_its_pause_is_acknowledged() -> N
     driver.hold()
 
     assert driver.table["a"].is_paused_by_owner
-    assert driver.holdings.held["a"].reason == "finished"
+    assert driver.said("a") == "finished"
 
 
 def test_a_scan_that_began_before_the_row_was_read_back_does_not_undo_what_it_showed() -> None:
@@ -185,7 +185,7 @@ def test_a_pause_that_cannot_be_acknowledged_is_obeyed_and_the_lease_is_kept() -
         driver.now += 6
         assert {write.kind for write in writes(driver.settle(driver.renew()))} == {WriteKind.RENEW}
 
-    assert driver.holdings.held["a"].reason == "paused by ann: weekly maintenance"
+    assert driver.said("a") == "paused by ann: weekly maintenance"
 
 
 def test_nothing_is_read_again_before_the_row_says_that_the_pause_is_not_obeyed_any_more() -> None:
@@ -196,7 +196,7 @@ def test_nothing_is_read_again_before_the_row_says_that_the_pause_is_not_obeyed_
     driver.now += 6
     (write,) = writes(driver.scan())
     assert write.kind is WriteKind.LEAVE_PAUSE
-    assert driver.holdings.held["a"].reason == "its pause is over; waiting until its row says so"
+    assert driver.said("a") == "its pause is over; waiting until its row says so"
     assert starts(driver.answer(write)) == ["i1"]
 
     assert driver.land(leases.release(seen)) is WriteOutcome.REFUSED
@@ -266,7 +266,7 @@ def test_the_programs_own_pause_stops_and_resumes_without_any_write(key: str | N
     commands = driver.send(events.PauseRequested(key, "database upgrade"))
     assert stops(commands) == ["PAUSED"]
     commands += driver.stopped("a")
-    assert driver.holdings.held["a"].reason == "paused by its own program: database upgrade"
+    assert driver.said("a") == "paused by its own program: database upgrade"
     assert driver.holdings.held["a"].state is ShardState.PAUSED
 
     commands += driver.send(events.ResumeRequested(key))
@@ -282,7 +282,7 @@ def test_a_pause_of_the_whole_worker_holds_for_leases_taken_later_and_one_shard_
     commands = driver.send(events.ResumeRequested(None))
 
     assert [start.shard_info.shard_id for start in only(commands, events.StartConsumer)] == ["a"]
-    assert driver.holdings.held["b"].reason == "paused by its own program: only b"
+    assert driver.said("b") == "paused by its own program: only b"
 
 
 def test_an_operators_pause_outlives_the_programs_own() -> None:
@@ -290,7 +290,7 @@ def test_an_operators_pause_outlives_the_programs_own() -> None:
     driver.send(events.PauseRequested(None, "all"))
 
     assert starts(driver.send(events.ResumeRequested(None))) == []
-    assert driver.holdings.held["a"].reason == "paused by ann: weekly maintenance"
+    assert driver.said("a") == "paused by ann: weekly maintenance"
 
 
 # --- rewinds and releases --------------------------------------------------------------------------------------------

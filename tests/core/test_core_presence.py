@@ -175,7 +175,7 @@ def test_an_epoch_is_used_only_after_a_later_look_at_the_own_row() -> None:
     driver.owed.clear()
     drawn = driver.draw(draw.lease_key)
     assert not only(drawn, events.StartConsumer)
-    assert driver.holdings.held["s1"].reason == "waiting for a look at its worker's row"
+    assert driver.said("s1") == "waiting for a look at its worker's row"
     (look,) = only(drawn, events.ReadSignals)
     assert only(driver.carry_out(look), events.StartConsumer)
 
@@ -189,7 +189,7 @@ def test_a_shard_that_waited_is_read_only_after_a_look_since_it_can_be() -> None
     driver.land_worker(membership.register(driver.workers["me"], session("me", nonce="another")))
     driver.now += 0.1
     resumed = driver.send(events.ResumeRequested("s1"))
-    assert driver.holdings.held["s1"].reason == "waiting for a look at its worker's row"
+    assert driver.said("s1") == "waiting for a look at its worker's row"
     driver.settle(resumed)
 
     assert driver.holdings.is_ousted

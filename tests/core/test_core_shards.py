@@ -19,6 +19,7 @@ from streamclient.core.shards import (
     plan_shard_sync,
 )
 from streamclient.model import InitialPosition, Lease, Shard
+from streamclient.reasons import Cause, Reason
 
 OLDEST = Start(STREAM_ID, InitialPosition.oldest(), 777)
 LATEST = Start(STREAM_ID, InitialPosition.latest(), 777)
@@ -183,7 +184,7 @@ def test_child_waits_for_every_parent() -> None:
     gate = parents_finished(merged, rows_of(ended, open_, merged), None)
 
     assert not gate.is_open
-    assert gate.reason == "parent q is not finished: q(x, -, 4, TRIM_HORIZON)"
+    assert gate.reason == Reason(Cause.PARENT, "q", "is not finished: q(x, -, 4, TRIM_HORIZON)")
     assert parents_finished(merged, rows_of(ended, row("q", checkpoint="SHARD_END"), merged), None).is_open
 
 

@@ -41,7 +41,7 @@ def test_a_stalled_lease_is_reported_not_renewed_and_its_consumer_is_told_when_i
     (report,) = [report for report in only(commands, events.Report) if report.severity is Severity.ERROR]
     assert "its consumer stalled" in report.text
     assert "process_records has been running for 601 s" in report.text
-    assert "process_records has been running for 601 s" in driver.holdings.held["a"].reason
+    assert "process_records has been running for 601 s" in driver.said("a")
 
     commands = let_run_out(driver)
     assert driver.now == valid_until

@@ -440,10 +440,10 @@ def test_a_checkpoint_without_an_answer_is_tried_again(caplog: pytest.LogCapture
     ("change", "message"),
     [
         ({"process_record": None}, "process_record must be callable with one StreamRecord, not None"),
-        ({"threads": 0}, "threads must be a whole number of at least 1, not 0"),
+        ({"threads": 0}, "threads must be a whole number above 0, not 0"),
         ({"key": "id"}, "key must be callable with one StreamRecord, not 'id'"),
         ({"retries": True}, "retries must be a whole number of at least 0, not True"),
-        ({"most_pending_bytes": 0}, "most_pending_bytes must be a whole number of at least 1, not 0"),
+        ({"most_pending_bytes": 0}, "most_pending_bytes must be a whole number above 0, not 0"),
     ],
 )
 def test_wrong_settings_are_named(change: dict[str, Any], message: str) -> None:

@@ -63,7 +63,7 @@ class Scene:
         return Worker(
             "w1",
             ClientConfig(**{**QUICK, **config}),
-            StreamConfig(client=object(), data_table_name="orders", status_table_name="s", max_records=20),
+            StreamConfig(client=None, data_table_name="orders", status_table_name="s", max_records=20),
             self.factory,
             lease_manager=self.leases,
             stream_api=self.stream,

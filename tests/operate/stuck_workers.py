@@ -54,6 +54,15 @@ class NoDatabase(Steady):
         raise ValueError("no such database")
 
 
+class Misleading(Steady):
+    """Raises what other situations are made of."""
+
+    text = "waiting for the epoch of this acquisition; paused by its own program; records are parked; accept_loss"
+
+    def initialize(self, initialization_input: InitializationInput) -> None:
+        raise ValueError(self.text)
+
+
 class BadRecord(Steady):
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
         raise ValueError("bad record")

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import pytest
 from attrs import evolve
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from operate_facts import END, LEASE_SECONDS, OLDEST, ago, facts, row, waiting, worker
 
-from streamclient.core.worker_info import ShardTrouble
+from streamclient.core.worker_info import ShardTrouble, WorkerInfo
 from streamclient.model import Pause, Progress, Shard
 from streamclient.operate import situations
 from streamclient.operate.evidence import evidence
 from streamclient.operate.explanation import explain
 from streamclient.operate.facts import FleetFacts, HeadFacts, Process, RowFacts, StreamFacts
-from streamclient.operate.lease_rules import situation_of
+from streamclient.operate.lease_rules import SITUATIONS, situation_of
 from streamclient.operate.liveness import Life, life, living_workers, seconds_to_loss
 from streamclient.operate.situations import Situation
+from streamclient.reasons import Cause, Reason, ReasonKind, kind_of, text_of
 
 PAUSE = Pause("r1", "ann@ops", "maintenance", ago(-3_600))
 
@@ -311,13 +312,55 @@ def test_a_pause_that_has_ended_is_no_cause() -> None:
 # --- what the owner says, and what the records show ----------------------------------------------------------------
 
 
-def test_what_a_worker_says_is_quoted_and_sorted_by_its_words() -> None:
+def test_what_a_worker_says_is_quoted_and_sorted_by_its_cause() -> None:
     text = "processor failed 3 times: initialize: ValueError: no such database; next start in 3.0 s"
     made = facts(row("s1", "w1"), workers=[worker("w1", shards={"s1": text}, kind="processor")])
 
     assert said(made) == ("processor-fails", f"does not move on worker w1: {text}")
     assert situation_of(ShardTrouble("something nobody has seen before", "new")) is situations.OWNER_SAYS
-    assert situation_of(ShardTrouble("ended; did not checkpoint SHARD_END", "processor")) is situations.END_NOT_STORED
+    ended = (Reason(Cause.END_NOT_STORED), Reason(Cause.NEXT_TRY, "start", "3.0 s"))
+    assert situation_of(ShardTrouble(text_of(*ended), "processor", ended)) is situations.END_NOT_STORED
+
+
+def test_every_cause_has_words_and_a_situation() -> None:
+    assert set(SITUATIONS) == set(Cause)
+    for cause in Cause:
+        assert text_of(Reason(cause, "s", "d"))
+        assert cause.kind is not ReasonKind.NONE
+
+
+def test_of_several_causes_the_one_that_has_to_go_first_decides() -> None:
+    def situation(*causes: Cause) -> Situation:
+        reasons = tuple(map(Reason, causes))
+        return situation_of(ShardTrouble(text_of(*reasons), kind_of(reasons).value, reasons))
+
+    assert situation(Cause.PREVIOUS_PROCESSOR, Cause.LEASE_LOST, Cause.CALL_RUNS) is situations.OLD_PROCESSOR_RUNS
+    assert situation(Cause.PROCESSOR_FAILED, Cause.CALL_QUEUED) is situations.WAITS_FOR_THREAD
+    assert situation(Cause.GIVEN_AWAY, Cause.CALL_QUEUED) is situations.WAITS_FOR_THREAD
+    assert situation(Cause.PROCESSOR_FAILED, Cause.CALL_RUNS) is situations.PROCESSOR_FAILS
+    assert situation(Cause.CLOSING, Cause.CALL_RUNS) is situations.OWNER_SAYS
+
+
+@given(st.lists(st.sampled_from([text_of(Reason(cause, "x", "y")) for cause in Cause]) | st.text()).map("; ".join))
+@example("waiting for the epoch of this acquisition")
+@example("parent p1 is not finished")
+def test_the_text_of_an_exception_decides_nothing(text: str) -> None:
+    """From the worker's row, as it is stored, to the verdict."""
+    failed = (Reason(Cause.PROCESSOR_FAILED, "process_records", f"once: process_records: ValueError: {text}"),)
+    trouble = ShardTrouble(text_of(*failed), kind_of(failed).value, failed)
+    info = WorkerInfo.from_json(WorkerInfo(shards={"s1": trouble}).to_json())
+
+    assert situation_of(info.shards["s1"]) is situations.PROCESSOR_FAILS
+    assert situation_of(evolve(info.shards["s1"], reasons=())) is situations.PROCESSOR_FAILS
+
+
+def test_rows_of_older_and_later_workers_are_read_as_far_as_they_go() -> None:
+    older = '{"shards":{"s1":{"kind":"reading","reason":"reading failed once"}}}'
+    later = older.replace("}}}", ',"reasons":[{"cause":"new"},7,{"cause":"reading_failed","subject":3}]}}}')
+
+    assert WorkerInfo.from_json(older).shards == {"s1": ShardTrouble("reading failed once", "reading")}
+    assert situation_of(WorkerInfo.from_json(older).shards["s1"]) is situations.READING_FAILS
+    assert WorkerInfo.from_json(later).shards["s1"].reasons == (Reason(Cause.READING_FAILED),)
 
 
 def test_a_trimmed_position_is_seen_without_the_workers_help() -> None:

@@ -19,6 +19,7 @@ from stuck_workers import (
     BadRecord,
     Blocked,
     Done,
+    Misleading,
     NoCheckpoint,
     NoDatabase,
     NoEnd,
@@ -92,6 +93,16 @@ def test_a_processor_that_fails(quick: Scene) -> None:
     with working(quick, NoDatabase):
         says(quick, "next start in")
         check(quick, "processor-fails")
+
+
+def test_a_processor_whose_error_speaks_of_something_else_still_fails(quick: Scene) -> None:
+    quick.write(3)
+    with working(quick, Misleading):
+        says(quick, "next start in")
+        told = quick.run("explain", quick.shard, "--observe", "0", "--json").document["shards"][0]
+
+    assert told["situation"] == "processor-fails"
+    assert Misleading.text in told["first_line"]
 
 
 def test_user_code_that_runs_long(quick: Scene) -> None:

@@ -143,7 +143,7 @@ def test_a_factory_or_a_processor_that_cannot_start_leaves_the_key() -> None:
     store = store_with(parked("a", 1))
     report = replay_parked(store, lambda: Closed([], set()))
     assert (report.replayed, report.left[0].error, places(store)) == (1, "OSError: cannot close", [])
-    with pytest.raises(ConfigurationError, match="must make a processor"):
+    with pytest.raises(ConfigurationError, match="processor_factory must be an IRecordProcessorFactory"):
         replay_parked(store, 5)  # type: ignore[arg-type]
 
 

@@ -104,7 +104,7 @@ def test_toml_is_read_as_json_is(tmp_path: Path) -> None:
         ({"reader_timeZone": "Mars"}, "ots-reader.timeZone: no time zone is called 'Mars'"),
         ({"reader_source": "file"}, "ots-reader.source: expected 'tunnel' or 'stream', got 'file'"),
         ({"reader_source": "stream"}, "ots-reader.statusTableName: missing; expected a text"),
-        ({"reader_tableNmae": "x"}, "ots-reader.tableNmae: unknown; known are accessId, accessKey"),
+        ({"reader_tableNmae": "x"}, "ots-reader.tableNmae: unknown; did you mean tableName?"),
         ({"writer_accessKey": None}, "in the environment variable OTS_WRITER_ACCESS_KEY"),
         ({"writer_accessKey": "${NONE}"}, "ots-writer.accessKey: the environment has no variable NONE"),
         ({"writer_batchWriteCount": 0}, "ots-writer.batchWriteCount: expected a whole number from 1 to 200, got 0"),

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 from rules_scene import QUICK, STATUS, TABLE, Scene, is_well
+from tablestore import OTSClient
 
 from streamclient import (
     ClientConfig,
@@ -26,6 +27,9 @@ from streamclient.core.holdings import Holdings
 from streamclient.stream import StreamSpecification
 from streamclient.testing.fakes import FakeStream
 
+CLIENT = OTSClient("http://127.0.0.1:1", "id", "secret", "instance")
+"""Never called."""
+
 
 @pytest.mark.parametrize("name", ["renewer_interval_millis", "taker_interval_millis"])
 def test_intervals_that_would_lose_every_lease_are_refused(name: str) -> None:
@@ -33,11 +37,17 @@ def test_intervals_that_would_lose_every_lease_are_refused(name: str) -> None:
         ClientConfig(**{name: 20_000})
 
 
-@pytest.mark.parametrize("change", [{"data_table_name": ""}, {"status_table_name": ""}, {"client": None}])
+@pytest.mark.parametrize("change", [{"data_table_name": ""}, {"status_table_name": ""}, {"client": "http://"}])
 def test_names_and_client_are_checked_at_once(change: dict[str, Any]) -> None:
-    given = {"client": object(), "data_table_name": TABLE, "status_table_name": STATUS}
+    given = {"client": CLIENT, "data_table_name": TABLE, "status_table_name": STATUS}
     with pytest.raises(ConfigurationError, match=next(iter(change))):
         StreamConfig(**{**given, **change})
+
+
+def test_a_client_that_is_none_is_refused_before_anything_happens() -> None:
+    config = StreamConfig(client=None, data_table_name=TABLE, status_table_name=STATUS)
+    with pytest.raises(ConfigurationError, match="client of stream"):
+        Worker("w1", ClientConfig(), config, object)  # type: ignore[arg-type]
 
 
 class TwoStreams(FakeStream):
@@ -49,7 +59,7 @@ class TwoStreams(FakeStream):
 
 
 def test_a_table_with_two_streams_is_refused_by_name() -> None:
-    config = StreamConfig(client=object(), data_table_name="orders", status_table_name=STATUS)
+    config = StreamConfig(client=None, data_table_name="orders", status_table_name=STATUS)
     worker = Worker("w1", ClientConfig(**QUICK), config, object, None, MemoryLeaseManager(), stream_api=TwoStreams())  # type: ignore[arg-type]
     with pytest.raises(WorkerFailedError):
         worker.run()

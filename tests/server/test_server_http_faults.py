@@ -208,7 +208,7 @@ def test_a_rule_survives_the_way_through_json(rule: FaultRule) -> None:
         ({"action": {"kind": "latency"}}, "action latency needs seconds"),
         ({"action": {"kind": "cut", "seconds": 1}}, "action cut has no seconds"),
         ({"action": {"kind": "cut"}, "time": 3}, "fault rule has no time"),
-        ({"action": {"kind": "fail-rows", "rows": 3}}, "fail-rows"),
+        ({"action": {"kind": "fail-rows", "rows": 3}}, "rows must be row positions"),
     ],
 )
 def test_json_that_is_no_rule_is_refused_by_name(content: dict[str, Any], reason: str) -> None:

@@ -34,8 +34,9 @@ from streamclient.core.shards import Gate
 from streamclient.core.situation import Situation
 from streamclient.core.tenancy import ConsumerPhase, HeldLease
 from streamclient.model import Lease
+from streamclient.reasons import Cause, Reason
 from streamclient.testing.simulation.drawing import Size, draw_plan
-from streamclient.testing.simulation.plan import Do, Plan
+from streamclient.testing.simulation.plan import Action, Do, Plan
 from streamclient.testing.simulation.runner import run_plan
 
 MOST_SEEDS = 500
@@ -98,6 +99,18 @@ def _has(*kinds: Do) -> Callable[[Plan], bool]:
 def _with_late_requests(plan: Plan) -> Plan:
     """Without sessions, which would tell, too."""
     return evolve(plan, has_sessions=False, rates=evolve(plan.rates, late_request=0.08, lost_answer=0.05))
+
+
+def _with_rows_that_vanish(plan: Plan) -> Plan:
+    """Rows of shards that have children are deleted, a few after each split and merge."""
+    changes = [action.at for action in plan.actions if action.do in (Do.SPLIT, Do.MERGE)]
+    vandals = [
+        Action(at=at + later, do=Do.DELETE_ROW, where=where)
+        for at in changes
+        for later in (0.5, 2.0, 5.0, 9.0)
+        for where in (0.0, 0.3, 0.6, 0.9)
+    ]
+    return evolve(plan, actions=tuple(sorted([*plan.actions, *vandals], key=lambda action: action.at)))
 
 
 def _puts_rows_anew(plan: Plan) -> bool:
@@ -187,7 +200,7 @@ def _stops_in_name_only(situation: Situation, held: HeldLease, *others: Any) -> 
 _own_obstacle = tenancies._own_obstacle
 
 
-def _beside_the_old_consumer(situation: Situation, held: HeldLease) -> str:
+def _beside_the_old_consumer(situation: Situation, held: HeldLease) -> Cause | None:
     former = situation.running.pop(held.lease.lease_key, None)
     try:
         return _own_obstacle(situation, held)
@@ -224,7 +237,8 @@ def _ignores_rewinds(situation: Situation, held: HeldLease, row: Lease) -> None:
 
 
 def _no_row_no_obstacle(ancestor: str, rows: Mapping[str, Lease], *others: object) -> Gate:
-    return Gate(ancestor not in rows or rows[ancestor].is_finished)
+    is_open = ancestor not in rows or rows[ancestor].is_finished
+    return Gate(None if is_open else Reason(Cause.PARENT, ancestor))
 
 
 def _is_unacknowledged(situation: Situation, held: HeldLease) -> bool:
@@ -351,7 +365,7 @@ MUTATIONS = (
     Mutation(
         "a child starts without its parents",
         frozenset({"parents first"}),
-        [(tenancies, "parents_finished", lambda *_: Gate(True))],
+        [(tenancies, "parents_finished", lambda *_: Gate())],
         fits=_has(Do.SPLIT, Do.MERGE),
     ),
     Mutation(
@@ -359,6 +373,7 @@ MUTATIONS = (
         frozenset({"parents first"}),
         [(shards, "_ancestor_gate", _no_row_no_obstacle)],
         fits=_has(Do.SPLIT, Do.MERGE),
+        made_to_fit=_with_rows_that_vanish,
     ),
     Mutation(
         "all acquisitions have the same epoch",
@@ -392,7 +407,7 @@ MUTATIONS = (
     Mutation(
         "a pause of the own program is ignored",
         frozenset({"programs pause"}),
-        [(notices, "_settle_for", lambda *_: None), (tenancies, "pause_reason", lambda *_: "")],
+        [(notices, "_settle_for", lambda *_: None), (tenancies, "pause_reason", lambda *_: None)],
         fits=_has(Do.HOLD, Do.HOLD_ALL),
     ),
     Mutation(

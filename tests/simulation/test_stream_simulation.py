@@ -186,7 +186,7 @@ def test_wrong_faults_are_named(make: Callable[[], object]) -> None:
 
 
 def test_the_factory_must_make_processors() -> None:
-    with pytest.raises(ConfigurationError, match="factory must make record processors"):
+    with pytest.raises(ConfigurationError, match="factory must be an IRecordProcessorFactory"):
         simulation().run(7)  # type: ignore[arg-type]
 
 

@@ -271,7 +271,7 @@ def test_schema_with_a_type_that_tablestore_lacks_is_refused() -> None:
     [
         ({"max_records": 0}, "max_records must be a whole number above 0, not 0"),
         ({"max_age_millis": 1.5}, "max_age_millis must be a whole number"),
-        ({"unfit_value": "WIDEN"}, "unfit_value must be a member of UnfitValue"),
+        ({"unfit_value": "WIDER"}, "unfit_value must be one of UnfitValue.WIDEN"),
         ({"prefix": "x"}, "prefix must be an underscore"),
         ({"max_bytes": 2, "max_buffered_bytes": 1}, "max_bytes=2 must not be above max_buffered_bytes=1"),
     ],

@@ -22,12 +22,12 @@ from streamclient.errors import (
 from streamclient.interfaces import IRetryStrategy, RetryableAction
 from streamclient.model import (
     ProcessRecordsInput,
-    ReasonKind,
     ShardState,
     ShutdownInput,
     ShutdownReason,
     TrimmedDataPolicy,
 )
+from streamclient.reasons import ReasonKind
 from streamclient.testing.fakes import make_record
 from streamclient.testing.simulation.scene import Journal, RecordingProcessor, World
 from streamclient.worker.checkpointer import CheckpointTicket

@@ -52,7 +52,7 @@ class Denied(FakeStream):
 
 
 def worker_on(stream: FakeStream, journal: Journal | None = None, **config: Any) -> Worker:
-    stream_config = StreamConfig(client=object(), data_table_name="orders", status_table_name="s")
+    stream_config = StreamConfig(client=None, data_table_name="orders", status_table_name="s")
     leases = MemoryLeaseManager(stream.stream_id)
     make = (journal or Journal()).make
     return Worker("w1", ClientConfig(**{**QUICK, **config}), stream_config, make, None, leases, stream_api=stream)

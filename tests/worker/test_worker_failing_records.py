@@ -19,11 +19,11 @@ from streamclient.model import (
     ParkedKey,
     ParkedRecord,
     ProcessRecordsInput,
-    ReasonKind,
     ShardState,
     ShutdownReason,
 )
 from streamclient.parking import MemoryParkingStore
+from streamclient.reasons import ReasonKind
 from streamclient.testing.fakes import make_record
 from streamclient.testing.simulation.scene import RecordingProcessor, World
 from streamclient.testing.simulation.workers import SimulatedWorker

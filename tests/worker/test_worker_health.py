@@ -153,7 +153,7 @@ def test_service_that_does_not_answer_at_all_makes_the_worker_unhealthy() -> Non
             asked.wait(BOUND_SECONDS)
             return super().list_stream(table_name)
 
-    config = StreamConfig(client=object(), data_table_name="orders", status_table_name="status")
+    config = StreamConfig(client=None, data_table_name="orders", status_table_name="status")
     stream = Mute("orders", ("a",))
     leases = MemoryLeaseManager(stream.stream_id)
     with Worker("w1", ClientConfig(**QUICK), config, Journal().make, None, leases, stream_api=stream) as worker:
@@ -217,7 +217,7 @@ def test_fault_of_the_package_is_told_at_once_although_user_code_holds_up_the_en
 
     journal.on_process = hang
     settings = evolve(ClientConfig(**QUICK), shutdown_timeout_millis=60_000)
-    config = StreamConfig(client=object(), data_table_name="orders", status_table_name="status")
+    config = StreamConfig(client=None, data_table_name="orders", status_table_name="status")
     worker = Worker("w1", settings, config, journal.make, None, MemoryLeaseManager(stream.stream_id), stream_api=stream)
     raised: list[BaseException] = []
 

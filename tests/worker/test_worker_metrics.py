@@ -18,13 +18,16 @@ from streamclient.interfaces import IMetrics
 from streamclient.lease import MemoryLeaseManager
 from streamclient.metrics import METRICS, MemoryMetrics, labelled
 from streamclient.metrics import table as t
-from streamclient.model import Lease, Metric, OnFailure, ProcessRecordsInput, ReasonKind, ShardState, ShardStatus
+from streamclient.model import Lease, Metric, OnFailure, ProcessRecordsInput, ShardState
 from streamclient.parking import MemoryParkingStore
+from streamclient.reasons import BEFORE_READING, Cause, Reason, ReasonKind
 from streamclient.testing.fakes import make_record
 from streamclient.testing.simulation.scene import FaultyLeases, RecordingProcessor, World
 from streamclient.testing.simulation.workers import SimulatedWorker
 from streamclient.worker.gauges import LINGER_SECONDS
 from streamclient.worker.instruments import SAMPLE_SECONDS, Instruments
+from streamclient.worker.statuses import lease_status
+from streamclient.worker.stream_facts import StreamFacts
 
 W1 = {"stream": "orders", "worker": "w1"}
 W2 = {"stream": "orders", "worker": "w2"}
@@ -324,24 +327,24 @@ def test_the_gap_of_a_hand_over_ends_with_the_first_batch_or_an_empty_read() -> 
     assert 4.0 <= series.value <= 4.0 + 2 * SAMPLE_SECONDS
 
 
-def test_a_shard_that_waits_for_its_parents_has_no_gap_when_it_is_handed_over() -> None:
+@pytest.mark.parametrize("cause", sorted(BEFORE_READING, key=lambda cause: cause.value))
+def test_only_a_shard_that_waits_for_its_parents_has_no_gap_when_it_is_handed_over(cause: Cause) -> None:
     now = [1_000.0]
     metrics = MemoryMetrics()
     row = Lease("c1", "orders_1", owner="w1", stealer="w1", counter=5)
-    held = {"c1": HeldLease(row, "tenancy-1", 2_000.0, 6, 1_000.0)}
-    instruments = Instruments(labelled(metrics, **W1), "w1", held, lambda: now[0])
+    held = HeldLease(row, "tenancy-1", 2_000.0, 6, 1_000.0, needs_epoch=False, reason=Reason(cause))
+    instruments = Instruments(labelled(metrics, **W1), "w1", {"c1": held}, lambda: now[0])
+    instruments.handled(events.RowsRead((row,)), [], now[0])
+    status = lease_status(held, StreamFacts(lambda: 0, 1_000), now[0])
+    instruments.sample({"c1": status}, is_healthy=True, ahead_bytes=0)
+    now[0] += 300.0
+    instruments.caught_up("c1")
 
-    def hand_over(reason_kind: ReasonKind) -> None:
-        instruments.handled(events.RowsRead((row,)), [], now[0])
-        status = ShardStatus("c1", ShardState.WAITING_ON_PARENT_SHARDS, "TRIM_HORIZON", reason_kind=reason_kind)
-        instruments.sample({"c1": status}, is_healthy=True, ahead_bytes=0)
-        now[0] += 300.0
-        instruments.caught_up("c1")
-
-    hand_over(ReasonKind.PARENTS)
-    assert metrics.value(t.HAND_OVER_GAP_SECONDS) is None
-    hand_over(ReasonKind.LEASE)
-    assert metrics.value(t.HAND_OVER_GAP_SECONDS) == 1
+    is_parent = cause is Cause.PARENT
+    assert metrics.value(t.HAND_OVER_GAP_SECONDS) == (None if is_parent else 1)
+    assert (status.state is ShardState.WAITING_ON_PARENT_SHARDS) == is_parent
+    assert (status.reason_kind is ReasonKind.PARENTS) == is_parent
+    assert metrics.value(t.LEASES, state="waiting") == 1
 
 
 class CountedStorm(Storm):

@@ -57,7 +57,7 @@ class Scene:
         return Worker(
             name,
             ClientConfig(**{**QUICK, **config}),
-            StreamConfig(client=object(), data_table_name="orders", status_table_name="s", max_records=5),
+            StreamConfig(client=None, data_table_name="orders", status_table_name="s", max_records=5),
             self.journal.make,
             executor,
             self.leases,
@@ -411,7 +411,7 @@ class DuckProcessor:
 def test_factories_may_be_objects_or_callables_or_processor_classes() -> None:
     scene = Scene("a")
     scene.stream.append("a", *records(1))
-    settings = ClientConfig(**QUICK), StreamConfig(client=object(), data_table_name="orders", status_table_name="s")
+    settings = ClientConfig(**QUICK), StreamConfig(client=None, data_table_name="orders", status_table_name="s")
     with Worker("w1", *settings, Factory(scene.journal), None, scene.leases, stream_api=scene.stream):
         scene.until(lambda: scene.journal.delivered("a") == ["k0"])
     scene.stream.append("a", *records(1))
@@ -425,7 +425,7 @@ def test_factories_may_be_objects_or_callables_or_processor_classes() -> None:
     ("change", "message"),
     [
         ({"worker_identifier": ""}, "worker_identifier must be a non-empty string, not ''"),
-        ({"worker_identifier": 7}, "worker_identifier must be a str, not 7"),
+        ({"worker_identifier": 7}, "worker_identifier must be a non-empty string, not 7"),
         ({"client_config": None}, "client_config must be a ClientConfig, not None"),
         ({"stream_config": {}}, "stream_config must be a StreamConfig"),
         ({"record_processor_factory": None}, "record_processor_factory must be"),
@@ -439,7 +439,7 @@ def test_wrong_arguments_are_named_before_anything_happens(change: dict[str, Any
     given: dict[str, Any] = {
         "worker_identifier": "w1",
         "client_config": ClientConfig(),
-        "stream_config": StreamConfig(client=object(), data_table_name="orders", status_table_name="s"),
+        "stream_config": StreamConfig(client=None, data_table_name="orders", status_table_name="s"),
         "record_processor_factory": scene.journal.make,
         "lease_manager": scene.leases,
         "stream_api": scene.stream,

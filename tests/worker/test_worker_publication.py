@@ -6,15 +6,20 @@ import os
 import socket
 
 from streamclient.core.worker_info import ShardTrouble, WorkerInfo
-from streamclient.model import ReasonKind, ShardState, ShardStatus
+from streamclient.model import ShardState, ShardStatus
+from streamclient.reasons import Cause, Reason
 from streamclient.worker.health import WorkerHealth
 from streamclient.worker.publication import Publication
+from streamclient.worker.statuses import because
 
 WELL = WorkerHealth(is_healthy=True)
 
 
-def status(reason: str, kind: ReasonKind) -> ShardStatus:
-    return ShardStatus("s", ShardState.PROCESSING, "it", reason, reason_kind=kind)
+FAILED_ONCE = Reason(Cause.PROCESSOR_FAILED, "process_records", "once: process_records: ValueError: parent p")
+
+
+def status(*reasons: Reason) -> ShardStatus:
+    return because(ShardStatus("s", ShardState.PROCESSING, "it"), reasons)
 
 
 def test_a_worker_says_where_it_runs_from_the_start() -> None:
@@ -29,10 +34,10 @@ def test_only_shards_that_do_not_move_are_told_and_only_what_the_rows_do_not_sho
     publication = Publication(20_000, 5)
     text = publication.changed(
         {
-            "moving": status("", ReasonKind.NONE),
-            "finished": status("finished", ReasonKind.FINISHED),
-            "child": status("parent p is not finished", ReasonKind.PARENTS),
-            "failing": status("processor failed once", ReasonKind.PROCESSOR),
+            "moving": status(),
+            "finished": status(Reason(Cause.FINISHED)),
+            "child": status(Reason(Cause.PARENT, "p", "is not finished")),
+            "failing": status(FAILED_ONCE),
         },
         WELL,
         ["left"],
@@ -40,13 +45,14 @@ def test_only_shards_that_do_not_move_are_told_and_only_what_the_rows_do_not_sho
 
     assert text is not None
     told = WorkerInfo.from_json(text)
-    assert told.shards == {"failing": ShardTrouble("processor failed once", "processor")}
+    text = "processor failed once: process_records: ValueError: parent p"
+    assert told.shards == {"failing": ShardTrouble(text, "processor", (FAILED_ONCE,))}
     assert told.left == ("left",)
 
 
 def test_what_has_not_changed_is_not_told_again() -> None:
     publication = Publication(20_000, 5)
-    failing = {"s": status("processor failed once", ReasonKind.PROCESSOR)}
+    failing = {"s": status(FAILED_ONCE)}
 
     assert publication.changed({}, WELL, ()) is None
     assert publication.changed(failing, WELL, ()) is not None

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from streamclient.model import ProcessRecordsInput, ReasonKind, ShardState, ShutdownReason
+from streamclient.model import ProcessRecordsInput, ShardState, ShutdownReason
+from streamclient.reasons import Cause, Reason, ReasonKind
 from streamclient.testing.fakes import make_record
 from streamclient.testing.simulation.scene import RecordingProcessor, World
 from streamclient.testing.simulation.workers import SimulatedWorker
@@ -181,7 +182,7 @@ class Call:
 
 
 def test_each_call_is_given_up_once() -> None:
-    watch = CallWatch("s", "executor", 1_000_000, 10_000)
+    watch = CallWatch("s", Cause.CALL_QUEUED, Cause.CALL_RUNS, 1_000_000, 10_000)
     call = Call(0.0)
     call.started_at = 4.0
     assert [bool(watch.look(call, "f", now)) for now in (9.9, 10.0, 11.0, 500.0)] == [False, True, False, False]
@@ -194,14 +195,14 @@ def test_each_call_is_given_up_once() -> None:
 
 
 def test_a_short_wait_is_not_worth_telling() -> None:
-    watch = CallWatch("s", "executor", 30_000, 0)
+    watch = CallWatch("s", Cause.CALL_QUEUED, Cause.CALL_RUNS, 30_000, 0)
     call = Call(0.0)
 
-    assert watch.delay_reason(call, "f", 0.9) == ""
-    assert watch.delay_reason(call, "f", 1.0) == "f has waited 1 s for a free thread of the executor"
+    assert watch.delay_reason(call, "f", 0.9) is None
+    assert watch.delay_reason(call, "f", 1.0) == Reason(Cause.CALL_QUEUED, "f", "1 s")
     call.started_at = 1.0
-    assert watch.delay_reason(call, "f", 30.0) == ""
-    assert watch.delay_reason(call, "f", 31.0) == "f has been running for 30 s"
+    assert watch.delay_reason(call, "f", 30.0) is None
+    assert watch.delay_reason(call, "f", 31.0) == Reason(Cause.CALL_RUNS, "f", "30 s")
     assert watch.look(call, "f", 100_000.0) == ""
 
 

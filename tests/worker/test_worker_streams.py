@@ -11,6 +11,7 @@ import pytest
 from tablestore import (
     CapacityUnit,
     Condition,
+    OTSClient,
     ReservedThroughput,
     Row,
     RowExistenceExpectation,
@@ -34,6 +35,9 @@ from streamclient.stream import StreamSpecification, TablestoreStreamApi
 
 if TYPE_CHECKING:
     from streamclient.server import LocalTablestore
+
+CLIENT = OTSClient("http://127.0.0.1:1", "id", "secret", "instance")
+"""Never called."""
 
 QUICK: dict[str, Any] = {
     "taker_interval_millis": 100,
@@ -199,14 +203,14 @@ def test_when_every_stream_has_failed_run_raises_what_each_failed_of(local: Loca
         ([{"name": "a"}, {"name": "b"}], {"lease_manager": MemoryLeaseManager("s")}, "keeps the leases of one stream"),
         ([{}], {"record_processor_factory": None}, "record_processor_factory must be"),
         ([], {}, "stream_config must be a StreamConfig or a sequence of some, not ()"),
-        ([{"lease_manager": "table"}], {}, "lease_manager must be an ILeaseManager or None, not 'table'"),
+        ([{}], {"lease_manager": "table"}, "lease_manager must be an ILeaseManager or None, not 'table'"),
     ],
 )
 def test_wrong_sets_of_streams_are_named_before_anything_happens(
     streams: list[dict[str, Any]], changes: dict[str, Any], message: str
 ) -> None:
     configs = tuple(
-        StreamConfig(**{"client": object(), "data_table_name": "orders", "status_table_name": "s", **stream})
+        StreamConfig(**{"client": CLIENT, "data_table_name": "orders", "status_table_name": "s", **stream})
         for stream in streams
     )
     given = {"record_processor_factory": lambda: None, **changes}
@@ -218,12 +222,12 @@ def test_wrong_sets_of_streams_are_named_before_anything_happens(
 
 def test_a_name_has_no_slash() -> None:
     with pytest.raises(ConfigurationError, match="name must have no '/'"):
-        StreamConfig(client=object(), data_table_name="orders", status_table_name="s", name="a/b")
+        StreamConfig(client=None, data_table_name="orders", status_table_name="s", name="a/b")
 
 
 def test_a_shard_of_several_streams_is_named_with_its_stream() -> None:
     configs = [
-        StreamConfig(client=object(), data_table_name=name, status_table_name="s") for name in ("orders", "visits")
+        StreamConfig(client=CLIENT, data_table_name=name, status_table_name="s") for name in ("orders", "visits")
     ]
     worker = Worker("w1", ClientConfig(), configs, lambda: None)  # type: ignore[arg-type,return-value]
     worker.pause("orders/shard-1", reason="maintenance")

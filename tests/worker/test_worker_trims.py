@@ -14,13 +14,13 @@ from streamclient.errors import StreamClientException, TrimmedDataException
 from streamclient.model import (
     InitializationInput,
     ProcessRecordsInput,
-    ReasonKind,
     ShardState,
     ShutdownInput,
     ShutdownReason,
     TrimmedDataPolicy,
     TrimmedRange,
 )
+from streamclient.reasons import ReasonKind
 from streamclient.records import SequenceInfo
 from streamclient.server import LocalTablestore
 from streamclient.stream import StreamSpecification, TablestoreStreamApi

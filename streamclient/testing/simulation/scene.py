@@ -154,7 +154,7 @@ class World:
             name,
             ClientConfig(**{**self.config, **config}),
             StreamConfig(
-                client=object(),
+                client=None,
                 data_table_name="orders",
                 status_table_name="s",
                 max_records=max_records,

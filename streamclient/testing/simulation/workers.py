@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any
 
 from streamclient.core.holdings import Holdings
+from streamclient.model import ShardState
 from streamclient.worker import Runtime, Worker
 from streamclient.worker.scheduling import Job
 
@@ -337,4 +338,5 @@ class SimulatedWorker:
     @property
     def reads(self) -> set[str]:
         """Shards whose consumer has a processor or will have one."""
-        return {key for key, status in self.statuses().items() if status.state.value in ("PROCESSING", "INITIALIZING")}
+        states = (ShardState.PROCESSING, ShardState.INITIALIZING)
+        return {key for key, status in self.statuses().items() if status.has_consumer and status.state in states}

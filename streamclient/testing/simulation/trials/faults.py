@@ -6,7 +6,7 @@ from enum import Enum
 
 from attrs import frozen
 
-from streamclient.errors import ConfigurationError
+from streamclient import checks
 
 
 class FaultKind(Enum):
@@ -115,12 +115,11 @@ class Faults:
 
 
 def _repeated(kind: FaultKind, times: int) -> Fault:
-    if isinstance(times, bool) or not isinstance(times, int) or times < 1:
-        raise ConfigurationError(f"times must be a whole number above 0, not {times!r}")
-    return Fault(kind, times=times)
+    return Fault(kind, times=checks.positive.require("times", times))
 
 
 def _shared(kind: FaultKind, share: float) -> Fault:
-    if isinstance(share, bool) or not isinstance(share, int | float) or not 0.0 < share <= 0.5:
-        raise ConfigurationError(f"share must be a number above 0 and at most 0.5, not {share!r}")
-    return Fault(kind, share=float(share))
+    return Fault(kind, share=float(_up_to_half.require("share", share)))
+
+
+_up_to_half = checks.number("a number above 0 and at most 0.5", lambda value: 0.0 < value <= 0.5)

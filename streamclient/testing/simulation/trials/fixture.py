@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from attrs import evolve, frozen
 
-from streamclient.config import ClientConfig
-from streamclient.errors import ConfigurationError
+from streamclient import checks
+from streamclient.config import ClientConfig, processor_maker
 from streamclient.interfaces import IRecordProcessor, RecordProcessorFactory
 from streamclient.records import ColumnValue
 from streamclient.testing.simulation.trials.faults import Fault
@@ -47,6 +47,14 @@ class SimulationResult:
         return f"{self.seeds} seeds, {self.written} changes written, {self.delivered} delivered; {faults}"
 
 
+_seeds = checks.Check(
+    "a whole number above 0 or a list of seeds",
+    lambda value: (
+        checks.positive.fits(value) or (isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping))
+    ),
+)
+
+
 class StreamSimulation:
     """Runs a record processor in simulated fleets. The fixture ``stream_simulation`` is one of these."""
 
@@ -55,6 +63,7 @@ class StreamSimulation:
     ) -> None:
         self._seed, self._seeds, self._test, self._tell = seed, seeds, test, tell
 
+    @checks.explains_names
     def run(
         self,
         factory: RecordProcessorFactory,
@@ -102,7 +111,7 @@ class StreamSimulation:
             records=records,
             keys=keys,
             max_records=max_records,
-            faults=tuple(faults),
+            faults=faults,
             before=before,
             check=check,
             **given,
@@ -114,10 +123,9 @@ class StreamSimulation:
             return [self._seed]
         if isinstance(seeds, int):
             count = self._seeds or seeds
-            if isinstance(seeds, bool) or count < 1:
-                raise ConfigurationError(f"seeds must be a whole number above 0 or a list of seeds, not {seeds!r}")
+            _seeds.require("seeds", count if self._seeds else seeds)
             return range(count)
-        return list(seeds)
+        return list(_seeds.require("seeds", seeds))
 
     def _run_all(self, settings: TrialSettings, seeds: Sequence[int]) -> SimulationResult:
         faults: Counter[str] = Counter()
@@ -165,9 +173,7 @@ def _needed(settings: TrialSettings, seed: int, law: str) -> tuple[Fault, ...]:
 
 
 def _maker(factory: object) -> Callable[[], IRecordProcessor]:
-    maker = getattr(factory, "create_processor", factory)
-    if isinstance(factory, type) and hasattr(factory, "create_processor"):
-        maker = factory().create_processor
-    if not callable(maker):
-        raise ConfigurationError(f"factory must make record processors, as for Worker, not {factory!r}")
-    return maker
+    """As for a worker; a class of factories is made one of, too."""
+    is_class_of_factories = isinstance(factory, type) and hasattr(factory, "create_processor")
+    made: object = cast(Callable[[], object], factory)() if is_class_of_factories else factory
+    return processor_maker("factory", made)

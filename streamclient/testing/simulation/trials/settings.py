@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from attrs import Attribute, field, frozen
+from attrs import field, frozen
 
+from streamclient import checks
 from streamclient.config import ClientConfig
-from streamclient.errors import ConfigurationError
 from streamclient.interfaces import IRecordProcessor
 from streamclient.records import ColumnValue
 from streamclient.testing.simulation.trials.faults import Fault
@@ -17,20 +17,14 @@ if TYPE_CHECKING:
     from streamclient.testing.simulation.trials.witness import Run
 
 
-def _positive(instance: object, attribute: Attribute[Any], value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-        raise ConfigurationError(f"{attribute.name} must be a whole number above 0, not {value!r}")
-
-
 def _default_columns(key: str, number: int) -> Mapping[str, ColumnValue]:
     return {"number": number}
 
 
-def _faults(values: Sequence[Fault]) -> tuple[Fault, ...]:
-    wrong = [value for value in values if not isinstance(value, Fault)]
-    if wrong:
-        raise ConfigurationError(f"faults must be made by Faults, for example Faults.crash(), not {wrong[0]!r}")
-    return tuple(values)
+def _faults(given: object) -> tuple[Fault, ...]:
+    found: Iterable[Any] = given if isinstance(given, Iterable) and not isinstance(given, str | bytes) else (given,)
+    check = checks.instance(Fault, "made by Faults, for example Faults.crash()")
+    return tuple(check.require("faults", fault) for fault in found)
 
 
 def simulated_config() -> ClientConfig:
@@ -42,19 +36,25 @@ def simulated_config() -> ClientConfig:
 class TrialSettings:
     """One simulation, for any seed."""
 
-    make_processor: Callable[[], IRecordProcessor]
-    workers: int = field(default=3, validator=_positive)
-    shards: int = field(default=4, validator=_positive)
-    records: int = field(default=500, validator=_positive)
-    keys: int = field(default=40, validator=_positive)
+    make_processor: Callable[[], IRecordProcessor] = field(validator=checks.function("without arguments"))
+    workers: int = field(default=3, validator=checks.positive)
+    shards: int = field(default=4, validator=checks.positive)
+    records: int = field(default=500, validator=checks.positive)
+    keys: int = field(default=40, validator=checks.positive)
     """Different rows that the records change."""
-    max_records: int = field(default=20, validator=_positive)
+    max_records: int = field(default=20, validator=checks.positive)
     """Most records in one batch."""
     faults: tuple[Fault, ...] = field(default=(), converter=_faults)
-    columns: Callable[[str, int], Mapping[str, ColumnValue]] = _default_columns
+    columns: Callable[[str, int], Mapping[str, ColumnValue]] = field(
+        default=_default_columns, validator=checks.function("with a key and a number")
+    )
     """Columns of the n-th change of a key, counted from 1."""
-    config: ClientConfig = field(factory=simulated_config)
-    before: Callable[[], object] | None = None
+    config: ClientConfig = field(factory=simulated_config, validator=checks.instance(ClientConfig))
+    before: Callable[[], object] | None = field(
+        default=None, validator=checks.optional(checks.function("without arguments"))
+    )
     """Called before each seed: empty the sink here."""
-    check: Callable[[Run], object] | None = None
+    check: Callable[[Run], object] | None = field(
+        default=None, validator=checks.optional(checks.function("with a Run"))
+    )
     """Called after each seed, when all workers have stopped: the user's own invariant."""

@@ -182,7 +182,7 @@ class Trial:
             name,
             settings.config,
             StreamConfig(
-                client=object(),
+                client=None,
                 data_table_name="simulated",
                 status_table_name="simulated_status",
                 max_records=settings.max_records,

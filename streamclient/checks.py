@@ -1,0 +1,231 @@
+"""Settings are checked when they are made: one kind of check, one wording of refusals, one answer to misspelt names.
+
+A ``Check`` is a validator of an attrs field, and checks an argument by ``require``. What it refuses becomes a
+``ConfigurationError`` that says which setting, what was given, and what is expected.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from enum import Enum
+from functools import wraps
+from math import isfinite
+from typing import Any, TypeVar, cast
+
+from attrs import Attribute, frozen
+
+from streamclient.errors import ConfigurationError
+
+_Made = TypeVar("_Made")
+_Value = TypeVar("_Value")
+_Member = TypeVar("_Member", bound=Enum)
+
+LONGEST_SHOWN = 200
+"""Characters of a refused value that are shown; whoever passed a document by mistake needs no more of it."""
+
+CLOSE_ENOUGH = 0.6
+"""How like a known name an unknown one must be to be taken for it; the default of ``difflib``."""
+
+
+@frozen
+class Check:
+    """What a setting must be."""
+
+    expected: str
+    """Completes the sentence "it must be ..."."""
+    fits: Callable[[Any], bool]
+    hides: bool = False
+    """Whether a refused value is a secret, so that only its type is told."""
+
+    def __call__(self, instance: object, attribute: Attribute[Any], value: Any) -> None:
+        """Check the value of a field."""
+        self.require(attribute.name, value)
+
+    def require(self, name: str, value: _Value) -> _Value:
+        """The value, if it fits.
+
+        Raises:
+            ConfigurationError: it does not.
+        """
+        if not self.fits(value):
+            given = f"one of type {type(value).__name__}" if self.hides else shown(value)
+            raise ConfigurationError(f"{name} must be {self.expected}, not {given}")
+        return value
+
+
+def shown(value: object) -> str:
+    """A value for a message; long ones are cut."""
+    try:
+        text = repr(value)
+    except Exception as error:
+        text = f"a {type(value).__name__} whose repr raises {type(error).__name__}"
+    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+
+
+# --- plain values ----------------------------------------------------------------------------------------------------
+
+
+def is_whole(value: object) -> bool:
+    """Whether it is an integer, and not a truth value, which Python counts among them."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def whole(least: int, most: int | None = None) -> Check:
+    """A whole number within bounds."""
+    if most is not None:
+        return Check(f"a whole number from {least} to {most}", lambda value: is_whole(value) and least <= value <= most)
+    text = "a whole number above 0" if least == 1 else f"a whole number of at least {least}"
+    return Check(text, lambda value: is_whole(value) and value >= least)
+
+
+def number(expected: str, fits: Callable[[float], bool]) -> Check:
+    """A finite number for which ``fits`` holds; ``expected`` says which."""
+
+    def is_number(value: object) -> bool:
+        return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and fits(value)
+
+    return Check(expected, is_number)
+
+
+def optional(check: Check) -> Check:
+    """The same, or ``None``."""
+    return Check(f"{check.expected} or None", lambda value: value is None or check.fits(value), check.hides)
+
+
+positive = whole(1)
+not_negative = whole(0)
+flag = Check("True or False", lambda value: isinstance(value, bool))
+text = Check("a non-empty string", lambda value: isinstance(value, str) and bool(value))
+any_text = Check("a string", lambda value: isinstance(value, str))
+secret = Check("a non-empty string", text.fits, hides=True)
+path = Check("a path", lambda value: (isinstance(value, str) and bool(value)) or hasattr(type(value), "__fspath__"))
+port = Check("a port number from 0 to 65535", whole(0, 65_535).fits)
+share = number("a number above 0 and up to 1", lambda value: 0 < value <= 1)
+micros = Check("microseconds since 1970, as a whole number", lambda value: is_whole(value) and value >= 0)
+
+
+# --- objects ---------------------------------------------------------------------------------------------------------
+
+
+def instance(kind: type, expected: str = "") -> Check:
+    """An instance of a class."""
+    return Check(expected or f"{_article(kind.__name__)} {kind.__name__}", lambda value: isinstance(value, kind))
+
+
+def implementation(interface: type) -> Check:
+    """An object that has all methods of an interface which it must have; not a class of such objects."""
+    public = [name for name, value in vars(interface).items() if callable(value) and not name.startswith("_")]
+    methods = sorted(getattr(interface, "__abstractmethods__", ())) or public
+
+    def implements(value: object) -> bool:
+        return not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in methods)
+
+    return Check(f"{_article(interface.__name__)} {interface.__name__}", implements)
+
+
+def function(of: str) -> Check:
+    """Anything that can be called; ``of`` says with what, or what it makes."""
+    return Check(f"callable {of}", callable)
+
+
+executor = Check(
+    "a concurrent.futures.Executor",
+    lambda value: not isinstance(value, type) and callable(getattr(value, "submit", None)),
+)
+
+
+def _is_client(value: object) -> bool:
+    # Whoever has a client has imported the SDK; importing it here would cost every command half a second.
+    sdk = sys.modules.get("tablestore")
+    return sdk is not None and isinstance(value, sdk.OTSClient)
+
+
+client = Check("a tablestore.OTSClient", _is_client)
+"""The SDK's asynchronous client is none: its calls are coroutines, and all of this package uses threads."""
+
+
+def _article(word: str) -> str:
+    return "an" if word[0] in "AEIOU" else "a"
+
+
+# --- choices ---------------------------------------------------------------------------------------------------------
+
+
+def choice(name: str, kind: type[_Member], given: object) -> _Member:
+    """A member of an enum; given as such, or as a string: its name or its value, in any case.
+
+    Raises:
+        ConfigurationError: it is none; ``name`` is that of the setting.
+    """
+    if isinstance(given, kind):
+        return given
+    by_text = {str(key).casefold(): member for member in kind for key in (member.name, member.value)}
+    text = given.casefold() if isinstance(given, str) else ""
+    if text in by_text:
+        return by_text[text]
+    members = ", ".join(f"{kind.__name__}.{member.name}" for member in kind)
+    raise ConfigurationError(
+        f"{name} must be one of {members}, or such a name as a string, not {shown(given)}{_hint(text, by_text)}"
+    )
+
+
+# --- names -----------------------------------------------------------------------------------------------------------
+
+
+def explains_names(made: _Made) -> _Made:
+    """Decorates a class or function that takes settings: an unknown or missing keyword is refused with what was meant.
+
+    Raises:
+        ConfigurationError: from the decorated one, in place of Python's ``TypeError``.
+    """
+    if isinstance(made, type):
+        made.__init__ = _explained(made.__init__, made.__name__)  # type: ignore[misc]
+        return made
+    return cast(_Made, _explained(cast(Callable[..., Any], made), getattr(made, "__name__", "it")))
+
+
+def _explained(call: Callable[..., Any], owner: str) -> Callable[..., Any]:
+    parameters = inspect.signature(call).parameters.values()
+    named = [each for each in parameters if each.kind in (each.KEYWORD_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    known = [each.name for each in named if each.name != "self"]
+    needed = {each.name for each in parameters if each.kind is each.KEYWORD_ONLY and each.default is each.empty}
+
+    @wraps(call)
+    def checked(*arguments: Any, **settings: Any) -> Any:
+        unknown = [name for name in settings if name not in known]
+        if unknown:
+            raise ConfigurationError(f"{owner} has no setting {unknown[0]}{did_you_mean(unknown[0], known)}")
+        missing = [name for name in known if name in needed and name not in settings]
+        if missing:
+            raise ConfigurationError(f"{owner} needs {', '.join(missing)}")
+        return call(*arguments, **settings)
+
+    return checked
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A question that names the setting which is most like the given one, or else a list of all of them.
+
+    Names of the Java client (``leaseDurationMillis``, ``setLeaseDurationMillis``) are known by their words.
+    """
+    names = sorted(known)
+    return (
+        _hint(_words(name).removeprefix("set_"), {_words(each): each for each in names})
+        or f"; it has {', '.join(names)}"
+    )
+
+
+def _words(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def _hint(given: str, known: dict[str, Any]) -> str:
+    found = get_close_matches(given, known, n=1, cutoff=CLOSE_ENOUGH)
+    if not found:
+        return ""
+    meant = known[found[0]]
+    return f"; did you mean {meant.name if isinstance(meant, Enum) else meant}?"

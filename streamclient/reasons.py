@@ -1,0 +1,243 @@
+"""Why a held shard does not move, as values.
+
+A reason is made where it is known, compared by whoever decides, and turned into words here alone. Texts of user code
+and of the service are details of a reason: nothing is ever read out of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+
+from attrs import frozen
+
+
+class ReasonKind(Enum):
+    """What a held shard waits for, in one word; ``ShardStatus.reason`` has the details."""
+
+    NONE = "none"
+    """For nothing: it moves, or is caught up."""
+
+    LEASE = "lease"
+    """For something about its lease, for example a hand-over."""
+
+    PARENTS = "parents"
+    PAUSED = "paused"
+    USER_CODE = "user_code"
+    """For a call into user code that takes long, or for a thread of the executor."""
+
+    PROCESSOR = "processor"
+    """For the pause after its processor failed."""
+
+    PARKING = "parking"
+    """For the parking store, which failed."""
+
+    READING = "reading"
+    """For the stream: reads fail or take long."""
+
+    CHECKPOINT = "checkpoint"
+    """For the status table's answer to a checkpoint."""
+
+    DECISION = "decision"
+    """For somebody: it stopped at a record that failed or at a loss."""
+
+    FINISHED = "finished"
+
+
+class Cause(Enum):
+    """What exactly a held shard waits for. Each cause is of one ``ReasonKind``; the subject is what it names."""
+
+    # Its lease, before anything of it is read.
+    FINISHED = "finished"
+    PARENT = "parent"
+    """The subject is a shard before it, perhaps a grandparent, that is not finished."""
+    ROW_GONE = "row_gone"
+    HAND_OVER_IN_DOUBT = "hand_over_in_doubt"
+    LEAVING_PAUSE = "leaving_pause"
+    """A pause is over, and the lease row has to say so first."""
+    PREVIOUS_PROCESSOR = "previous_processor"
+    """A call of the processor that had this shard before, on this worker, has not returned."""
+    PREVIOUS_CHECKPOINT = "previous_checkpoint"
+    EPOCH = "epoch"
+    """The number of this acquisition is being drawn."""
+    LOOK = "look"
+    """The worker has to see first that no other process has its name."""
+
+    # Its lease, while it is read or was.
+    ASKED_FOR = "asked_for"
+    """The subject is the worker that asked for it."""
+    GIVEN_AWAY = "given_away"
+    STALLED = "stalled"
+    """Its consumer makes no progress, so its lease runs out."""
+    LEASE_LOST = "lease_lost"
+    """Only a call of user code that has not returned is left of it here."""
+    WORKER_FAILED = "worker_failed"
+    """Its worker has failed, and leaves it to others; the detail says how."""
+    WORKER_ENDED = "worker_ended"
+    CLOSING = "closing"
+    """Its processor is being shut down; the subject is the ``ShutdownReason`` it hears."""
+
+    # Orders.
+    PAUSED = "paused"
+    """The subject is who paused it."""
+    PAUSED_BY_PROGRAM = "paused_by_program"
+
+    # User code; the subject is the call.
+    CALL_QUEUED = "call_queued"
+    """The call waits for a thread of the executor."""
+    CALL_RUNS = "call_runs"
+    PROCESSOR_FAILED = "processor_failed"
+    RESTART_MARKED = "restart_marked"
+    END_NOT_STORED = "end_not_stored"
+    PARKING_FAILED = "parking_failed"
+    PARKING_QUEUED = "parking_queued"
+    PARKING_RUNS = "parking_runs"
+    NEXT_TRY = "next_try"
+    """It tries again by itself; the detail says when. Comes behind the reason it tries again for."""
+
+    # The stream.
+    READING_FAILED = "reading_failed"
+    READ_QUEUED = "read_queued"
+    """A read waits for a thread of the fetch pool."""
+    READ_RUNS = "read_runs"
+    TURN = "turn"
+    """A channel of a tunnel waits until fewer others are in work."""
+    FINDING_LOSS = "finding_loss"
+
+    # The status table, in the middle of reading.
+    CHECKPOINT = "checkpoint"
+
+    # Somebody has to decide.
+    FAILING_RECORD = "failing_record"
+    """The subject names the record."""
+    PARKED_SHARE = "parked_share"
+    """More records would be parked than the failure policy allows; the subject names the next one."""
+    LOSS = "loss"
+    """Records were lost to retention; the subject is the position that is gone."""
+
+    @property
+    def kind(self) -> ReasonKind:
+        """The kind it belongs to."""
+        return _WORDS[self].kind
+
+
+@frozen
+class Reason:
+    """One thing that a held shard waits for."""
+
+    cause: Cause
+    subject: str = ""
+    """What the cause names: a shard, a worker, a call, a record; see ``Cause``."""
+    detail: str = ""
+    """What is known besides, for people: the text of an error, a duration."""
+
+    @property
+    def kind(self) -> ReasonKind:
+        """The same in one of few words."""
+        return self.cause.kind
+
+
+@frozen
+class _Words:
+    kind: ReasonKind
+    phrase: str
+    more: str = ": {detail}"
+    """Follows the phrase if there is a detail."""
+
+
+_CLOSING = {
+    "STOLEN": "being handed over",
+    "PAUSED": "being paused",
+    "TERMINATE": "the shard has ended",
+    "PROCESS_DONE": "its processor is done with it",
+    "PROCESS_RESTART": "its processor is being replaced",
+}
+_MEND = "mend the cause, then restart the worker, or pause and resume the shard"
+_FIND_OUT = "find out what is wrong, then restart the worker, or pause and resume the shard"
+
+_WORDS: Mapping[Cause, _Words] = {
+    Cause.FINISHED: _Words(ReasonKind.FINISHED, "finished"),
+    Cause.PARENT: _Words(ReasonKind.PARENTS, "parent {subject}", " {detail}"),
+    Cause.ROW_GONE: _Words(ReasonKind.LEASE, "its lease row is gone; waiting for the list of shards"),
+    Cause.HAND_OVER_IN_DOUBT: _Words(ReasonKind.LEASE, "a hand-over is in doubt; waiting for the next heartbeat"),
+    Cause.LEAVING_PAUSE: _Words(ReasonKind.LEASE, "its pause is over; waiting until its row says so"),
+    Cause.PREVIOUS_PROCESSOR: _Words(ReasonKind.USER_CODE, "the previous processor of this shard has not stopped yet"),
+    Cause.PREVIOUS_CHECKPOINT: _Words(ReasonKind.CHECKPOINT, "a checkpoint of the previous processor is under way"),
+    Cause.EPOCH: _Words(ReasonKind.LEASE, "waiting for the epoch of this acquisition", " ({detail})"),
+    Cause.LOOK: _Words(ReasonKind.LEASE, "waiting for a look at its worker's row"),
+    Cause.ASKED_FOR: _Words(ReasonKind.LEASE, "being handed over: worker {subject} asked for it"),
+    Cause.GIVEN_AWAY: _Words(ReasonKind.LEASE, "being handed over: its worker gives it away"),
+    Cause.STALLED: _Words(ReasonKind.LEASE, "its lease is let run out, because its consumer stalled"),
+    Cause.LEASE_LOST: _Words(ReasonKind.LEASE, "the lease is lost"),
+    Cause.WORKER_FAILED: _Words(ReasonKind.LEASE, "its worker failed"),
+    Cause.WORKER_ENDED: _Words(ReasonKind.LEASE, "its worker has ended"),
+    Cause.CLOSING: _Words(ReasonKind.LEASE, "{closing}"),
+    Cause.PAUSED: _Words(ReasonKind.PAUSED, "paused by {subject}"),
+    Cause.PAUSED_BY_PROGRAM: _Words(ReasonKind.PAUSED, "paused by its own program"),
+    Cause.CALL_QUEUED: _Words(
+        ReasonKind.USER_CODE, "{subject} has waited", " {detail} for a free thread of the executor"
+    ),
+    Cause.CALL_RUNS: _Words(ReasonKind.USER_CODE, "{subject} has been running", " for {detail}"),
+    Cause.PROCESSOR_FAILED: _Words(ReasonKind.PROCESSOR, "processor failed", " {detail}"),
+    Cause.RESTART_MARKED: _Words(ReasonKind.PROCESSOR, "its processor asked for a restart"),
+    Cause.END_NOT_STORED: _Words(
+        ReasonKind.PROCESSOR, "shard ended but the processor did not checkpoint SHARD_END", " ({detail})"
+    ),
+    Cause.PARKING_FAILED: _Words(ReasonKind.PARKING, "the parking store failed", " {detail}"),
+    Cause.PARKING_QUEUED: _Words(
+        ReasonKind.PARKING,
+        "waits for the parking store: {subject} has waited",
+        " {detail} for a free thread of the executor",
+    ),
+    Cause.PARKING_RUNS: _Words(
+        ReasonKind.PARKING, "waits for the parking store: {subject} has been running", " for {detail}"
+    ),
+    Cause.NEXT_TRY: _Words(ReasonKind.PROCESSOR, "next {subject}", " in {detail}"),
+    Cause.READING_FAILED: _Words(ReasonKind.READING, "reading failed", " {detail}"),
+    Cause.READ_QUEUED: _Words(
+        ReasonKind.READING, "{subject} has waited", " {detail} for a free thread of the fetch pool"
+    ),
+    Cause.READ_RUNS: _Words(ReasonKind.READING, "{subject} has been running", " for {detail}"),
+    Cause.TURN: _Words(
+        ReasonKind.READING, "waits for its turn", ": max_channel_parallel={detail} channels are in work"
+    ),
+    Cause.FINDING_LOSS: _Words(ReasonKind.READING, "records were lost; finding out which"),
+    Cause.CHECKPOINT: _Words(ReasonKind.CHECKPOINT, "waits for the answer to a checkpoint"),
+    Cause.FAILING_RECORD: _Words(
+        ReasonKind.DECISION, "stopped by failure_policy at {subject}", f", {{detail}}; {_MEND}"
+    ),
+    Cause.PARKED_SHARE: _Words(ReasonKind.DECISION, "stopped", f": {{detail}}; {_FIND_OUT}"),
+    Cause.LOSS: _Words(ReasonKind.DECISION, "", "{detail}"),
+}
+
+BEFORE_READING = frozenset(
+    {
+        Cause.FINISHED,
+        Cause.PARENT,
+        Cause.ROW_GONE,
+        Cause.HAND_OVER_IN_DOUBT,
+        Cause.LEAVING_PAUSE,
+        Cause.PREVIOUS_PROCESSOR,
+        Cause.PREVIOUS_CHECKPOINT,
+        Cause.EPOCH,
+        Cause.LOOK,
+    }
+)
+"""Causes that keep a shard without a processor of its own."""
+
+
+def text_of(*reasons: Reason) -> str:
+    """The reasons in words, one behind the other."""
+    return "; ".join(map(_words_of, reasons))
+
+
+def kind_of(reasons: Iterable[Reason]) -> ReasonKind:
+    """The kind of the first of several reasons."""
+    return next((reason.kind for reason in reasons), ReasonKind.NONE)
+
+
+def _words_of(reason: Reason) -> str:
+    words = _WORDS[reason.cause]
+    closing = _CLOSING.get(reason.subject, "its processor is being shut down")
+    phrase = words.phrase.format(subject=reason.subject, closing=closing)
+    return phrase + (words.more.format(detail=reason.detail) if reason.detail else "")

@@ -1,0 +1,312 @@
+"""Every setting of every public class and function is checked when it is given, and every mistake is named."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import settings as with_settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+from tablestore import OTSClient
+
+from streamclient import (
+    BalanceBy,
+    ClientConfig,
+    ConfigurationError,
+    FailurePolicy,
+    InitialPosition,
+    KeyedProcessorFactory,
+    LeaseManager,
+    MemoryLeaseManager,
+    OnFailure,
+    StreamConfig,
+    TablestoreStreamApi,
+    TrimmedDataPolicy,
+    Worker,
+    checks,
+)
+from streamclient.metrics import OpenTelemetryMetrics, PrometheusMetrics
+from streamclient.parking import FileParkingStore, MemoryParkingStore, TableParkingStore, replay_parked
+from streamclient.server import Fail, FailRows, FaultRule, LateAnswer, Latency, LocalTablestore, LoseAnswer
+from streamclient.spark import FileSink, SparkConfig, SparkRecordProcessorFactory, UnfitValue, local_session
+from streamclient.stream import ReadRetry, StreamSpecification
+from streamclient.testing import StreamSimulation
+from streamclient.testing.fakes import FakeStream
+from streamclient.tunnel import (
+    StartOffset,
+    StreamTunnelConfig,
+    TunnelClient,
+    TunnelDaemon,
+    TunnelWorker,
+    TunnelWorkerConfig,
+)
+
+CLIENT = OTSClient("http://127.0.0.1:1", "id", "secret", "instance")
+"""Never called: nothing here gets as far as a request."""
+
+STREAM = {"client": CLIENT, "data_table_name": "orders", "status_table_name": "orders_status"}
+
+
+def process(*arguments: object) -> None:
+    """A processor, a sink, a function of records: never called."""
+
+
+CLASSES: dict[type, dict[str, Any]] = {
+    ClientConfig: {},
+    FailurePolicy: {},
+    StreamConfig: STREAM,
+    InitialPosition: {"kind": "oldest"},
+    SparkConfig: {},
+    TunnelWorkerConfig: {},
+    StreamTunnelConfig: {},
+    ReadRetry: {},
+    StreamSpecification: {"enable_stream": True, "expiration_time_hours": 24},
+    Latency: {"seconds": 1},
+    Fail: {"code": "OTSServerBusy"},
+    LoseAnswer: {},
+    LateAnswer: {"seconds": 1},
+    FailRows: {"every": 2},
+    FaultRule: {"operation": "*", "action": Latency(1)},
+}
+"""Settings that are attrs classes, with arguments that work."""
+
+CALLS: dict[Callable[..., Any], dict[str, Any]] = {
+    Worker: {
+        "worker_identifier": "w1",
+        "client_config": ClientConfig(),
+        "stream_config": StreamConfig(**STREAM),
+        "record_processor_factory": process,
+    },
+    KeyedProcessorFactory: {"process_record": process},
+    LeaseManager: {"client": CLIENT, "status_table_name": "s", "stream_id": "orders_1"},
+    MemoryLeaseManager: {},
+    TablestoreStreamApi: {"client": CLIENT},
+    TableParkingStore: {"client": CLIENT, "table_name": "parked"},
+    FileParkingStore: {"directory": "/nowhere"},
+    replay_parked: {"store": MemoryParkingStore(), "processor_factory": process},
+    LocalTablestore: {},
+    FileSink: {"path": "lake"},
+    SparkRecordProcessorFactory: {"sink": process},
+    local_session: {},
+    TunnelClient: {"client": CLIENT},
+    TunnelWorker: {"tunnel_id": "t", "client": CLIENT, "processor": process},
+    TunnelDaemon: {"tunnel_id": "t", "client": CLIENT, "processor": process},
+    PrometheusMetrics: {},
+    PrometheusMetrics(CollectorRegistry()).serve: {"port": 0},
+    OpenTelemetryMetrics: {},
+    StreamSimulation().run: {"factory": process},
+}
+"""Classes and functions that take settings as arguments, with arguments that work."""
+
+ROOMS = ("", "keyed", "lease", "metrics", "parking", "server", "spark", "stream", "testing", "tunnel")
+
+_MADE_HERE = """
+BatchContext Channel ChannelCheckpoint ChannelInfo ChannelRecordsInput Cut Distribution Exchange FaultStatus FrameColumn
+InitializationInput Java KeyLeft Lease Manifest Metric ParkedKey ParkedRecord Pause PendingCheckpoint
+ProcessRecordsInput Progress Reason RecordColumn RecordPage RejectedRecord ReplayReport RequestCount Run SequenceInfo
+Series Shard ShardInfo ShardRange ShardStatus ShardView ShutdownInput SimulationResult StreamDescription StreamDetails
+StreamRecord StreamSummary TableDescription TableOptionsInForce TrimmedRange TunnelDescription TunnelInfo UnfitReport
+WriteAnswer
+"""
+MADE_HERE = frozenset(_MADE_HERE.split())
+"""Public attrs classes that are no settings: the package makes them, and users read them."""
+
+
+def public_classes() -> Iterator[type]:
+    for room in ROOMS:
+        module = importlib.import_module(f"streamclient.{room}".rstrip("."))
+        for name in getattr(module, "__all__", vars(module)):
+            found = getattr(module, name)
+            if inspect.isclass(found) and attrs.has(found) and not issubclass(found, Exception):
+                yield found
+
+
+def settings() -> list[tuple[Callable[..., Any], str]]:
+    """Every setting there is, as what takes it and its name."""
+    found = []
+    for taker in [*CLASSES, *CALLS]:
+        for name, parameter in inspect.signature(taker).parameters.items():
+            if parameter.kind is not parameter.VAR_KEYWORD:
+                found.append((taker, name))
+    return found
+
+
+def named(value: object) -> str:
+    return getattr(value, "__qualname__", str(value))
+
+
+def make(taker: Callable[..., Any], **changes: Any) -> Any:
+    return taker(**{**{**CLASSES, **CALLS}[taker], **changes})
+
+
+# --- every field --------------------------------------------------------------------------------------------------
+
+
+def test_every_public_class_is_known_as_a_setting_or_as_a_value() -> None:
+    assert {each.__name__ for each in public_classes()} <= MADE_HERE | {each.__name__ for each in CLASSES}
+
+
+@pytest.mark.parametrize("taker", CLASSES, ids=named)
+def test_every_field_has_a_check(taker: type) -> None:
+    fields = attrs.fields(taker)
+
+    assert [field.name for field in fields if field.validator is None and field.converter is None] == []
+
+
+class Junk:
+    """Fits nothing: it has no method, no length, and no number."""
+
+
+@pytest.mark.parametrize(("taker", "name"), settings(), ids=named)
+@with_settings(max_examples=5, deadline=None)
+@given(junk=st.builds(Junk) | st.complex_numbers() | st.binary())
+def test_junk_of_another_type_is_refused_with_name_value_and_expectation(
+    taker: Callable[..., Any], name: str, junk: object
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        make(taker, **{name: junk})
+
+    told = str(caught.value)
+    assert told.startswith(f"{name} must be ")
+    assert checks.shown(junk) in told or type(junk).__name__ in told
+
+
+@pytest.mark.parametrize("taker", [each for each in [*CLASSES, *CALLS] if each is not local_session], ids=named)
+def test_a_misspelt_name_is_refused_with_the_right_one(taker: Callable[..., Any]) -> None:
+    for name in inspect.signature(taker).parameters:
+        words = name.split("_")
+        camel_case = words[0] + "".join(word.capitalize() for word in words[1:])
+        for wrong in {camel_case, f"set{camel_case[0].upper()}{camel_case[1:]}", name + "x"} - {name}:
+            with pytest.raises(ConfigurationError) as caught:
+                make(taker, **{wrong: 1})
+            assert str(caught.value).endswith(f"has no setting {wrong}; did you mean {name}?")
+
+
+# --- what may be given as a string ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given", ["RESTART_AT_OLDEST", "restart_at_oldest", TrimmedDataPolicy.RESTART_AT_OLDEST])
+def test_a_choice_may_be_a_string_in_any_case(given: Any) -> None:
+    assert ClientConfig(trimmed_data_policy=given).trimmed_data_policy is TrimmedDataPolicy.RESTART_AT_OLDEST
+
+
+def _then(text: str) -> OnFailure:
+    return FailurePolicy(then=text, parking=MemoryParkingStore() if text == "PARK" else None).then  # type: ignore[arg-type]
+
+
+def test_every_choice_takes_the_names_and_values_of_its_members() -> None:
+    takers: list[tuple[Callable[[str], Any], type]] = [
+        (
+            lambda text: FailurePolicy(then=text, parking=MemoryParkingStore() if text == "PARK" else None).then,
+            OnFailure,
+        ),
+        (lambda text: ClientConfig(balance_by=text).balance_by, BalanceBy),
+        (lambda text: ClientConfig(trimmed_data_policy=text).trimmed_data_policy, TrimmedDataPolicy),
+        (lambda text: SparkConfig(unfit_value=text).unfit_value, UnfitValue),
+        (lambda text: StreamTunnelConfig(start=text).start, StartOffset),
+    ]
+    for take, kind in takers:
+        for member in kind:  # type: ignore[attr-defined]
+            assert take(member.name) is member
+            assert take(member.value) is member
+
+
+def test_a_choice_that_is_nearly_one_is_refused_with_the_right_one() -> None:
+    with pytest.raises(ConfigurationError, match=r"not 'RESTART_AT_OLDST'; did you mean RESTART_AT_OLDEST\?"):
+        ClientConfig(trimmed_data_policy="RESTART_AT_OLDST")
+
+
+@pytest.mark.parametrize("given", ["LATEST", "latest", InitialPosition.latest()])
+def test_an_initial_position_may_be_a_string(given: Any) -> None:
+    assert StreamConfig(**STREAM, initial_position=given).initial_position == InitialPosition.latest()
+
+
+@pytest.mark.parametrize(
+    "arguments", [("lates",), ("timestamp",), ("oldest", 5), ("timestamp", -1), ("timestamp", "0")]
+)
+def test_an_initial_position_that_is_none_is_refused(arguments: tuple[Any, ...]) -> None:
+    with pytest.raises(ConfigurationError):
+        InitialPosition(*arguments)
+
+
+# --- settings that do not go together -------------------------------------------------------------------------------
+
+
+def test_the_status_table_is_not_the_data_table() -> None:
+    with pytest.raises(ConfigurationError, match="status_table_name='orders' is the data table itself"):
+        StreamConfig(client=CLIENT, data_table_name="orders", status_table_name="orders")
+
+
+def test_the_status_table_of_one_stream_is_not_the_data_table_of_another() -> None:
+    first = StreamConfig(client=CLIENT, data_table_name="orders", status_table_name="leases")
+    second = StreamConfig(client=CLIENT, data_table_name="leases", status_table_name="others")
+    with pytest.raises(ConfigurationError, match="data_table_name='leases' is the status table of another"):
+        Worker("w1", ClientConfig(), [first, second], process)
+
+
+def test_a_stream_without_a_client_needs_a_stream_api_and_a_lease_manager() -> None:
+    config = StreamConfig(client=None, data_table_name="orders", status_table_name="s")
+    given: dict[str, Any] = {"stream_api": FakeStream("orders", ("a",)), "lease_manager": MemoryLeaseManager()}
+    assert Worker("w1", ClientConfig(), config, process, **given)
+    for left_out in given:
+        with pytest.raises(ConfigurationError, match="client of stream orders must be"):
+            Worker("w1", ClientConfig(), config, process, **{**given, left_out: None})
+
+
+# --- the checks themselves ------------------------------------------------------------------------------------------
+
+
+def test_an_interface_may_be_fulfilled_without_inheriting_it_but_not_by_a_class() -> None:
+    class Duck:
+        def should_retry(self, *arguments: object) -> bool:
+            return False
+
+        def backoff_millis(self, *arguments: object) -> int:
+            return 0
+
+    duck = Duck()
+    assert ClientConfig(task_retry_strategy=duck).task_retry_strategy is duck  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="task_retry_strategy must be an IRetryStrategy or None"):
+        ClientConfig(task_retry_strategy=Duck)  # type: ignore[arg-type]
+
+
+def test_a_secret_is_not_shown_when_it_is_refused() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        LocalTablestore(access_key_secret=" s3cret ")
+
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_missing_setting_is_named() -> None:
+    with pytest.raises(ConfigurationError, match="StreamConfig needs data_table_name, status_table_name"):
+        StreamConfig(client=CLIENT)  # type: ignore[call-arg]
+
+
+def test_a_name_like_no_other_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(ConfigurationError, match="SparkConfig has no setting zzz; it has max_age_millis, max_buffered"):
+        SparkConfig(zzz=1)  # type: ignore[call-arg]
+
+
+def test_a_value_whose_repr_raises_or_is_long_is_refused_all_the_same() -> None:
+    class Broken:
+        def __repr__(self) -> str:
+            raise ValueError("no")
+
+    with pytest.raises(ConfigurationError, match="not a Broken whose repr raises ValueError"):
+        ClientConfig(auto_steal_lease=Broken())  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError) as caught:
+        ClientConfig(auto_steal_lease="x" * 10_000)  # type: ignore[arg-type]
+    assert len(str(caught.value)) < 300
+
+
+def test_settings_that_fit_are_kept_as_they_are() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        assert TunnelWorkerConfig(read_records_executor=pool, max_channel_parallel=-1).read_records_executor is pool
+    assert FailurePolicy(most_parked_share=1).most_parked == 10_000
