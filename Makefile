@@ -8,12 +8,16 @@ ROUNDS ?= 20
 MINUTES ?= 30
 ROWS ?= 100000
 SEEDS ?= 2000
+TIMES ?= 20
+TESTS ?=
 
-.PHONY: help demo test check lint docs bench rounds simulate-tunnels tunnel-rounds replicate-drill simulate simulate-mutations bench-leases soak clean
+.PHONY: help demo test test-twenty test-busy check lint docs bench rounds simulate-tunnels tunnel-rounds replicate-drill simulate simulate-mutations bench-leases soak clean
 
 help:
 	@echo "make demo      the main job on one laptop: a table, a fleet, a lake; under two minutes (SEED=$(SEED))"
 	@echo "make test      lint, types, all tests, documentation"
+	@echo "make test-twenty  every test that starts a thread, a process or a server, TIMES=$(TIMES) times in a row (TESTS=tests/worker)"
+	@echo "make test-busy    all tests once, at nice 19 beside eight busy processes (TESTS=tests/worker)"
 	@echo "make bench     one table of measurements"
 	@echo "make bench-leases  what moving leases costs: cold start, one worker more, shutdown"
 	@echo "make rounds    worker processes killed, frozen and lied to, splits and merges (ROUNDS=$(ROUNDS) SEED=$(SEED))"
@@ -31,6 +35,14 @@ demo:
 
 test: check
 	@$(BIN)/python -m pytest
+
+test-twenty:
+	@tools/setup-environment spark,cli,docs,dev
+	@$(BIN)/python -m tests.twenty --times $(TIMES) $(TESTS)
+
+test-busy:
+	@tools/setup-environment spark,cli,docs,dev
+	@$(BIN)/python -m tests.busy $(TESTS)
 
 check:
 	@tools/setup-environment spark,cli,docs,dev

@@ -17,7 +17,7 @@ from streamclient.core.lifecycle import PUBLIC_STATES, Outcome, Phase, next_phas
 from streamclient.core.position import Position
 from streamclient.core.retention import Backlog
 from streamclient.interfaces import IRecordProcessor
-from streamclient.model import ReasonKind, ShardInfo, ShardStatus, ShutdownReason, TrimmedRange
+from streamclient.model import CheckpointPosition, ReasonKind, ShardInfo, ShardStatus, ShutdownReason, TrimmedRange
 from streamclient.records import SequenceInfo
 from streamclient.stream.api import StreamApi
 from streamclient.worker.backoff import ConsumerBackoff
@@ -37,6 +37,9 @@ _log = logging.getLogger(__name__)
 
 READ_NAME = "reading"
 """How statuses and logs name a read."""
+
+STORED_REASONS = (ShutdownReason.ZOMBIE, ShutdownReason.STOLEN, ShutdownReason.PAUSED, ShutdownReason.PROCESS_DONE)
+"""Reasons after which this consumer ends; with the others, a new processor starts."""
 
 _CLOSING_REASONS: Mapping[ShutdownReason | None, str] = {
     ShutdownReason.STOLEN: "being handed over",
@@ -248,10 +251,37 @@ class ConsumerState:
         if self._reason:
             found.append((self._reason_kind, self._reason))
         found += self._hold_ups(now)
-        if self._reason and self._resume_at is not None:
-            what = "start" if self._phase is Phase.BACKING_OFF else "attempt"
-            found.append((self._reason_kind, f"next {what} in {max(0.0, self._resume_at - now):.1f} s"))
+        following = self._next_try(now)
+        if self._reason and following:
+            found.append((self._reason_kind, following))
         return (found[0][0] if found else ReasonKind.NONE), "; ".join(text for _, text in found)
+
+    def _next_try(self, now: float) -> str:
+        """When what failed is tried again: told with the failure, so that nobody hears of one without the other."""
+        if self._resume_at is not None:
+            what = "start" if self._phase is Phase.BACKING_OFF else "attempt"
+            return f"next {what} in {max(0.0, self._resume_at - now):.1f} s"
+        is_replaced = self._phase is Phase.CLOSING and self._closing is ShutdownReason.PROCESS_RESTART
+        if is_replaced and not self._is_final and not self._halt_reason:
+            return f"next start in at least {self.backoff.next_restart_seconds:.1f} s"
+        return self._present_try()
+
+    def _present_try(self) -> str:
+        """What failed is tried again just now."""
+        if self._phase is Phase.STARTING:
+            return "the next start is under way"
+        is_parking = self._phase is Phase.PARKING and self._reason_kind is ReasonKind.PARKING
+        is_reading = self._phase is Phase.READING and self.fetcher.reading is not None
+        return "the next attempt is under way" if is_parking or is_reading or self._phase is Phase.DELIVERING else ""
+
+    @property
+    def _is_final(self) -> bool:
+        """Whether no other processor follows the one that is closed."""
+        return self._is_finished or self.stop_reason in STORED_REASONS
+
+    @property
+    def _is_finished(self) -> bool:
+        return self._stored == CheckpointPosition.SHARD_END
 
     def _hold_ups(self, now: float) -> Iterator[tuple[ReasonKind, str]]:
         """What the present phase waits for, as far as it is worth telling."""

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from typing import Any, Protocol
 
 from streamclient.wire import schema, signature
+from tests.patience import PATIENCE_SECONDS
 
 Answer = tuple[int, dict[str, str], bytes]
 
@@ -44,7 +45,7 @@ def headers_for(local: Address, operation: str, body: bytes) -> dict[str, str]:
 
 
 def connect(local: Address) -> http.client.HTTPConnection:
-    return http.client.HTTPConnection(local.endpoint.removeprefix("http://"), timeout=30)
+    return http.client.HTTPConnection(local.endpoint.removeprefix("http://"), timeout=PATIENCE_SECONDS)
 
 
 def send(local: Address, connection: http.client.HTTPConnection, operation: str, body: bytes = b"") -> Answer:

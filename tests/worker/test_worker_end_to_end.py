@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -25,6 +24,7 @@ from tablestore import (
 from streamclient import ClientConfig, InitialPosition, LeaseManager, StreamConfig, Worker, WorkerStatus
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
 from streamclient.testing.deliveries import DeliveryRecorder, Verdict, judge, read_deliveries, read_history
+from tests.patience import until
 
 if TYPE_CHECKING:
     from streamclient.server import LocalTablestore
@@ -37,7 +37,6 @@ QUICK: dict[str, Any] = {
     "sync_shard_interval_millis": 300,
     "max_idle_poll_interval_millis": 100,
 }
-PATIENCE_SECONDS = 90
 
 
 class Scene:
@@ -101,12 +100,7 @@ class Scene:
         )
 
     def until(self, condition: Callable[[], bool]) -> None:
-        pause = threading.Event()
-        for _ in range(PATIENCE_SECONDS * 5):
-            if condition():
-                return
-            pause.wait(0.2)
-        raise AssertionError((self.owners(), self.verdict()))
+        until(condition, lambda: (self.owners(), self.verdict()))
 
     def until_all_is_delivered(self) -> None:
         self.until(lambda: not self.verdict().lost)
