@@ -9,6 +9,8 @@ MINUTES ?= 30
 ROWS ?= 100000
 SEEDS ?= 2000
 SECONDS ?= 60
+TIMES ?= 20
+TESTS ?=
 
 # No target here is a file.
 .PHONY: $(shell sed -n 's/^\([a-z-]*\):.*/\1/p' $(firstword $(MAKEFILE_LIST)))
@@ -16,6 +18,8 @@ SECONDS ?= 60
 help:
 	@echo "make demo      the main job on one laptop: a table, a fleet, a lake; under two minutes (SEED=$(SEED))"
 	@echo "make test      lint, types, all tests, documentation"
+	@echo "make test-twenty  every test that starts a thread, a process or a server, TIMES=$(TIMES) times in a row (TESTS=tests/worker)"
+	@echo "make test-busy    all tests once, at nice 19 beside eight busy processes (TESTS=tests/worker)"
 	@echo "make bench     one table of measurements"
 	@echo "make bench-leases  what moving leases costs: cold start, one worker more, shutdown"
 	@echo "make rounds    worker processes killed, frozen and lied to, splits and merges (ROUNDS=$(ROUNDS) SEED=$(SEED))"
@@ -35,6 +39,14 @@ demo:
 
 test: check
 	@$(BIN)/python -m pytest
+
+test-twenty:
+	@tools/setup-environment spark,cli,docs,dev
+	@$(BIN)/python -m tests.twenty --times $(TIMES) $(TESTS)
+
+test-busy:
+	@tools/setup-environment spark,cli,docs,dev
+	@$(BIN)/python -m tests.busy $(TESTS)
 
 check:
 	@tools/setup-environment spark,cli,docs,dev

@@ -86,6 +86,15 @@ class IRecordProcessorCheckpointer(ABC):
     def largest_permitted_checkpoint_value(self) -> str:
         """The position after the last batch that was handed out."""
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing is stored any more, because the lease is lost or the processor was shut down.
+
+        For code that waits or works for long: what it does then is in vain. An implementation that cannot tell says
+        ``False``.
+        """
+        return False
+
 
 class IPreparedCheckpoint(ABC):
     """A checkpoint whose first phase is stored. Thread-safe."""

@@ -94,6 +94,8 @@ class Cause(Enum):
     PARKING_RUNS = "parking_runs"
     NEXT_TRY = "next_try"
     """It tries again by itself; the detail says when. Comes behind the reason it tries again for."""
+    PRESENT_TRY = "present_try"
+    """It is being tried again just now. Comes behind the reason it tries again for."""
 
     # The stream.
     READING_FAILED = "reading_failed"
@@ -193,6 +195,7 @@ _WORDS: Mapping[Cause, _Words] = {
         ReasonKind.PARKING, "waits for the parking store: {subject} has been running", " for {detail}"
     ),
     Cause.NEXT_TRY: _Words(ReasonKind.PROCESSOR, "next {subject}", " in {detail}"),
+    Cause.PRESENT_TRY: _Words(ReasonKind.PROCESSOR, "the next {subject} is under way"),
     Cause.READING_FAILED: _Words(ReasonKind.READING, "reading failed", " {detail}"),
     Cause.READ_QUEUED: _Words(
         ReasonKind.READING, "{subject} has waited", " {detail} for a free thread of the fetch pool"

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-JOIN_SECONDS = 30.0
+from tests.patience import PATIENCE_SECONDS
 
 
 @contextmanager
@@ -30,6 +30,6 @@ def interrupted_after(wait: Callable[[], object]) -> Iterator[None]:
         interrupter.start()
         with pytest.raises(KeyboardInterrupt):
             yield
-        interrupter.join(JOIN_SECONDS)
+        interrupter.join(PATIENCE_SECONDS)
     finally:
         signal.signal(signal.SIGINT, before)

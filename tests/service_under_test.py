@@ -19,6 +19,7 @@ from tablestore import OTSClient
 
 from streamclient.server.errors import ServiceError
 from streamclient.wire import schema, signature
+from tests.patience import PATIENCE_SECONDS
 
 VARIABLES = {
     "endpoint": "STREAMCLIENT_TEST_ENDPOINT",
@@ -107,7 +108,7 @@ def connection_to(endpoint: str) -> http.client.HTTPConnection:
     """An unopened connection to an endpoint, plain or encrypted."""
     address = urlsplit(endpoint)
     kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
-    return kind(address.netloc, timeout=30)
+    return kind(address.netloc, timeout=PATIENCE_SECONDS)
 
 
 @cache

@@ -223,6 +223,7 @@ SITUATIONS: Mapping[Cause, Situation] = {
     Cause.PARENT: situations.WAITS_FOR_PARENT,
     Cause.FINISHED: situations.FINISHED,
     Cause.NEXT_TRY: situations.OWNER_SAYS,
+    Cause.PRESENT_TRY: situations.OWNER_SAYS,
 }
 """The situation of each cause that a worker names. Of several, the one that stands first here decides: it has to go
 first."""

@@ -5,17 +5,17 @@ Rows never become tuples on the way: columns through Arrow reach Parquet about f
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from streamclient.model import ColumnType
-from streamclient.records import ColumnOperation, ColumnValue, RecordColumn, StreamRecord
+from streamclient.records import ColumnOperation, RecordColumn, StreamRecord
 from streamclient.spark.columns import SYSTEM_NAMES, GrowingSchema, RawColumns
 from streamclient.spark.context import FrameColumn, sequence_text
 from streamclient.spark.extra import pyarrow
-from streamclient.spark.types import MAX_EXACT_INTEGER, text_of, type_of_value
+from streamclient.spark.session import private_copy
+from streamclient.spark.types import MAX_EXACT_INTEGER, column_type, exact_text, text_of, type_of_value, unfit_cell
 
 if TYPE_CHECKING:
     from pyarrow import Array, DataType, Schema, Table
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
 
 _PARTITION_ROWS = 10_000
 """Below this many rows a second partition costs more than it saves (about 15 % of a small write)."""
-
-
-def cell_text(value: ColumnValue) -> str:
-    """A cell's value as text whose type stands beside it: bytes as base64, others as in a STRING column."""
-    return base64.b64encode(value).decode("ascii") if isinstance(value, bytes) else text_of(value)
 
 
 def note_wide_integers(schema: GrowingSchema, raws: Sequence[RawColumns]) -> None:
@@ -83,6 +78,7 @@ def _added_types() -> dict[str, DataType]:
         pa.map_(pa.string(), pa.list_(pa.int64())),
         cells,
         cells,
+        pa.map_(pa.string(), pa.struct([("type", pa.string()), ("value", pa.string())])),
     )
     return dict(zip(SYSTEM_NAMES, kinds, strict=True))
 
@@ -90,7 +86,7 @@ def _added_types() -> dict[str, DataType]:
 def _part(raw: RawColumns, columns: Sequence[FrameColumn], schema: Schema) -> Table:
     arrays = [_own_array(raw, column) for column in columns]
     kinds = [one.type for one in schema][len(columns) :]
-    return pyarrow().Table.from_arrays(arrays + _added_arrays(raw, kinds), schema=schema)
+    return pyarrow().Table.from_arrays(arrays + _added_arrays(raw, columns, kinds), schema=schema)
 
 
 def _own_array(raw: RawColumns, column: FrameColumn) -> Array:
@@ -106,7 +102,7 @@ def _own_array(raw: RawColumns, column: FrameColumn) -> Array:
     return pa.array([*values, *[None] * (count - len(values))], kind)
 
 
-def _added_arrays(raw: RawColumns, kinds: Sequence[DataType]) -> list[Array]:
+def _added_arrays(raw: RawColumns, columns: Sequence[FrameColumn], kinds: Sequence[DataType]) -> list[Array]:
     """The added columns, in the order of ``SYSTEM_NAMES``."""
     pa = pyarrow()
     records = raw.records
@@ -128,6 +124,7 @@ def _added_arrays(raw: RawColumns, kinds: Sequence[DataType]) -> list[Array]:
         [() if record is None else _deleted_versions(record) for record in special],
         [() if record is None else _older(record, shown) for record, shown in zip(special, raw.cells, strict=True)],
         [_originals(record) for record in records],
+        _unfit(raw, columns),
     ]
     arrays = [pa.array(values, kind) for values, kind in zip(flat, kinds, strict=False)]
     arrays.append(_versions(raw))
@@ -142,6 +139,19 @@ def _versions(raw: RawColumns) -> Array:
     versions = [cell.timestamp_millis for shown in raw.cells for cell in shown.values()]
     keys, items = pa.array(names, pa.string()), pa.array(versions, pa.int64())
     return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), keys, items)
+
+
+def _unfit(raw: RawColumns, columns: Sequence[FrameColumn]) -> list[Any]:
+    """Per record, what its columns do not hold exactly. Nearly always nothing, which the types of a column tell."""
+    found: list[Any] = [()] * len(raw.records)
+    for column in columns:
+        if {column_type(one) for one in raw.types.get(column.name, ())} <= {column.type}:
+            continue
+        for index, value in enumerate(raw.values[column.name]):
+            cell = None if value is None else unfit_cell(value, column.type)
+            if cell is not None:
+                found[index] = [*found[index], (column.name, {"type": cell[0], "value": cell[1]})]
+    return found
 
 
 def _deleted_columns(record: StreamRecord) -> list[str]:
@@ -171,26 +181,19 @@ def _cell(cell: RecordColumn) -> dict[str, Any]:
         "column": cell.name,
         "version": cell.timestamp_millis,
         "type": None if value is None else type_of_value(value).value,
-        "value": None if value is None else cell_text(value),
+        "value": None if value is None else exact_text(value),
     }
 
 
 def to_frame(session: SparkSession, table: Table) -> DataFrame:
     """A DataFrame over an Arrow table, in as many partitions as the rows are worth.
 
-    Two settings decide the route, and are set for this one call: a threshold of one byte keeps the rows out of the
-    query plan, and the rows per Arrow batch give the number of partitions.
+    Two settings decide the route: a threshold of one byte keeps the rows out of the query plan, and the rows per Arrow
+    batch give the number of partitions. They are set in a copy of the session, to which the frame is bound: the user's
+    own is left alone, whoever else uses it meanwhile.
     """
+    session = private_copy(session)
     partitions = max(1, min(session.sparkContext.defaultParallelism, table.num_rows // _PARTITION_ROWS))
-    settings = {
-        "spark.sql.execution.arrow.localRelationThreshold": "1b",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": str(max(1, -(-table.num_rows // partitions))),
-    }
-    before = {name: session.conf.get(name) for name in settings}
-    try:
-        for name, value in settings.items():
-            session.conf.set(name, value)
-        return session.createDataFrame(table)
-    finally:
-        for name, value in before.items():
-            session.conf.set(name, value)
+    session.conf.set("spark.sql.execution.arrow.localRelationThreshold", "1b")
+    session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(max(1, -(-table.num_rows // partitions))))
+    return session.createDataFrame(table)

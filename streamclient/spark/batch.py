@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field, frozen
 
-from streamclient.errors import ApplicationException, StreamClientError
+from streamclient.errors import ApplicationException, ShutdownException, StreamClientError
 from streamclient.spark.arrow import build_table, note_wide_integers, to_frame
 from streamclient.spark.buffer import Cut
 from streamclient.spark.columns import Fitted, GrowingSchema, RawColumns
 from streamclient.spark.context import BatchContext, RejectedRecord, ShardRange, UnfitReport
+from streamclient.spark.jobs import CANCELLED, CancellableJobs
 from streamclient.spark.tenancy import Tenancy
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class _FittedPiece:
 
 @define
 class BatchWriter:
-    """Commits batches; used by the committing thread only."""
+    """Commits batches; used by the committing thread only, but for ``cancel``."""
 
     session: Callable[[], SparkSession]
     schema: Callable[[], GrowingSchema]
@@ -73,9 +74,11 @@ class BatchWriter:
     reject_sink: RejectSink | None = None
     reporter: Reporter | None = None
     _reported: set[tuple[str, str, str]] = field(factory=set)
+    _jobs: CancellableJobs = field(factory=CancellableJobs)
 
     def commit(self, pieces: Sequence[Piece]) -> Outcome:
         """Commit a batch. Never raises: failures are in the answer, by shard."""
+        self._jobs.begin()
         outcome: Outcome = {}
         fitted: list[_FittedPiece] = []
         for piece in pieces:
@@ -123,14 +126,22 @@ class BatchWriter:
         note_wide_integers(schema, raws)
         columns = schema.frame_columns()
         tenancies = [one.piece.tenancy for one in fitted]
+        if all(one.is_in_vain for one in tenancies):
+            raise ShutdownException(CANCELLED)
         ranges = tuple(sorted((one.range for one in fitted), key=lambda one: one.shard_id))
         refused: dict[str, StreamClientError] = {}
         context = BatchContext(ranges, columns, schema.prefix, lambda: _lost(tenancies), refused.__setitem__)
         rejected = [record for one in fitted for record in one.fitted.rejected]
         if rejected and self.reject_sink is not None:
             self.reject_sink(rejected, context)
-        self.sink(to_frame(self.session(), build_table(raws, columns, schema.prefix)), context)
+        session = self.session()
+        with self._jobs.of(session.sparkContext):
+            self.sink(to_frame(session, build_table(raws, columns, schema.prefix)), context)
         return refused
+
+    def cancel(self) -> None:
+        """End the batch under way, if there is one: its Spark jobs fail. Any thread."""
+        self._jobs.cancel()
 
     def _report(self, report: UnfitReport) -> None:
         kind = (report.column, report.given, report.expected)
@@ -142,12 +153,12 @@ class BatchWriter:
 
 
 def _lost(tenancies: Sequence[Tenancy]) -> frozenset[str]:
-    return frozenset(one.shard_info.shard_id for one in tenancies if one.is_lost)
+    return frozenset(one.shard_info.shard_id for one in tenancies if one.is_in_vain)
 
 
 def _checkpoint(piece: Piece) -> StreamClientError | None:
     tenancy = piece.tenancy
-    if tenancy.is_lost:
+    if tenancy.is_in_vain:
         return None
     try:
         tenancy.checkpointer.checkpoint(piece.cut.end_position)

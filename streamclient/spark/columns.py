@@ -26,6 +26,7 @@ SYSTEM_NAMES = (
     "deleted_versions",
     "older_versions",
     "original_columns",
+    "unfit",
 )
 """Columns that are added to those of the table, each behind the prefix."""
 

@@ -28,6 +28,11 @@ _PAGES_MAX = 4_000
 """Reads that one shard may have waiting, however small they are. Twice as many, waiting and in flight, stay well below
 the positions that a worker remembers as permitted checkpoints (10,000)."""
 
+CLOSED = "the SparkRecordProcessorFactory was closed: stop its workers first, and make another one for other workers"
+
+_LOOK_SECONDS = 0.25
+"""How often somebody who waits looks whether the lease is lost: then nobody else may notice for minutes."""
+
 _SUSPECTS_MAX = 10_000
 """Bound of the shards that are remembered as failed; a worker never holds as many."""
 
@@ -40,14 +45,19 @@ class Committer:
         config: SparkConfig,
         commit: Callable[[Sequence[Piece]], Outcome],
         *,
+        cancel: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``cancel`` ends the commit under way as soon as it can; called when all of its shards are lost."""
         self._config = config
         self._commit = commit
+        self._cancel = cancel
         self._clock = clock
         self._changed = threading.Condition()
         self._tenancies: list[Tenancy] = []
         self._thread: threading.Thread | None = None
+        self._under_way: Sequence[Tenancy] = ()
+        """Shards of the batch that is being committed."""
         self._buffered_bytes = 0
         self._waiting_for_room = 0
         self._is_closed = False
@@ -76,31 +86,44 @@ class Committer:
         After a failure of the shard it returns only when the page is committed, until the place of the failure is past.
         """
         with self._changed:
-            self._wait_for_room(tenancy, page)
+            self._offer(tenancy, page)
+        self._cancel_in_vain()
+
+    def _offer(self, tenancy: Tenancy, page: Page) -> None:
+        self._wait_for_room(tenancy, page)
+        tenancy.raise_error()
+        self._refuse_if_closed()
+        if tenancy.is_lost:
+            return
+        tenancy.buffer.add(page)
+        self._buffered_bytes += page.size_bytes
+        self._changed.notify_all()
+        if tenancy.shard_info.shard_id in self._suspects:
+            self._await_commit(tenancy, "its batch")
             tenancy.raise_error()
-            self._refuse_if_closed()
-            if tenancy.is_lost:
-                return
-            tenancy.buffer.add(page)
-            self._buffered_bytes += page.size_bytes
-            self._changed.notify_all()
-            if tenancy.shard_info.shard_id in self._suspects:
-                self._await_commit(tenancy, "its batch")
-                tenancy.raise_error()
 
     def flush(self, tenancy: Tenancy) -> None:
-        """Commit all that the shard has waiting; returns, or raises its failure, once that is settled."""
+        """Commit all that the shard has waiting; returns, or raises its failure, once that is settled.
+
+        Returns at once when the lease is lost meanwhile.
+        """
         with self._changed:
             try:
                 self._await_commit(tenancy, "its last batch")
             except StreamClientException:
                 self._abandon(tenancy)
                 raise
+        self._cancel_in_vain()
 
     def abandon(self, tenancy: Tenancy) -> None:
-        """The lease is lost: drop what waits. A batch on its way is neither published, if its sink asks, nor stored."""
+        """The lease is lost: drop what waits.
+
+        A batch on its way is cancelled, unless it has other shards whose leases are held. Then this one's part is
+        neither published, if the sink asks, nor stored.
+        """
         with self._changed:
             self._abandon(tenancy)
+        self._cancel_in_vain()
 
     def leave(self, tenancy: Tenancy) -> None:
         """Take no further part."""
@@ -123,7 +146,7 @@ class Committer:
         tenancy.is_flushing = True
         self._changed.notify_all()
         try:
-            self._wait_for(lambda: tenancy.is_settled or self._is_closed, tenancy, what)
+            self._wait_for(lambda: tenancy.is_settled or tenancy.is_lost or self._is_closed, tenancy, what)
         finally:
             tenancy.is_flushing = False
         if not tenancy.is_ended and not tenancy.is_settled:
@@ -131,7 +154,7 @@ class Committer:
 
     def _refuse_if_closed(self) -> None:
         if self._is_closed:
-            raise StreamClientException("the SparkRecordProcessorFactory was closed; stop its workers first")
+            raise StreamClientException(CLOSED)
 
     def _has_room(self, tenancy: Tenancy, page: Page) -> bool:
         if len(tenancy.buffer.pages) >= _PAGES_MAX:
@@ -152,16 +175,27 @@ class Committer:
             self._waiting_for_room -= 1
 
     def _wait_for(self, ready: Callable[[], bool], tenancy: Tenancy, what: str) -> None:
-        if not self._changed.wait_for(ready, self._config.max_wait_millis / 1000):
-            raise StreamClientException(
-                f"shard {tenancy.shard_info.shard_id} waited {self._config.max_wait_millis} ms for {what} "
-                "(SparkConfig.max_wait_millis): the sink does not keep up, or hangs"
-            )
+        deadline = time.monotonic() + self._config.max_wait_millis / 1000
+        while not self._changed.wait_for(ready, max(0.0, min(_LOOK_SECONDS, deadline - time.monotonic()))):
+            if tenancy.is_in_vain:
+                self._abandon(tenancy)
+            elif time.monotonic() >= deadline:
+                raise StreamClientException(
+                    f"shard {tenancy.shard_info.shard_id} waited {self._config.max_wait_millis} ms for {what} "
+                    "(SparkConfig.max_wait_millis): the sink does not keep up, or hangs"
+                )
 
     def _abandon(self, tenancy: Tenancy) -> None:
         tenancy.is_lost = True
         self._buffered_bytes -= tenancy.buffer.clear()
         self._changed.notify_all()
+
+    def _cancel_in_vain(self) -> None:
+        """End a commit that serves nobody any more. Without the lock, since it calls Spark."""
+        with self._changed:
+            is_in_vain = bool(self._under_way) and all(tenancy.is_lost for tenancy in self._under_way)
+        if is_in_vain:
+            self._cancel()
 
     # The committing thread.
 
@@ -172,13 +206,15 @@ class Committer:
                 if pieces is None:
                     self._thread = None
                     return
+                self._under_way = [piece.tenancy for piece in pieces]
             outcome = self._commit_safely(pieces)
             with self._changed:
+                self._under_way = ()
                 for piece in pieces:
                     self._settle(piece, outcome)
                 self._changed.notify_all()
             # Without the lock, since this calls the worker. A shard without new records would never hear of it else.
-            for tenancy in (piece.tenancy for piece in pieces if outcome.get(piece.tenancy) is not None):
+            for tenancy in (piece.tenancy for piece in pieces if piece.tenancy.error is not None):
                 tenancy.marker.mark_for_process_restart()
 
     def _await_due(self) -> list[Piece] | None:
@@ -224,6 +260,8 @@ class Committer:
         tenancy, shard_id = piece.tenancy, piece.tenancy.shard_info.shard_id
         tenancy.in_flight = None
         self._buffered_bytes -= piece.cut.size_bytes
+        if tenancy.is_lost:
+            return  # what became of it is the next owner's business
         error, until = outcome.get(tenancy), self._suspects.get(shard_id)
         if error is None:
             if until is not None and piece.cut.last >= until:

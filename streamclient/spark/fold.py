@@ -15,12 +15,17 @@ from streamclient import checks
 from streamclient.spark.columns import SYSTEM_NAMES
 from streamclient.spark.extra import spark_functions, spark_sql
 from streamclient.spark.formats import quoted
-from streamclient.spark.types import BINARY_TEXT_PREFIX
+from streamclient.spark.types import BINARY_TEXT_PREFIX, type_of_spark_name
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 _EVENTS = "_events"
+
+UNFIT = "unfit"
+"""The column, behind the prefix, that holds exactly what another column only shows; see ``types``."""
+
+UNFIT_TYPE = "map<string,struct<type:string,value:string>>"
 
 _EXISTS = (
     f"aggregate({_EVENTS}, false, (found, event) -> case event.operation when 'PUT' then true "
@@ -32,7 +37,7 @@ _EXISTS = (
 def fold_changes(
     changes: DataFrame, primary_key: Sequence[str], *, prefix: str = "_", max_versions: int = 1
 ) -> DataFrame:
-    """The rows that changes leave: key columns, attributes, and the sequence of the last change.
+    """The rows that changes leave: keys, attributes, what those do not hold exactly, and the last change's sequence.
 
     Changes of one key are ordered by their sequence (epoch, time stamp, row index), which grows from parent shards to
     their children. A change that occurs twice counts once. Rows whose beginning is not among the changes show what was
@@ -48,7 +53,11 @@ def fold_changes(
     functions = spark_functions()
     added = {prefix + name for name in SYSTEM_NAMES}
     attributes = [one for one in changes.schema.fields if one.name not in added and one.name not in primary_key]
-    columns = [_ColumnFold(one.name, one.dataType.simpleString(), f"c{index}") for index, one in enumerate(attributes)]
+    unfit = quoted(prefix + UNFIT) if prefix + UNFIT in changes.columns else f"cast(map() as {UNFIT_TYPE})"
+    columns = [
+        _ColumnFold(one.name, one.dataType.simpleString(), f"{prefix}c{index}", unfit)
+        for index, one in enumerate(attributes)
+    ]
     keys = [quoted(name) for name in primary_key]
     event = functions.struct(
         functions.col(prefix + "sequence").alias("sequence"),
@@ -58,9 +67,23 @@ def fold_changes(
     )
     recent = _since_last_reset(changes, primary_key, prefix)
     events = recent.groupBy(*keys).agg(functions.sort_array(functions.collect_list(event)).alias(_EVENTS))
-    values = [functions.expr(column.newest(max_versions)).alias(column.name) for column in columns]
+    newest = [functions.expr(column.newest(max_versions)).alias(column.alias) for column in columns]
     last = functions.expr(f"element_at({_EVENTS}, -1).sequence").alias(prefix + "sequence")
-    return events.where(_EXISTS).select(*[functions.col(name) for name in keys], *values, last)
+    own = [functions.col(name) for name in keys]
+    folded = events.where(_EXISTS).select(*own, *newest, last)
+    values = [functions.col(f"{column.alias}.value").alias(column.name) for column in columns]
+    return folded.select(*own, *values, _unfit(columns).alias(prefix + UNFIT), functions.col(prefix + "sequence"))
+
+
+def _unfit(columns: Sequence[_ColumnFold]) -> Column:
+    """What the rows' columns show and do not hold exactly."""
+    entries = [
+        f"if({one.alias}.unfit is null, null, named_struct('key', {literal(one.name)}, 'value', {one.alias}.unfit))"
+        for one in columns
+        if one.may_be_unfit
+    ]
+    made = f"map_from_entries(filter(array({', '.join(entries)}), one -> one is not null))" if entries else "map()"
+    return spark_functions().expr(f"cast({made} as {UNFIT_TYPE})")
 
 
 def _since_last_reset(changes: DataFrame, primary_key: Sequence[str], prefix: str) -> DataFrame:
@@ -84,10 +107,17 @@ class _ColumnFold:
     name: str
     kind: str
     alias: str
+    unfit: str
+    """The map of what columns do not hold exactly, in a change."""
+
+    @property
+    def may_be_unfit(self) -> bool:
+        """Whether columns of other types may have been widened to this one."""
+        return self.kind in ("string", "double")
 
     @property
     def _state(self) -> str:
-        return f"array<struct<version:bigint,value:{self.kind}>>"
+        return f"array<struct<version:bigint,value:{self.kind},unfit:struct<type:string,value:string>>>"
 
     @property
     def _nothing(self) -> str:
@@ -95,12 +125,14 @@ class _ColumnFold:
 
     def event(self, prefix: str, max_versions: int) -> str:
         """What one change does to the column: whether it wipes it, which versions go, which come."""
-        name = _literal(self.name)
+        name = literal(self.name)
         wiped = f"{prefix}operation <> 'UPDATE' or array_contains({prefix}deleted_columns, {name})"
         none = "cast(array() as array<bigint>)"
         gone = f"coalesce(try_element_at({prefix}deleted_versions, {name}), {none})"
         version = f"try_element_at({prefix}versions, {name})"
-        shown = f"cast(array(named_struct('version', {version}, 'value', {quoted(self.name)})) as {self._state})"
+        exact = f"try_element_at({self.unfit}, {name})" if self.may_be_unfit else "null"
+        cell = f"named_struct('version', {version}, 'value', {quoted(self.name)}, 'unfit', {exact})"
+        shown = f"cast(array({cell}) as {self._state})"
         put = f"if(map_contains_key({prefix}versions, {name}), {shown}, {self._nothing})"
         if max_versions > 1:
             put = f"concat({put}, {self._older(prefix)})"
@@ -113,20 +145,23 @@ class _ColumnFold:
             value = "unbase64(one.value)"
         elif self.kind == "string":
             value = f"if(one.type = 'BINARY', concat('{BINARY_TEXT_PREFIX}', one.value), one.value)"
-        cells = f"filter({prefix}older_versions, one -> one.column = {_literal(self.name)})"
-        version = f"named_struct('version', one.version, 'value', {value})"
+        cells = f"filter({prefix}older_versions, one -> one.column = {literal(self.name)})"
+        own = type_of_spark_name(self.kind).value
+        exact = f"if(one.type = '{own}', null, named_struct('type', one.type, 'value', one.value))"
+        version = f"named_struct('version', one.version, 'value', {value}, 'unfit', {exact})"
         return f"cast(transform({cells}, one -> {version}) as {self._state})"
 
     def newest(self, max_versions: int) -> str:
-        """The value that shows after all changes: a fold whose state is the versions kept, newest first."""
+        """The version that shows after all changes: a fold whose state is the versions kept, newest first."""
         own = f"event.{self.alias}"
         before = f"if({own}.wiped, {self._nothing}, kept)"
         replaced = f"exists({own}.put, other -> other.version = one.version)"
         stays = f"not array_contains({own}.gone, one.version) and not {replaced}"
         after = f"slice(sort_array(concat({own}.put, filter({before}, one -> {stays})), false), 1, {max_versions})"
-        return f"get(aggregate({_EVENTS}, {self._nothing}, (kept, event) -> {after}), 0).value"
+        return f"get(aggregate({_EVENTS}, {self._nothing}, (kept, event) -> {after}), 0)"
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
+    """A text as Spark's expressions take it."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"

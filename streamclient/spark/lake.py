@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
@@ -14,7 +14,7 @@ from streamclient.spark.catalog import Directory, committed
 from streamclient.spark.context import FrameColumn
 from streamclient.spark.extra import require_spark, spark_functions
 from streamclient.spark.files import LakeFiles
-from streamclient.spark.fold import fold_changes
+from streamclient.spark.fold import UNFIT, UNFIT_TYPE, fold_changes, literal
 from streamclient.spark.formats import decode, quoted, stored_schema
 from streamclient.spark.manifest import Manifest
 from streamclient.spark.types import BINARY_TEXT_PREFIX, spark_type_name, wider
@@ -95,8 +95,11 @@ def _read_group(spark: SparkSession, group: Sequence[Directory], columns: Sequen
     reader = spark.read.schema(stored_schema(schema, first.format)).format(first.format).options(**first.options)
     frame = decode(reader.load([path for path, _ in group]), schema, first.format)
     own = {column.name: column.type for column in first.columns}
-    added = [spark_functions().col(quoted(name)) for name in schema.fieldNames() if name not in own]
-    return frame.select([_merged(column, own.get(column.name)) for column in columns] + added)
+    unfit = first.prefix + UNFIT
+    known = quoted(unfit) if unfit in schema.fieldNames() else f"cast(map() as {UNFIT_TYPE})"
+    added = [spark_functions().col(quoted(name)) for name in schema.fieldNames() if name not in own and name != unfit]
+    shown = [_merged(column, own.get(column.name), known) for column in columns]
+    return frame.select(shown + added + [_unfit(columns, own, known).alias(unfit)])
 
 
 def _parsed_schema(text: str) -> Any:
@@ -105,7 +108,8 @@ def _parsed_schema(text: str) -> Any:
     return StructType.fromJson(json.loads(text))
 
 
-def _merged(column: FrameColumn, own: ColumnType | None) -> Column:
+def _merged(column: FrameColumn, own: ColumnType | None, unfit: str) -> Column:
+    """The column as all directories together have it. ``unfit`` is the expression of the map beside it."""
     functions = spark_functions()
     target = spark_type_name(column.type)
     if own is None:
@@ -113,4 +117,27 @@ def _merged(column: FrameColumn, own: ColumnType | None) -> Column:
     value = functions.col(quoted(column.name))
     if own is ColumnType.BINARY and column.type is ColumnType.STRING:
         return functions.concat(functions.lit(BINARY_TEXT_PREFIX), functions.base64(value)).alias(column.name)
+    if own is ColumnType.DOUBLE and column.type is ColumnType.STRING:
+        # An integer that a double had to show is an integer again in text.
+        exact = functions.expr(f"try_element_at({unfit}, {literal(column.name)}).value")
+        return functions.coalesce(exact, value.cast(target)).alias(column.name)
     return value.cast(target).alias(column.name)
+
+
+def _unfit(columns: Sequence[FrameColumn], own: Mapping[str, ColumnType], known: str) -> Column:
+    """What stood beside these directories' columns, and what those held exactly and the merged ones do not."""
+    entries = []
+    for column in columns:
+        kind = own.get(column.name)
+        if kind is None or kind is column.type:
+            continue
+        name, value = literal(column.name), quoted(column.name)
+        text = f"base64({value})" if kind is ColumnType.BINARY else f"cast({value} as string)"
+        cell = f"named_struct('type', '{kind.value}', 'value', {text})"
+        is_new = f"{value} is not null and not map_contains_key({known}, {name})"
+        entries.append(f"if({is_new}, named_struct('key', {name}, 'value', {cell}), null)")
+    functions = spark_functions()
+    if not entries:
+        return functions.expr(known)
+    new = f"map_from_entries(filter(array({', '.join(entries)}), one -> one is not null))"
+    return functions.expr(f"cast(map_concat({known}, {new}) as {UNFIT_TYPE})")

@@ -23,10 +23,10 @@ from streamclient.model import (
 from streamclient.spark.batch import BatchWriter, RejectSink, Reporter, Sink
 from streamclient.spark.buffer import Page, ShardBuffer, estimate_bytes
 from streamclient.spark.columns import GrowingSchema
-from streamclient.spark.committer import Committer
+from streamclient.spark.committer import CLOSED, Committer
 from streamclient.spark.config import SparkConfig, UnfitValue
 from streamclient.spark.extra import require_spark
-from streamclient.spark.session import local_session, running_session
+from streamclient.spark.session import SHARED_SESSION
 from streamclient.spark.tenancy import Tenancy
 from streamclient.spark.types import schema_types
 
@@ -96,7 +96,7 @@ class SparkRecordProcessor(IRecordProcessor):
             self._committer.flush(tenancy)
             if not tenancy.is_error_raised:
                 tenancy.raise_error()
-            if shutdown_input.shutdown_reason is ShutdownReason.TERMINATE and tenancy.error is None:
+            if shutdown_input.shutdown_reason is ShutdownReason.TERMINATE and not tenancy.is_ended:
                 self._store_shard_end(tenancy, shutdown_input)
         finally:
             self._committer.leave(tenancy)
@@ -126,7 +126,8 @@ class SparkRecordProcessorFactory(IRecordProcessorFactory):
 
     Args:
         sink: called with a DataFrame and its ``BatchContext``; must have written everything when it returns.
-        session: a session, or a function that makes one (called once); by default ``local_session()``.
+        session: a session, or a function that makes one (called once); by default ``local_session()``, which
+            all factories of a process that bring none share.
         schema: the columns, as ``StructType`` or mapping of name to ``ColumnType``; a column outside it is then unfit.
             Without it, the table definition and the data decide, and new columns appear as they come.
         table: key and declared columns, so that the first frame has them all; cheap to give and good to have.
@@ -158,14 +159,18 @@ class SparkRecordProcessorFactory(IRecordProcessorFactory):
         self._schema_types = None if schema is None else schema_types(schema)
         self._given_session = session
         self._session: SparkSession | None = None
-        self._owns_session = False
+        self._is_closed = False
         self._schema: GrowingSchema | None = None
         self._lock = threading.Lock()
         writer = BatchWriter(self._shared_session, self._shared_schema, sink, reject_sink, reporter)
-        self._committer = Committer(self._config, writer.commit)
+        self._committer = Committer(self._config, writer.commit, cancel=writer.cancel)
 
     def create_processor(self) -> SparkRecordProcessor:
-        """Make a processor for one shard. The first one starts Spark, which takes seconds, if it does not run yet."""
+        """Make a processor for one shard. The first one starts Spark, which takes seconds, if it does not run yet.
+
+        Raises:
+            StreamClientException: the factory was closed.
+        """
         self._shared_session()
         return SparkRecordProcessor(self._committer)
 
@@ -175,15 +180,16 @@ class SparkRecordProcessorFactory(IRecordProcessorFactory):
         return self._committer.buffered_bytes
 
     def close(self) -> None:
-        """Let the batch on its way finish, drop what is buffered (it will be read again), and stop an own session.
+        """Let the batch on its way finish, and drop what is buffered (it will be read again). Final.
 
-        A session that was given, or that ran before, stays.
+        The session that the factories of this process started for themselves is stopped with the last of them. A
+        session that was given, or that ran before, stays.
         """
         self._committer.close()
         with self._lock:
-            if self._owns_session and self._session is not None:
-                self._session.stop()
-            self._session, self._owns_session = None, False
+            if self._session is not None and self._given_session is None:
+                SHARED_SESSION.release()
+            self._session, self._is_closed = None, True
 
     def __enter__(self) -> SparkRecordProcessorFactory:
         return self
@@ -195,6 +201,8 @@ class SparkRecordProcessorFactory(IRecordProcessorFactory):
 
     def _shared_session(self) -> SparkSession:
         with self._lock:
+            if self._is_closed:
+                raise StreamClientException(CLOSED)
             if self._session is None:
                 self._session = self._make_session()
             return self._session
@@ -202,8 +210,7 @@ class SparkRecordProcessorFactory(IRecordProcessorFactory):
     def _make_session(self) -> SparkSession:
         given = self._given_session
         if given is None:
-            self._owns_session = running_session() is None
-            return local_session()
+            return SHARED_SESSION.hold()
         return given() if _is_function(given) else given
 
     def _shared_schema(self) -> GrowingSchema:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 
 _LOOPBACK = "127.0.0.1"
 
+_PYTHON_SETTING = "spark.pyspark.python"
+"""Only spark-submit reads it; a session takes the variable below when it starts."""
+
+_PYTHON_VARIABLE = "PYSPARK_PYTHON"
+
 
 def _settings() -> dict[str, str]:
     return {
@@ -26,7 +32,6 @@ def _settings() -> dict[str, str]:
         "spark.driver.host": _LOOPBACK,
         "spark.driver.memory": "1g",
         "spark.log.level": "ERROR",
-        "spark.pyspark.python": sys.executable,
         # Tablestore tells column names apart by case.
         "spark.sql.caseSensitive": "true",
         "spark.sql.catalogImplementation": "in-memory",
@@ -43,7 +48,8 @@ def local_session(app_name: str = "streamclient", *, cores: int = 2, **conf: str
     """Start Spark in this process, or return the session that already runs.
 
     Finds a Java by itself, listens on loopback only, keeps quiet on the console, and has the time zone UTC and
-    case-sensitive names.
+    case-sensitive names. Its Python workers are run by ``spark.pyspark.python`` if that is among ``conf``, else by the
+    variable ``PYSPARK_PYTHON`` if it is set, else by the Python that calls.
 
     Args:
         app_name: name shown by Spark.
@@ -64,7 +70,9 @@ def local_session(app_name: str = "streamclient", *, cores: int = 2, **conf: str
     builder = spark_sql().SparkSession.builder.master(f"local[{cores}]").appName(app_name)
     for name, value in {**_settings(), **conf}.items():
         builder = builder.config(name, value)
-    with _environment(JAVA_HOME=str(find_java().home), SPARK_LOCAL_IP=_LOOPBACK):
+    python = conf.get(_PYTHON_SETTING) or os.environ.get(_PYTHON_VARIABLE) or sys.executable
+    variables = {"JAVA_HOME": str(find_java().home), "SPARK_LOCAL_IP": _LOOPBACK, _PYTHON_VARIABLE: python}
+    with _environment(**variables):
         return builder.getOrCreate()
 
 
@@ -76,6 +84,57 @@ def running_session() -> SparkSession | None:
         return spark_sql().SparkSession.active()
     except errors.PySparkRuntimeError:
         return None
+
+
+class SharedSession:
+    """The session of everybody in this process who brings none: started by the first, stopped by the last of them.
+
+    A session that ran before anybody asked is somebody else's, and is never stopped. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._own: SparkSession | None = None
+        self._holders = 0
+
+    def hold(self) -> SparkSession:
+        """The session, until ``release``, which has to follow exactly once.
+
+        Raises:
+            ConfigurationError: as ``local_session``.
+        """
+        with self._lock:
+            runs = running_session() is not None
+            session = local_session()
+            if not runs:
+                self._own = session
+            self._holders += 1
+            return session
+
+    def release(self) -> None:
+        """The caller uses it no longer."""
+        with self._lock:
+            self._holders -= 1
+            if self._holders or self._own is None:
+                return
+            own, self._own = self._own, None
+            running = running_session()
+            # Somebody else may have stopped it, and started another one.
+            if running is not None and running.sparkContext is own.sparkContext:
+                own.stop()
+
+
+SHARED_SESSION = SharedSession()
+"""One for the process, as Spark has one context per process."""
+
+
+def private_copy(session: SparkSession) -> SparkSession:
+    """A session with the same settings, views and tables, whose own settings may be changed without a trace.
+
+    What Spark itself hands to the function of ``foreachBatch`` is bound to such a copy, too.
+    """
+    copy = session._jsparkSession.cloneSession()
+    return type(session)(session.sparkContext, copy)
 
 
 @contextmanager

@@ -146,7 +146,9 @@ class FileSink:
         functions = spark_functions()
         first = sequence_text(one.first_sequence)
         column = functions.col(quoted(previous.manifest.prefix + "sequence"))
-        kept = read_directories(frame.sparkSession, [(previous.path, previous.manifest)]).where(column < first)
+        names = [quoted(one["name"]) for one in json.loads(previous.manifest.schema)["fields"]]
+        changes = read_directories(frame.sparkSession, [(previous.path, previous.manifest)])
+        kept = changes.where(column < first).select(names)  # as its manifest describes it
         staged = publisher.staging()
         self._save(encode(kept, previous.manifest.format), staged)
         path = publisher.keep(one, place, staged, previous)

@@ -34,6 +34,11 @@ class Tenancy:
     """Whether the processor has raised the error to the worker."""
 
     @property
+    def is_in_vain(self) -> bool:
+        """Whether its batch may neither be published nor checkpointed; known before the processor is told."""
+        return self.is_lost or self.checkpointer.is_closed
+
+    @property
     def is_ended(self) -> bool:
         """Whether no further batch may be committed."""
         return self.is_lost or self.error is not None

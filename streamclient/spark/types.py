@@ -1,21 +1,26 @@
 """Column types and what holds what. Pure.
 
 A column has one type in a frame. Tablestore lets a column hold integers in one row and text in the next, so types meet;
-``wider`` is the rule for what they become. It never loses a value:
+``wider`` is the rule for what they become:
 
 * equal types stay as they are;
 * INTEGER and DOUBLE become DOUBLE while every integer is within 2**53, which doubles hold exactly, else STRING;
 * anything else becomes STRING, as written by ``text_of``.
+
+What the column then shows does not say which value it was: 1 and "1" look alike, so do bytes and the text that stands
+for them. So each value whose type is not its column's is kept exactly as well, by ``unfit_cell``: its type, and a text
+from which ``value_of`` makes the value again. Both stand in a map beside the columns, under the column's name.
 """
 
 from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-from streamclient.errors import ConfigurationError
+from streamclient.errors import CodecError, ConfigurationError
 from streamclient.model import ColumnType
 from streamclient.records import ColumnValue
 
@@ -87,6 +92,38 @@ def text_of(value: ColumnValue) -> str:
     return _double_text(value) if isinstance(value, float) else str(value)
 
 
+def unfit_cell(value: ColumnValue, column: ColumnType) -> tuple[str, str] | None:
+    """Type and exact text of a value whose type is not its column's; ``None`` if the column alone says all."""
+    given = type_of_value(value)
+    return None if given is column else (given.value, exact_text(value))
+
+
+def exact_text(value: ColumnValue) -> str:
+    """A value as text whose type stands beside it: bytes as base64, others as in a STRING column."""
+    return base64.b64encode(value).decode("ascii") if isinstance(value, bytes) else text_of(value)
+
+
+def value_of(type_name: str, text: str) -> ColumnValue:
+    """The value that ``exact_text`` wrote; equal to it, and of its type.
+
+    Raises:
+        CodecError: no value of that type is written so.
+    """
+    try:
+        return _PARSERS[ColumnType(type_name)](text)
+    except (ValueError, KeyError) as error:
+        raise CodecError(f"{text!r} is no value of type {type_name!r}") from error
+
+
+_PARSERS: dict[ColumnType, Callable[[str], ColumnValue]] = {
+    ColumnType.INTEGER: int,
+    ColumnType.DOUBLE: float,
+    ColumnType.BOOLEAN: {"true": True, "false": False}.__getitem__,
+    ColumnType.STRING: str,
+    ColumnType.BINARY: partial(base64.b64decode, validate=True),
+}
+
+
 def _double_text(value: float) -> str:
     """As ``java.lang.Double.toString`` writes it: plain from 0.001 up to 10 million, else with an exponent."""
     if math.isnan(value):
@@ -133,6 +170,11 @@ def _spark_type(name: str, given: str) -> ColumnType:
             "name one of these, and cast in the sink"
         )
     return found
+
+
+def type_of_spark_name(name: str) -> ColumnType:
+    """Type of a column whose Spark SQL type has this name."""
+    return _SPARK_NAMES[name]
 
 
 def spark_type_name(kind: ColumnType) -> str:

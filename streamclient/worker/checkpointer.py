@@ -103,6 +103,11 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
             return self._positions.permitted
 
     @property
+    def is_closed(self) -> bool:
+        """Whether nothing is stored any more. See the interface."""
+        return bool(self._closed_because)
+
+    @property
     def progress(self) -> Progress:
         """What was processed up to the permitted position."""
         with self._lock:

@@ -36,9 +36,6 @@ from streamclient.worker.usercode import UserCall
 
 _log = logging.getLogger(__name__)
 
-STORED_REASONS = (ShutdownReason.ZOMBIE, ShutdownReason.STOLEN, ShutdownReason.PAUSED, ShutdownReason.PROCESS_DONE)
-"""Reasons after which this consumer ends; with the others, a new processor starts."""
-
 
 class ShardConsumer(ConsumerState):
     """One tenancy of one shard, from ``StartConsumer`` to ``ConsumerStopped``."""
@@ -422,14 +419,6 @@ class ShardConsumer(ConsumerState):
             self._prepare_restart()
             self.move(Outcome.CLOSED_TO_RESTART)
             self._pause_before_start()
-
-    @property
-    def _is_final(self) -> bool:
-        return self._is_finished or self.stop_reason in STORED_REASONS
-
-    @property
-    def _is_finished(self) -> bool:
-        return self._stored == CheckpointPosition.SHARD_END
 
     def _prepare_restart(self) -> None:
         if self.stop_reason is ShutdownReason.PROCESS_RESTART:

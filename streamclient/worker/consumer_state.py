@@ -18,7 +18,7 @@ from streamclient.core.position import Position
 from streamclient.core.retention import Backlog
 from streamclient.core.retry import decision_of
 from streamclient.interfaces import IRecordProcessor, RetryableAction
-from streamclient.model import ShardInfo, ShardStatus, ShutdownReason, TrimmedRange
+from streamclient.model import CheckpointPosition, ShardInfo, ShardStatus, ShutdownReason, TrimmedRange
 from streamclient.reasons import Cause, Reason
 from streamclient.records import SequenceInfo
 from streamclient.stream.api import StreamApi
@@ -44,6 +44,9 @@ LONG_READ_SECONDS = 5.0
 
 READ_NAME = "reading"
 """How statuses and logs name a read."""
+
+STORED_REASONS = (ShutdownReason.ZOMBIE, ShutdownReason.STOLEN, ShutdownReason.PAUSED, ShutdownReason.PROCESS_DONE)
+"""Reasons after which this consumer ends; with the others, a new processor starts."""
 
 _OF_PARKING: Mapping[Cause, Cause] = {
     Cause.CALL_QUEUED: Cause.PARKING_QUEUED,
@@ -294,9 +297,39 @@ class ConsumerState:
         if self._reason is not None:
             yield self._reason
         yield from self._hold_ups(now)
-        if self._reason is not None and self._resume_at is not None:
+        following = self._next_try(now)
+        if self._reason is not None and following is not None:
+            yield following
+
+    def _next_try(self, now: float) -> Reason | None:
+        """When what failed is tried again: told with the failure, so that nobody hears of one without the other."""
+        if self._resume_at is not None:
             what = "start" if self._phase is Phase.BACKING_OFF else "attempt"
-            yield Reason(Cause.NEXT_TRY, what, f"{max(0.0, self._resume_at - now):.1f} s")
+            return Reason(Cause.NEXT_TRY, what, f"{max(0.0, self._resume_at - now):.1f} s")
+        is_replaced = self._phase is Phase.CLOSING and self._closing is ShutdownReason.PROCESS_RESTART
+        if is_replaced and not self._is_final and not self._halt_reason:
+            return Reason(Cause.NEXT_TRY, "start", f"at least {self.backoff.next_restart_seconds:.1f} s")
+        return self._present_try()
+
+    def _present_try(self) -> Reason | None:
+        """What failed is tried again just now."""
+        if self._phase is Phase.STARTING:
+            return Reason(Cause.PRESENT_TRY, "start")
+        is_parked = self._reason is not None and self._reason.cause is Cause.PARKING_FAILED
+        is_parking = self._phase is Phase.PARKING and is_parked
+        is_reading = self._phase is Phase.READING and self.fetcher.reading is not None
+        if is_parking or is_reading or self._phase is Phase.DELIVERING:
+            return Reason(Cause.PRESENT_TRY, "attempt")
+        return None
+
+    @property
+    def _is_final(self) -> bool:
+        """Whether no other processor follows the one that is closed."""
+        return self._is_finished or self.stop_reason in STORED_REASONS
+
+    @property
+    def _is_finished(self) -> bool:
+        return self._stored == CheckpointPosition.SHARD_END
 
     def _hold_ups(self, now: float) -> Iterator[Reason]:
         """What the present phase waits for, as far as it is worth telling."""

@@ -19,6 +19,7 @@ from streamclient.testing import Faults
 from streamclient.testing.simulation.laws import SAFETY
 from streamclient.testing.simulation.laws.progress import NothingIsLost
 from streamclient.testing.simulation.runner import RAISED
+from tests.patience import PATIENCE_SECONDS
 from tests.simulation.mutations import MUTATIONS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,7 +54,7 @@ def test_the_sample_prints_what_the_page_shows() -> None:
         [*command, "--rootdir", str(ROOT)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE_SECONDS,
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         check=False,
@@ -73,6 +74,12 @@ def test_the_command_prints_what_the_page_shows(capsys: pytest.CaptureFixture[st
 
     assert main(command.removeprefix("$ streamclient ").split()) == 0
     assert elided(shown, capsys.readouterr().out)
+
+
+def without_progress(text: str) -> str:
+    """What is printed, without what a campaign says every ten seconds."""
+    lines = text.splitlines(keepends=True)
+    return "".join(line for line in lines if re.match(r"\d+ of \d+ histories, ", line) is None)
 
 
 @pytest.mark.slow
@@ -95,8 +102,9 @@ def test_the_violation_on_the_page_is_real(
         assert main(["simulate", "--plan", "plan.json"]) == 1
         replayed = capsys.readouterr().out
         options = ["--seeds", "20", "--processes", "1", "--no-coverage", "--no-shrink"]
+        monkeypatch.setattr("streamclient.testing.simulation.command.PROGRESS_SECONDS", 0.0)  # as where it takes long
         assert main(["simulate", *options, "--save", "found"]) == 1
-    printed = capsys.readouterr().err.split("\nseed ")[0]
+    printed = without_progress(capsys.readouterr().err).split("\nseed ")[0]
     law = re.search(r"breaks the law '(.*?)'", shown)
     assert law is not None
 

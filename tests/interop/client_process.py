@@ -11,13 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.patience import PATIENCE_SECONDS
+
 SOURCES = Path(__file__).resolve().parent
 
-BUILD_SECONDS = 300.0
+BUILD_SECONDS = 1_800.0
 """Longest build: the first one on a machine downloads compiler plug-ins and libraries."""
-
-STOP_SECONDS = 60.0
-"""How long a client may take to stop after its input was closed; Java's pools take their time."""
 
 EVENTS_AT_MOST = 1_000_000
 """Bound of the events kept per client: far beyond a test's length at Java's fifty polls per second."""
@@ -95,16 +94,16 @@ class ClientProcess:
         return self._process.poll() is None
 
     def stop(self) -> int:
-        """Close its input, wait for it, and return its exit code; kills it after ``STOP_SECONDS``."""
+        """Close its input, wait for it, and return its exit code; kills it after ``PATIENCE_SECONDS``."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
-            return self._process.wait(STOP_SECONDS)
+            return self._process.wait(PATIENCE_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            return self._process.wait(STOP_SECONDS)
+            return self._process.wait(PATIENCE_SECONDS)
         finally:
-            self._reader.join(STOP_SECONDS)
+            self._reader.join(PATIENCE_SECONDS)
             self._log_file.close()
 
     def tag(self) -> dict[str, Any]:

@@ -44,6 +44,7 @@ from streamclient.records import RecordType, StreamRecord
 from streamclient.server import LocalTablestore
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
 from streamclient.testing.deliveries import Delivery, key_text, read_history, unread
+from tests.patience import PATIENCE_SECONDS
 
 TABLE = "changes"
 STATUS_TABLE = "changes_status"
@@ -61,9 +62,6 @@ BATCH_MILLIS = 15
 
 MAX_RECORDS = 50
 
-PATIENCE_SECONDS = 90.0
-"""Bound of every wait: Java notices a mark only when its scan and its renewal happen to agree, so hand-overs by it take
-several intervals, now and then many."""
 
 Event = dict[str, Any]
 

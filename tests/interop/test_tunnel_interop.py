@@ -29,13 +29,13 @@ from streamclient.server import LocalTablestore
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
 from streamclient.tunnel.client import TunnelClient
 from streamclient.tunnel.model import ChannelStatus, TunnelStage, TunnelType
+from tests.patience import PATIENCE_SECONDS
 
 TABLE = "orders"
 KEYS = 120
 HEARTBEAT_SECONDS = {"java": 5, "go": 1}
 """Java refuses less than five."""
 
-CATCH_UP_SECONDS = 90.0
 IGNORE = Condition(RowExistenceExpectation.IGNORE)
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
@@ -132,7 +132,7 @@ class Scene:
 
     def wait_for(self, what: str, condition: Callable[[], bool]) -> None:
         pause = threading.Event()
-        deadline = time.monotonic() + CATCH_UP_SECONDS
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while not condition():
             logs = [(client.name, client.events[-2:]) for client in self.clients]
             assert time.monotonic() < deadline, f"{what} not reached; last events {logs}; logs in {self.directory}"

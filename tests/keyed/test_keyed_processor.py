@@ -37,8 +37,7 @@ from streamclient.model import (
 )
 from streamclient.records import StreamRecord
 from streamclient.testing.fakes import make_record
-
-PATIENCE_SECONDS = 30
+from tests.patience import PATIENCE_SECONDS, until
 
 
 class Checkpointer(IRecordProcessorCheckpointer):
@@ -116,15 +115,6 @@ class Work:
     def hold(self, name: str) -> threading.Event:
         self.gates[name] = threading.Event()
         return self.gates[name]
-
-
-def until(condition: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    for _ in range(PATIENCE_SECONDS * 500):
-        if condition():
-            return
-        pause.wait(0.002)
-    raise AssertionError("not reached")
 
 
 def rec(name: str) -> StreamRecord:

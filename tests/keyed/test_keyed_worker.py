@@ -13,6 +13,7 @@ from streamclient.config import FailurePolicy
 from streamclient.model import OnFailure, ShardState
 from streamclient.parking import FileParkingStore
 from streamclient.testing.fakes import FakeStream, make_record
+from tests.patience import until
 
 QUICK: dict[str, Any] = {
     "taker_interval_millis": 50,
@@ -21,7 +22,6 @@ QUICK: dict[str, Any] = {
     "max_idle_poll_interval_millis": 50,
     "restart_backoff_min_millis": 10,
 }
-PATIENCE_SECONDS = 60
 
 
 class Work:
@@ -73,12 +73,7 @@ class Scene:
         return {lease.lease_key: lease.checkpoint for lease in self.leases.list_leases()}
 
     def until(self, condition: Callable[[], bool]) -> None:
-        pause = threading.Event()
-        for _ in range(PATIENCE_SECONDS * 100):
-            if condition():
-                return
-            pause.wait(0.01)
-        raise AssertionError((self.checkpoints(), self.work.done))
+        until(condition, lambda: (self.checkpoints(), self.work.done))
 
 
 def records(first: int, last: int, keys: str) -> list[StreamRecord]:

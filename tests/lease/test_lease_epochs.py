@@ -16,6 +16,7 @@ from streamclient.lease.epochs import DRAWS_AT_MOST, ROWS_PER_DRAW
 from streamclient.lease.manager import LeaseManager
 from streamclient.model import Lease
 from streamclient.server import Fail, FailRows, FaultRule, LocalTablestore, LoseAnswer
+from tests.patience import PATIENCE_SECONDS
 
 TABLE = "status"
 STREAM = "stream-1"
@@ -90,7 +91,7 @@ def test_no_two_draws_give_one_number(client: OTSClient, manager: LeaseManager) 
 
     def draw(number: int) -> list[int]:
         own, drawn = LeaseManager(client, TABLE, STREAM), []
-        barrier.wait(30)
+        barrier.wait(PATIENCE_SECONDS)
         while len(drawn) < 10:
             (answer,) = own.draw_epochs(["s1"])
             if isinstance(answer, int):  # else the others were faster four times in a row

@@ -37,6 +37,7 @@ from streamclient.lease.store import WriteAnswer
 from streamclient.model import Lease, Pause, PendingCheckpoint, Progress
 from streamclient.server import Cut, Fail, FailRows, FaultRule, LateAnswer, LocalTablestore, LoseAnswer
 from streamclient.server.faults import FaultAction
+from tests.patience import PATIENCE_SECONDS
 
 TABLE = "status"
 STREAM = "stream-1"
@@ -371,7 +372,7 @@ def test_a_write_is_given_up_after_its_time(server: LocalTablestore, manager: Le
     short = ClientConfig(lease_duration_millis=600, renewer_interval_millis=100, taker_interval_millis=100)
     impatient = LeaseManager(server.client(), TABLE, STREAM, short)
     manager.create_lease(LEASE)
-    server.add_fault(FaultRule("BatchWriteRow", LateAnswer(5.0), times=1))
+    server.add_fault(FaultRule("BatchWriteRow", LateAnswer(PATIENCE_SECONDS), times=1))
 
     (answer,) = impatient.write_many([rule.renew(LEASE)])
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable
-
 import pytest
 import tablestore as sdk
 from prometheus_client import CollectorRegistry, generate_latest
@@ -25,6 +21,7 @@ from streamclient.metrics import METRICS, PrometheusMetrics
 from streamclient.metrics import table as t
 from streamclient.server import Fail, FaultRule, LocalTablestore
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from tests.patience import until
 
 READS_OF_THE_STREAM = {"ListStream", "DescribeStream", "GetShardIterator", "GetStreamRecord"}
 QUICK = {"renewer_interval_millis": 200, "taker_interval_millis": 200, "sync_shard_interval_millis": 500}
@@ -53,13 +50,6 @@ def fill(client: sdk.OTSClient, table: str) -> None:
         client.put_row(table, sdk.Row([("id", number)], [("n", number)]), sdk.Condition("IGNORE"))
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "not reached in time"
-        threading.Event().wait(0.02)
-
-
 def by_operation(metrics: PrometheusMetrics, metric: Metric) -> dict[str, float]:
     totals: dict[str, float] = {}
     for series in metrics.snapshot(metric):
@@ -82,8 +72,8 @@ def test_a_worker_counts_what_the_server_was_asked(local: LocalTablestore, caplo
     local.add_fault(FaultRule("GetStreamRecord", Fail("OTSServerBusy"), times=2))
     stream = StreamConfig(client=client, data_table_name="orders", status_table_name="status")
     with Worker("w1", ClientConfig(metrics=metrics, **QUICK), stream, Accepting):
-        wait_for(lambda: metrics.value(t.LAG_SECONDS) == 0.0)
-        wait_for(lambda: (metrics.value(t.SCAN_SECONDS) or 0) >= 3)
+        until(lambda: metrics.value(t.LAG_SECONDS) == 0.0)
+        until(lambda: (metrics.value(t.SCAN_SECONDS) or 0) >= 3)
 
     def stream_requests_agree() -> bool:
         asked: dict[str, float] = {}
@@ -92,8 +82,8 @@ def test_a_worker_counts_what_the_server_was_asked(local: LocalTablestore, caplo
                 asked[count.operation] = asked.get(count.operation, 0) + count.requests
         return by_operation(metrics, t.STREAM_REQUESTS) == asked
 
-    wait_for(stream_requests_agree)
-    wait_for(lambda: by_operation(metrics, t.STATUS_TABLE_REQUESTS) == served(local, "status"))
+    until(stream_requests_agree)
+    until(lambda: by_operation(metrics, t.STATUS_TABLE_REQUESTS) == served(local, "status"))
     assert metrics.value(t.STREAM_REQUESTS, operation="GetStreamRecord", result="throttled") == 2
     assert metrics.value(t.RECORDS_PROCESSED) == ROWS
     assert metrics.value(t.RECORDS_SIZE_BYTES) > ROWS * 20
@@ -127,7 +117,7 @@ def test_streams_of_one_worker_are_told_apart(local: LocalTablestore) -> None:
         StreamConfig(client=client, data_table_name=table, status_table_name="status") for table in ("orders", "visits")
     ]
     with Worker("w1", ClientConfig(metrics=metrics, **QUICK), streams, Accepting):
-        wait_for(lambda: all(metrics.value(t.LAG_SECONDS, stream=name) == 0.0 for name in ("orders", "visits")))
+        until(lambda: all(metrics.value(t.LAG_SECONDS, stream=name) == 0.0 for name in ("orders", "visits")))
 
     for name in ("orders", "visits"):
         assert metrics.value(t.RECORDS_PROCESSED, stream=name) == ROWS

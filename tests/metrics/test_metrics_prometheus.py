@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from streamclient import ConfigurationError, MetricKind
 from streamclient.metrics import METRICS, MetricsServer, PrometheusMetrics, labelled
 from streamclient.metrics import table as t
+from tests.patience import PATIENCE_SECONDS
 
 WORKER = {"stream": "orders", "worker": "w1"}
 
@@ -22,7 +23,7 @@ def metrics() -> PrometheusMetrics:
 
 
 def scrape(server: MetricsServer) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=10) as response:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=PATIENCE_SECONDS) as response:
         body: bytes = response.read()
     return body.decode()
 

@@ -7,7 +7,7 @@ import io
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
@@ -35,13 +35,13 @@ from streamclient.lease.rows import CHECKPOINT, COUNTER, OWNER, PARENTS, STEALER
 from streamclient.lease.workers import BEAT, INFO, NONCE, STATE, WAKE, WORKER_STATUS_TYPE
 from streamclient.model import Lease, Pause
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from tests.patience import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from streamclient.server import LocalTablestore
 
 TABLE, STATUS = "orders", "orders_status"
 IGNORE = Condition(RowExistenceExpectation.IGNORE)
-PATIENCE_SECONDS = 60.0
 
 
 @frozen
@@ -194,15 +194,6 @@ def run_cli(*words: str) -> Ran:
     return Ran(code, out.getvalue(), err.getvalue())
 
 
-def until(condition: Callable[[], bool], what: str = "", seconds: float = PATIENCE_SECONDS) -> None:
-    pause = threading.Event()
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {seconds} s: {what}")
-        pause.wait(0.02)
-
-
 class Owner:
     """A worker reduced to its rows: renews a lease and beats, and obeys pauses if it is told to."""
 
@@ -223,7 +214,7 @@ class Owner:
 
     def __exit__(self, *error: object) -> None:
         self._stop.set()
-        self._thread.join(10)
+        self._thread.join(PATIENCE_SECONDS)
 
     def _run(self) -> None:
         while not self._stop.wait(0.1):

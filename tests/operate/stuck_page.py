@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 from attrs import frozen
 from operate_scene import Ran, Scene
+
+from tests.patience import until
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "stuck.md"
 ROW = re.compile(r"^\| `([a-z-]+)` \| `(.+?)` \| (.+?) \|$", re.MULTILINE)
@@ -29,10 +32,24 @@ def matches(pattern: str, line: str) -> bool:
 
 
 def check(scene: Scene, name: str, shard_id: str | None = None, *, observe: float = 0.0) -> str:
-    """Explain a shard and compare situation, first line and advice with the page."""
-    key = shard_id or scene.shard
-    ran = scene.run("explain", key, "--observe", str(observe), "--json")
-    return checked(ran, name)
+    """Explain a shard, once it is in a situation, and compare first line and advice with the page.
+
+    A worker that works moves on between two looks: what is compared is what the one look saw that found the situation.
+    """
+    seen: list[Ran] = []
+
+    def is_as_on_the_page() -> bool:
+        seen[:] = [scene.run("explain", shard_id or scene.shard, "--observe", str(observe), "--json")]
+        return bool(seen[0].out) and is_told(seen[0].document["shards"][0], name)
+
+    until(is_as_on_the_page, lambda: (name, seen))
+    return checked(seen[0], name)
+
+
+def is_told(told: dict[str, Any], name: str) -> bool:
+    """Whether it is that situation, in words of the page."""
+    lines = [row.first_line for row in page_rows() if row.name == name]
+    return told["situation"] == name and any(matches(line, told["first_line"]) for line in lines)
 
 
 def checked(ran: Ran, name: str) -> str:

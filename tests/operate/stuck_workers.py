@@ -19,6 +19,7 @@ from streamclient import (
     StreamConfig,
     Worker,
 )
+from tests.patience import PATIENCE_SECONDS
 
 LEASE_SECONDS = 4.0
 QUICK: dict[str, Any] = {
@@ -28,7 +29,7 @@ QUICK: dict[str, Any] = {
     "sync_shard_interval_millis": 300,
     "signal_interval_millis": 100,
     "max_idle_poll_interval_millis": 100,
-    "restart_backoff_min_millis": 3_000,
+    "restart_backoff_min_millis": 60_000,
     "slow_processor_warning_millis": 300,
     "shutdown_timeout_millis": 3_000,
 }
@@ -87,7 +88,7 @@ class Blocked(Steady):
         self._go = go
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        self._go.wait(60)
+        self._go.wait(PATIENCE_SECONDS)
 
 
 class Slow(Steady):
@@ -110,7 +111,7 @@ class Done(Steady):
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
         if self._go is not None:
-            self._go.wait(60)
+            self._go.wait(PATIENCE_SECONDS)
 
 
 @contextmanager

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from operate_scene import Owner, Scene, closed_family, read_shard, until
+from operate_scene import Owner, Scene, closed_family, read_shard
 
 from streamclient.core import leases as rule
 from streamclient.model import Pause
+from streamclient.operate.facts import FleetFacts
 from streamclient.operate.lease_changes import operator_name
+from streamclient.operate.watching import Watcher
+from tests.patience import until
 
 if TYPE_CHECKING:
     pass
@@ -164,21 +166,20 @@ def test_an_owner_that_stands_still_before_our_eyes_is_dead(hasty: Scene) -> Non
 
 
 @pytest.mark.slow
-def test_an_owner_that_wakes_up_while_it_is_watched_is_not_dead(hasty: Scene) -> None:
+def test_an_owner_that_wakes_up_while_it_is_watched_is_not_dead(hasty: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its stamps are old, but its counter moves while the command watches."""
     shard = read_shard(hasty, owner="w1", beat=300)
-    stop = threading.Event()
+    looks: list[FleetFacts] = []
 
-    def renew_late() -> None:
-        stop.wait(0.5)
-        hasty.send(rule.renew(hasty.lease()))
+    def renew_late(watcher: Watcher, facts: FleetFacts) -> None:
+        if not looks:
+            hasty.send(rule.renew(hasty.lease()))
+        looks.append(facts)
 
-    thread = threading.Thread(target=renew_late)
-    thread.start()
+    monkeypatch.setattr(Watcher, "_pause", renew_late)
     ran = hasty.run("leases", "rewind", shard, "--to", "oldest")
-    thread.join(10)
 
-    assert ran.code == 1
+    assert (ran.code, len(looks)) == (1, 1)
     assert hasty.lease().checkpoint != OLDEST
     assert hasty.audit() == []
 

@@ -6,11 +6,12 @@ import threading
 from typing import Any
 
 import pytest
-from operate_scene import Scene, until
+from operate_scene import Scene
 from stuck_workers import Steady, working
 
 from streamclient import InitializationInput, ProcessRecordsInput
 from streamclient.operate.lineage import parents_of
+from tests.patience import until
 
 pytestmark = pytest.mark.slow
 

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from operate_scene import STATUS, TABLE, Scene, until
+from operate_scene import STATUS, TABLE, Scene
 from stuck_workers import NoDatabase, Steady, working
 
 from streamclient import cli
 from streamclient.operate.running import operator_name
+from tests.patience import until
 
 if TYPE_CHECKING:
     from streamclient.server import LocalTablestore

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from operate_scene import STATUS, TABLE, Scene, until
+from operate_scene import STATUS, TABLE, Scene
 from stuck_page import check, checked, is_now
 from stuck_workers import (
     LEASE_SECONDS,
@@ -38,6 +38,7 @@ from streamclient.operate.collection import Collector
 from streamclient.parking import MemoryParkingStore
 from streamclient.server import Fail, FaultRule
 from streamclient.testing.fleet import Fleet, WorkerProcess
+from tests.patience import until
 
 if TYPE_CHECKING:
     from streamclient.server import LocalTablestore

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 
 import pytest
 from hypothesis import given
@@ -21,6 +20,7 @@ from streamclient.operate.facts import Process
 from streamclient.operate.printing import plain_table
 from streamclient.operate.processes import process_of
 from streamclient.operate.text import duration, parse_duration, parse_moment
+from tests.patience import PATIENCE_SECONDS, until
 
 NOON = 1_767_268_800_000_000
 
@@ -134,19 +134,15 @@ def test_a_process_elsewhere_is_not_judged() -> None:
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="only Linux tells the state of a process")
 def test_a_process_of_this_machine_is_running_stopped_or_gone() -> None:
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
     info = WorkerInfo(host=socket.gethostname(), pid=child.pid)
     try:
         assert process_of(info) is Process.RUNNING
         child.send_signal(signal.SIGSTOP)
-        for _ in range(100):
-            if process_of(info) is Process.STOPPED:
-                break
-            threading.Event().wait(0.02)
-        assert process_of(info) is Process.STOPPED
+        until(lambda: process_of(info) is Process.STOPPED)
     finally:
         child.kill()
-        child.wait(10)
+        child.wait(PATIENCE_SECONDS)
 
     assert process_of(info) is Process.GONE
 

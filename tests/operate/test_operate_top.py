@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from attrs import evolve
 from operate_facts import END, NOW, facts, row, waiting, worker
-from operate_scene import STATUS, TABLE, Scene, until
+from operate_scene import STATUS, TABLE, Scene
 
 from streamclient.model import Progress
 from streamclient.operate.collection import Collector
@@ -23,6 +23,7 @@ from streamclient.operate.facts import HeadFacts
 from streamclient.operate.overview import headline, overview, overview_document, shard_rows, worker_rows
 from streamclient.operate.site import Site
 from streamclient.operate.top_action import HEADS_PER_REFRESH, FleetWatch, plain_screen, rich_screen
+from tests.patience import PATIENCE_SECONDS, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -180,10 +181,10 @@ def test_live_output_goes_on_until_a_signal(scene: Scene, tmp_path: Path, number
             scene.client.delete_table(STATUS)
             until(lambda: "problem" in lines.read_text(), "a screen that failed")
             process.send_signal(number)
-            _, err = process.communicate(timeout=30)
+            _, err = process.communicate(timeout=PATIENCE_SECONDS)
         finally:
             process.kill()
-            process.wait(10)
+            process.wait(PATIENCE_SECONDS)
 
     documents = [json.loads(line) for line in lines.read_text().splitlines()]
     assert process.returncode == 0
@@ -218,7 +219,7 @@ def on_a_terminal(words: list[str], *, stop_at: str | None) -> tuple[int, str]:
     os.close(slave)
     seen = ""
     try:
-        while select.select([master], [], [], 30)[0]:
+        while select.select([master], [], [], PATIENCE_SECONDS)[0]:
             try:
                 seen += os.read(master, 65_536).decode(errors="replace")
             except OSError:  # the other end is closed
@@ -226,8 +227,8 @@ def on_a_terminal(words: list[str], *, stop_at: str | None) -> tuple[int, str]:
             if stop_at is not None and stop_at in seen:
                 process.send_signal(signal.SIGINT)
                 stop_at = None
-        return process.wait(30), seen
+        return process.wait(PATIENCE_SECONDS), seen
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(PATIENCE_SECONDS)
         os.close(master)

@@ -14,6 +14,7 @@ from streamclient.interfaces import IParkingStore
 from streamclient.parking import FileParkingStore, MemoryParkingStore, TableParkingStore
 from streamclient.server import Fail, FaultRule, LocalTablestore, LoseAnswer
 from streamclient.testing.parking_contracts import CHECKS, check_parking_store, parked_record
+from tests.patience import PATIENCE_SECONDS
 
 CheckOne = Callable[[Callable[[], IParkingStore]], None]
 
@@ -128,7 +129,7 @@ def test_processes_and_threads_may_share_a_directory(tmp_path: Path) -> None:
     for each in (*processes, *threads):
         each.start()
     for each in (*processes, *threads):
-        each.join(60)
+        each.join(PATIENCE_SECONDS)
 
     places = [parked.record.sequence_info.timestamp_micros for parked in FileParkingStore(tmp_path).parked()]
     assert places == sorted([*range(20), *(worker * 1_000 + number for worker in (1, 2, 3, 4) for number in range(20))])

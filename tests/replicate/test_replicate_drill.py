@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from streamclient.server import Fail, FaultRule, LocalTablestore
+from tests.patience import PATIENCE_SECONDS
 from tests.replicate.drill import command, configuration, drill, make_source
 
 
@@ -80,7 +81,11 @@ def test_row_that_is_refused_for_good_ends_the_replication_and_is_named(reader: 
         config = tmp_path / "copy.json"
         config.write_text(json.dumps(configuration(source, destination, **reader)))
         ended = subprocess.run(
-            command(str(config), "--poll-seconds", "0.2"), capture_output=True, text=True, check=False, timeout=60
+            command(str(config), "--poll-seconds", "0.2"),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE_SECONDS,
         )
 
     assert ended.returncode == 1

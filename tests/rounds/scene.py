@@ -40,6 +40,7 @@ from streamclient.stream import StreamSpecification, TablestoreStreamApi
 from streamclient.testing.deliveries import unread
 from streamclient.testing.fleet import Fleet, WorkerProcess
 from streamclient.testing.journal import LeaseJournal, judge_leases
+from tests.patience import PATIENCE_SECONDS
 from tests.rounds.plan import STEP_SECONDS, Happening, Kind, Setting
 from tests.rounds.worker import LEASE_DURATION_MILLIS, WORK_SECONDS
 
@@ -48,10 +49,6 @@ WORKERS = ("one", "two", "three")
 MOST_OPEN_SHARDS = 6
 BATCH_ROWS = 20
 KEYS = 300
-
-CATCH_UP_SECONDS = 30.0
-"""Bound for reading everything after the last fault: ten lease durations, on a busy machine. Leases may have to expire
-first, and the pauses between failed reads have doubled for as long as the service failed."""
 
 PUT_OFF_STEPS = 10
 """If nobody is left to be harmed: frozen workers wake up, and stopped ones come back, within a few of these."""
@@ -275,10 +272,10 @@ class Scene:
 
     def calm_down(self) -> None:
         """Everything that was begun ends: frozen workers wake up, spells are over, stopped ones come back."""
-        deadline = time.monotonic() + CATCH_UP_SECONDS
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while self._later:
             if time.monotonic() > deadline:
-                raise AssertionError(f"a worker that was asked to stop runs after {CATCH_UP_SECONDS} s")
+                raise AssertionError(f"a worker that was asked to stop runs after {PATIENCE_SECONDS} s")
             self.step = max(self.step, self._later[0][0])
             self._do_what_is_due(self.step)
             threading.Event().wait(STEP_SECONDS)
@@ -337,7 +334,7 @@ def catch_up(scene: Scene) -> float:
     begun = time.monotonic()
     while missing := unread(streams, scene.stream_id, leases.list_leases()):
         scene.check_fleet()
-        if time.monotonic() > begun + CATCH_UP_SECONDS:
-            raise AssertionError(f"not caught up {CATCH_UP_SECONDS} s after the last fault: {missing}")
+        if time.monotonic() > begun + PATIENCE_SECONDS:
+            raise AssertionError(f"not caught up {PATIENCE_SECONDS} s after the last fault: {missing}")
         threading.Event().wait(0.1)
     return time.monotonic() - begun

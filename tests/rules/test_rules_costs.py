@@ -7,6 +7,8 @@ import time
 import pytest
 from rules_scene import TABLE, Scene, gate, is_well
 
+from tests.patience import PATIENCE_SECONDS
+
 pytestmark = pytest.mark.slow
 
 SHARDS = 12
@@ -27,7 +29,7 @@ def test_heartbeats_and_scans_are_shared_by_all_leases(scene: Scene) -> None:
         scene.diary.on_process = lambda writer, given: held.hold()
         scene.until(lambda: all(scene.diary.starts(shard) for shard in shards))
         scene.write("000")
-        assert held.entered.wait(30)
+        assert held.entered.wait(PATIENCE_SECONDS)
         children = scene.split(shards[0], "0005")
         scene.until(lambda: all(scene.row(child) is not None for child in children))
         scene.until(lambda: scene.lease(children[0]).owner == scene.lease(children[1]).owner == "w1")

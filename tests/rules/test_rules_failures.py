@@ -19,6 +19,7 @@ from streamclient import (
 )
 from streamclient.lease.rows import key_of
 from streamclient.server.faults import Cut, Fail, FaultAction, FaultRule
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.slow
 
@@ -176,7 +177,10 @@ def test_no_passing_error_of_any_call_ends_the_worker(scene: Scene, operation: s
 
 def test_a_table_that_is_away_for_longer_than_a_lease_is_waited_out(scene: Scene) -> None:
     """Reading stops when the lease is over, the worker says that it is unhealthy, and all resumes by itself."""
-    config = {"lease_duration_millis": 2_000, "max_duration_before_last_successful_renew_or_take_lease": 1_000}
+    config = {
+        "lease_duration_millis": SHORT_LEASE_MILLIS,
+        "max_duration_before_last_successful_renew_or_take_lease": 1_000,
+    }
     scene.write("a1")
     with scene.worker(is_impatient=True, **config, slow_processor_warning_millis=400) as worker:
         scene.until(lambda: scene.diary.accepted() == ["a1"])
@@ -251,7 +255,7 @@ def test_a_hung_processor_is_named_and_delays_nothing_else(scene: Scene, caplog:
         with scene.worker(lease_duration_millis=SHORT_LEASE_MILLIS, slow_processor_warning_millis=200) as worker:
             scene.until(lambda: bool(scene.diary.starts(slow)) and bool(scene.diary.starts(quick)))
             scene.write("a1")
-            assert held.entered.wait(30)
+            assert held.entered.wait(PATIENCE_SECONDS)
             counter = scene.lease(slow).counter
             scene.until(lambda: "process_records has been running for" in worker.shard_statuses()[slow].reason)
             scene.until(lambda: scene.lease(slow).counter > counter + 1)

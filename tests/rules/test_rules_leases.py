@@ -20,6 +20,7 @@ from streamclient import (
     ShutdownReason,
 )
 from streamclient.server.faults import Cut, Fail, FaultRule, LateAnswer, LoseAnswer
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +52,7 @@ def test_a_waiting_child_is_handed_over_at_once(scene: Scene) -> None:
     with gate() as held:
         scene.diary.on_process = lambda writer, given: held.hold()
         with scene.worker("w1") as worker:
-            assert held.entered.wait(30)
+            assert held.entered.wait(PATIENCE_SECONDS)
             child, other = scene.split(scene.root, "m")
             scene.until(lambda: {child, other} <= set(worker.shard_statuses()))
             assert worker.shard_statuses()[child].state is ShardState.WAITING_ON_PARENT_SHARDS
@@ -149,7 +150,7 @@ def assert_undisturbed(scene: Scene, counters: Sequence[int] = ()) -> None:
 def test_whoever_lost_its_lease_stores_nothing(scene: Scene) -> None:
     """A worker cut off from the table stops believing in its lease before another may take it; its checkpoint fails."""
     refused: list[str] = []
-    short = {"lease_duration_millis": 2_000}
+    short = {"lease_duration_millis": SHORT_LEASE_MILLIS}
     leases = scene.severed_leases(**short)
 
     with gate() as held:
@@ -167,7 +168,7 @@ def test_whoever_lost_its_lease_stores_nothing(scene: Scene) -> None:
         scene.diary.on_process = process
         scene.write("a1")
         with scene.worker("w1", lease_manager=leases, **short) as first:
-            assert held.entered.wait(30)
+            assert held.entered.wait(PATIENCE_SECONDS)
             with scene.worker("w2", **short):
                 leases.is_severed = True
                 scene.until(lambda: scene.lease(scene.root).owner == "w2")
@@ -204,8 +205,8 @@ def test_a_shard_lost_and_regained_has_one_processor_at_a_time(scene: Scene) -> 
 
         scene.diary.on_process = process
         scene.write("a1")
-        with scene.worker(lease_duration_millis=2_000) as worker:
-            assert held.entered.wait(30)
+        with scene.worker(lease_duration_millis=SHORT_LEASE_MILLIS) as worker:
+            assert held.entered.wait(PATIENCE_SECONDS)
             scene.local.add_fault(FaultRule("*", Cut(), table=STATUS))
             scene.until(lambda: "the lease is lost" in worker.shard_statuses()[scene.root].reason)
             scene.local.clear_faults()

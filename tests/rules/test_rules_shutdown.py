@@ -8,6 +8,7 @@ import pytest
 from rules_scene import Scene, Writer, gate
 
 from streamclient import ProcessRecordsInput, ShutdownReason, WorkerStatus
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.slow
 
@@ -27,14 +28,14 @@ def test_a_shutdown_during_a_batch_stores_it_tells_the_processor_and_hands_over(
         with scene.worker("w1") as first, scene.worker("w2"):
             scene.until(lambda: bool(scene.diary.starts(mine, "w1")) and bool(scene.diary.starts(other, "w2")))
             scene.write("a1")
-            assert held.entered.wait(30)
+            assert held.entered.wait(PATIENCE_SECONDS)
             stopper = threading.Thread(target=first.shutdown)
             stopper.start()
             scene.scans_pass(4)
             assert first.worker_status is WorkerStatus.RUNNING
             assert scene.lease(mine).owner == "w1"
             held.open()
-            stopper.join(30)
+            stopper.join(PATIENCE_SECONDS)
             assert first.worker_status is WorkerStatus.SHUTDOWN
             assert scene.diary.shutdowns(mine, "w1") == [ShutdownReason.STOLEN]
             scene.write("a2")
@@ -63,7 +64,7 @@ def test_a_shutdown_ends_in_bounded_time_although_a_processor_hangs(scene: Scene
         with scene.worker("w1", shutdown_timeout_millis=1_000) as first:
             scene.until(lambda: all(scene.diary.starts(shard) for shard in shards))
             scene.write("a1")
-            assert held.entered.wait(30)
+            assert held.entered.wait(PATIENCE_SECONDS)
             assert first.shutdown()
             assert first.worker_status is WorkerStatus.SHUTDOWN
             assert scene.diary.shutdowns(shards[1]) == [ShutdownReason.STOLEN]

@@ -14,6 +14,7 @@ import pytest
 
 from streamclient.server import LocalTablestore
 from streamclient.testing.contracts import check_lease_manager
+from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -31,12 +32,12 @@ def served() -> Iterator[str]:
         yield first.split()[-1]
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(PATIENCE_SECONDS)
         process.stdout.close()
     assert process.returncode == 0
 
 
-def run(arguments: list[str], *, endpoint: str | None = None, seconds: float = 120) -> str:
+def run(arguments: list[str], *, endpoint: str | None = None) -> str:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     if endpoint is not None:
         environment["TABLESTORE_ENDPOINT"] = endpoint
@@ -44,7 +45,7 @@ def run(arguments: list[str], *, endpoint: str | None = None, seconds: float = 1
         [sys.executable, *arguments],
         capture_output=True,
         text=True,
-        timeout=seconds,
+        timeout=PATIENCE_SECONDS,
         cwd=ROOT,
         env=environment,
         check=False,
@@ -134,7 +135,7 @@ def test_tunnel_samples_print_what_their_pages_show(sample: str, page: str, begi
 @pytest.mark.spark
 def test_spark_sample_leaves_a_lake_that_equals_the_table(tmp_path: Path) -> None:
     with LocalTablestore() as local:
-        output = run(["samples/spark_lake.py", str(tmp_path / "lake")], endpoint=local.endpoint, seconds=240)
+        output = run(["samples/spark_lake.py", str(tmp_path / "lake")], endpoint=local.endpoint)
 
     assert "lake and table are equal: True" in output
 

@@ -12,12 +12,13 @@ from streamclient import cli
 from streamclient.server import Cut, FaultRule, LocalTablestore
 from streamclient.server.admin import key_from_json
 from streamclient.wire import schema
+from tests.patience import PATIENCE_SECONDS
 
 Reply = tuple[int, Any]
 
 
 def call(local: LocalTablestore, method: str, target: str, body: Any = None, secret: str | None = None) -> Reply:
-    connection = http.client.HTTPConnection(local.endpoint.removeprefix("http://"), timeout=30)
+    connection = http.client.HTTPConnection(local.endpoint.removeprefix("http://"), timeout=PATIENCE_SECONDS)
     try:
         content = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         token = local.access_key_secret if secret is None else secret
@@ -61,7 +62,7 @@ def test_the_admin_surface_needs_the_secret(local: LocalTablestore, secret: str)
 
 
 def test_the_signature_of_the_protocol_is_no_admin_token(local: LocalTablestore) -> None:
-    connection = http.client.HTTPConnection(local.endpoint.removeprefix("http://"), timeout=30)
+    connection = http.client.HTTPConnection(local.endpoint.removeprefix("http://"), timeout=PATIENCE_SECONDS)
     connection.request("GET", "/_admin/requests", headers={"x-ots-accesskeyid": local.access_key_id})
     assert connection.getresponse().status == 401
     connection.close()

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,9 +17,7 @@ from server_http_tools import connect, create_table, stream_elements
 
 from streamclient.server import DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET, DEFAULT_INSTANCE, LocalTablestore
 from streamclient.wire.plainbuffer import decode_row
-
-WAIT_SECONDS = 60.0
-"""For a process to do what it was asked; generous, as the machine may be busy."""
+from tests.patience import PATIENCE_SECONDS
 
 ENOUGH_ROWS = 40
 """Acknowledged rows of each writer before the server is killed."""
@@ -68,7 +65,7 @@ def serving(*arguments: str) -> Iterator[ServerProcess]:
         yield ServerProcess(process, line.removeprefix("listening on ").strip())
     finally:
         process.kill()
-        process.communicate(timeout=WAIT_SECONDS)
+        process.communicate(timeout=PATIENCE_SECONDS)
 
 
 @pytest.mark.slow
@@ -79,7 +76,7 @@ def test_a_signal_ends_the_server_cleanly(number: signal.Signals) -> None:
         client = server.client()
         assert client.list_table() == ()
         server.process.send_signal(number)
-        out, err = server.process.communicate(timeout=WAIT_SECONDS)
+        out, err = server.process.communicate(timeout=PATIENCE_SECONDS)
         client.connection.pool.clear()
 
     assert (server.process.returncode, out, err) == (0, "", "")
@@ -87,13 +84,10 @@ def test_a_signal_ends_the_server_cleanly(number: signal.Signals) -> None:
 
 @pytest.mark.slow
 def test_the_first_line_means_that_requests_are_answered() -> None:
-    started = time.monotonic()
     with serving() as server:
         connection = connect(server)
         create_table(server, connection)  # type: ignore[arg-type]
         connection.close()
-
-    assert time.monotonic() - started < WAIT_SECONDS
 
 
 @pytest.mark.slow
@@ -127,7 +121,7 @@ def test_a_server_that_cannot_start_says_why_on_one_line(tmp_path: Path, argumen
     with LocalTablestore(data_dir=tmp_path) as holder:
         facts = {"port": holder.endpoint.rpartition(":")[2], "data": str(tmp_path)}
         process = spawn(*(argument.format(**facts) for argument in arguments))
-        out, err = process.communicate(timeout=WAIT_SECONDS)
+        out, err = process.communicate(timeout=PATIENCE_SECONDS)
 
     assert (process.returncode, out) == (2, "")
     assert err.startswith("streamclient server: ")
@@ -146,7 +140,7 @@ class Writer(threading.Thread):
         self.acknowledged: list[tuple[int, int]] = []
         """Key and value of each write, in order."""
         self.wrote_enough = threading.Event()
-        self._client = server.client(retry_policy=NoRetryPolicy(), socket_timeout=WAIT_SECONDS)
+        self._client = server.client(retry_policy=NoRetryPolicy(), socket_timeout=PATIENCE_SECONDS)
 
     def run(self) -> None:
         from urllib3.exceptions import HTTPError
@@ -215,10 +209,10 @@ def test_nothing_acknowledged_is_lost_or_reordered_by_a_kill(tmp_path: Path) -> 
             writers = [Writer(server, round_number * 10 + number) for number in range(3)]
             for writer in writers:
                 writer.start()
-            assert all(writer.wrote_enough.wait(WAIT_SECONDS) for writer in writers)
+            assert all(writer.wrote_enough.wait(PATIENCE_SECONDS) for writer in writers)
             server.process.kill()
             for writer in writers:
-                writer.join(WAIT_SECONDS)
+                writer.join(PATIENCE_SECONDS)
             acknowledged += [writer.acknowledged for writer in writers]
 
         with serving("--data", str(tmp_path)) as server:

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from streamclient import ConfigurationError, IRecordProcessor, IRecordProcessorFactory, ShutdownReason
+from streamclient.core.roster import Roster
 from streamclient.model import InitializationInput, ProcessRecordsInput, ShutdownInput
+from streamclient.stream import RecordPage
 from streamclient.testing import Faults, Run, SimulationFailed, StreamSimulation
+from streamclient.testing.fakes import FakeStream
+from streamclient.testing.simulation.trials.faults import Fault
 from streamclient.testing.simulation.trials.settings import TrialSettings
 from streamclient.testing.simulation.trials.trial import Trial
-from streamclient.testing.simulation.trials.witness import Change, TrialFailed, Witness
+from streamclient.testing.simulation.trials.witness import Change, Life, TrialFailed, Witness, WitnessedProcessor
+from streamclient.worker.delivery import Delivery
+
+ACCUSING_SEEDS = {"everything": (2, 15, 28), "crashes": (2, 3, 6, 10)}
+"""Histories in which a process dies between the checkpoint that it stored and the return of its call, or in a call and
+another one of its name comes."""
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL: dict[str, Any] = {"workers": 2, "shards": 2, "records": 60, "keys": 8}
@@ -149,15 +159,196 @@ def test_a_change_that_was_passed_over_is_out_of_order() -> None:
         witness().handed_out(object(), [Change("k", 2)])  # type: ignore[arg-type]
 
 
-def test_two_calls_for_one_shard_at_once_are_two_readers() -> None:
-    class Busy:
-        shard_id, worker = "s", "w1"
+def reading(present: Witness, life: Life) -> WitnessedProcessor:
+    """A processor of the shard ``s`` in a process."""
+    processor = WitnessedProcessor(present.trial, life, lambda: Sink({}))
+    processor.shard_id = "s"
+    return processor
 
-    present = witness()
-    present.begin(Busy(), "process_records")  # type: ignore[arg-type]
+
+def test_two_calls_for_one_shard_at_once_in_one_process_are_two_readers() -> None:
+    present, life = witness(), Life("w1")
+    present.begin(reading(present, life), "process_records")
 
     with pytest.raises(TrialFailed, match="one reader"):
-        present.begin(Busy(), "shutdown")  # type: ignore[arg-type]
+        present.begin(reading(present, life), "shutdown")
+
+
+def test_a_call_of_a_killed_process_is_none_of_the_next_one_of_its_name() -> None:
+    """It never returns, and nothing of it happens any more."""
+    present = witness()
+    present.begin(reading(present, Life("w1")), "initialize")
+
+    present.begin(reading(present, Life("w1")), "initialize")
+
+
+class Relying(Life):
+    def relies_on_lease(self, shard_id: str, identifier: str) -> bool:
+        return True
+
+
+def test_two_processes_that_rely_on_one_lease_are_two_readers_even_between_calls() -> None:
+    present = witness()
+    first = reading(present, Relying("w1"))
+    present.begin(first, "initialize")
+    present.end(first, "initialize")
+
+    with pytest.raises(TrialFailed, match=r"one reader: .* in w2 .* in w1 has the lease, too"):
+        present.begin(reading(present, Relying("w2")), "initialize")
+    present.begin(first, "shutdown")
+    present.end(first, "shutdown")
+    present.begin(reading(present, Relying("w2")), "initialize")
+
+
+def handed_out(present: Witness) -> WitnessedProcessor:
+    """A processor that is in a call with both changes of its shard."""
+    processor = reading(present, Life("w1"))
+    present.places = {change: ("s", number) for number, change in enumerate(present.written)}
+    present.current["s"] = processor
+    present.handed_out(processor, list(present.written))
+    return processor
+
+
+def test_what_a_call_that_never_returns_has_stored_is_not_lost_and_nothing_else() -> None:
+    present = witness()
+    handed_out(present)
+    assert present.missing() == [Change("k", 1), Change("k", 2)]
+    present.stored("s", "s@1")
+
+    assert present.missing() == [Change("k", 2)]
+
+
+def test_a_batch_that_was_stored_and_returned_is_delivered_once() -> None:
+    present = witness()
+    processor = handed_out(present)
+    present.stored("s", "SHARD_END")
+    processor.accepts(list(present.written))
+
+    assert set(present.accepted.values()) == {1}
+
+
+def test_a_checkpoint_behind_a_batch_that_failed_does_not_accept_it() -> None:
+    """A worker that skips what a processor refused is found out, whatever is stored later."""
+    present = witness()
+    processor = handed_out(present)
+    present.handed_out(processor, [Change("k", 2)])
+    present.stored("s", "s@2")
+
+    assert present.missing() == [Change("k", 1)]
+
+
+# --- correct processors are not accused ------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "faults"),
+    [("everything", Faults.everything()), ("crashes", (Faults.crash(6), Faults.lost_answers(0.2)))],
+)
+def test_a_correct_processor_passes_whenever_its_process_is_killed(name: str, faults: Sequence[Fault]) -> None:
+    def check(run: Run) -> None:
+        assert all(run.delivered[change] for change in run.written)
+
+    kept: dict[str, list[int]] = {}
+    simulation().run(lambda: Sink(kept), before=kept.clear, faults=faults, seeds=ACCUSING_SEEDS[name], check=check)
+
+
+# --- and defects are found -------------------------------------------------------------------------------------------
+
+
+class Hasty(Sink):
+    """Checkpoints a batch before it is kept."""
+
+    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
+        process_records_input.checkpointer.checkpoint()
+        super().process_records(process_records_input)
+
+
+class Careless(Sink):
+    """Its destination fails now and then, and it does not care."""
+
+    calls = 0
+
+    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
+        Careless.calls += 1
+        if Careless.calls % 5:
+            super().process_records(process_records_input)
+        else:
+            process_records_input.checkpointer.checkpoint()
+
+
+class Failing(Sink):
+    """Its destination fails now and then, and it says so."""
+
+    calls = 0
+
+    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
+        Failing.calls += 1
+        if Failing.calls % 5 == 0:
+            raise OSError("the destination is away")
+        super().process_records(process_records_input)
+
+
+def judged(make: Callable[[dict[str, list[int]]], IRecordProcessor], *, once: bool = False, **options: Any) -> None:
+    """Run with what a user would check: everything arrived, and if it claims so, only once."""
+    kept: dict[str, list[int]] = {}
+
+    def check(run: Run) -> None:
+        for key, newest in run.newest.items():
+            numbers = kept.get(key, [])
+            assert set(numbers) == set(range(1, newest + 1)), f"{key} has {numbers}"
+            assert not once or len(numbers) == newest, f"{key} has {numbers}"
+
+    simulation().run(lambda: make(kept), before=kept.clear, check=check, **{**SMALL, **options})
+
+
+KILLS = (Faults.crash(4), Faults.lost_answers(0.3))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [Sink, Failing])
+def test_a_processor_that_is_right_passes_its_check(make: Any) -> None:
+    judged(make, faults=KILLS, seeds=15)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("make", "once"), [(Hasty, False), (Careless, False), (Sink, True)])
+def test_a_processor_that_loses_or_repeats_is_found_out(make: Any, once: bool) -> None:
+    with pytest.raises(SimulationFailed, match=r"check: key-\d+ has"):
+        judged(make, once=once, faults=KILLS, seeds=60)
+
+
+def skipped(page: RecordPage, entry: Any) -> RecordPage:
+    return evolve(page, records=page.records[1:]) if len(page.records) > 1 else page
+
+
+def kept_back(page: RecordPage, entry: Any) -> RecordPage:
+    return evolve(page, records=page.records[:-1]) if page.next_position.text.endswith("@20") else page
+
+
+@pytest.mark.parametrize(("broken", "law"), [(skipped, "order per key"), (kept_back, "nothing is lost|order per key")])
+def test_records_that_a_worker_skips_are_missed(
+    broken: Callable[[RecordPage, Any], RecordPage], law: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = FakeStream._page
+    monkeypatch.setattr(FakeStream, "_page", lambda self, entry, *place: broken(page(self, entry, *place), entry))
+
+    with pytest.raises(SimulationFailed, match=law):
+        run(seeds=5)
+
+
+def test_a_worker_that_goes_on_after_a_failure_loses_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Delivery, "_raised", lambda self, error: self._ends.done(self.page))
+
+    with pytest.raises(SimulationFailed, match="nothing is lost"):
+        run(Failing, seeds=5)
+
+
+def test_a_worker_that_takes_leases_of_the_living_makes_two_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Roster, "_is_still", lambda self, watch: watch.still_seconds > self.duration_seconds / 5)
+
+    with pytest.raises(SimulationFailed, match="one reader"):
+        run(seeds=5)
 
 
 # --- arguments -------------------------------------------------------------------------------------------------------

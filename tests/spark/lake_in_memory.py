@@ -22,9 +22,7 @@ from streamclient.spark.context import BatchContext, FrameColumn, ShardRange
 from streamclient.spark.formats import Storage
 from streamclient.spark.manifest import Manifest
 from streamclient.spark.publishing import Files, Publisher
-
-BOUND_SECONDS = 30
-"""Longest wait for another thread; reached only by a failing test."""
+from tests.patience import PATIENCE_SECONDS
 
 ROOT = "lake"
 SHARD = "shard 1"
@@ -107,12 +105,12 @@ class Actor:
         self._stands = threading.Semaphore(0)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
-        assert self._stands.acquire(timeout=BOUND_SECONDS)
+        assert self._stands.acquire(timeout=PATIENCE_SECONDS)
 
     def pause(self) -> None:
         """Stand still. The actor's own thread."""
         self._stands.release()
-        assert self._may_go.acquire(timeout=BOUND_SECONDS), "nobody let it go on"
+        assert self._may_go.acquire(timeout=PATIENCE_SECONDS), "nobody let it go on"
         if self._is_crashed:
             raise Crashed
 
@@ -125,13 +123,13 @@ class Actor:
         """Let it do one step, and wait for that. The test's thread."""
         if not self.is_done:
             self._may_go.release()
-            assert self._stands.acquire(timeout=BOUND_SECONDS), "its step did not end"
+            assert self._stands.acquire(timeout=PATIENCE_SECONDS), "its step did not end"
 
     def finish(self) -> None:
         """Let it go on to its end."""
         for _ in range(10_000):
             if self.is_done:
-                self._thread.join(BOUND_SECONDS)
+                self._thread.join(PATIENCE_SECONDS)
                 return
             self.step()
         raise AssertionError("it does not end")

@@ -66,6 +66,11 @@ class Checkpointer(IRecordProcessorCheckpointer):
     def __init__(self, shard: StoredShard) -> None:
         self.shard = shard
         self.permitted = shard.checkpoint
+        self.has_lost_the_lease = False
+
+    @property
+    def is_closed(self) -> bool:
+        return self.has_lost_the_lease
 
     def checkpoint(self, checkpoint_value: str | None = None) -> None:
         value = self.permitted if checkpoint_value is None else checkpoint_value

@@ -15,6 +15,7 @@ from spark_helpers import Run, StoredShard, put, rows
 from streamclient.errors import ApplicationException, DependencyException, ErrorKind, StreamClientException
 from streamclient.model import ShutdownReason
 from streamclient.spark import BatchContext, FileSink, SparkConfig, SparkRecordProcessorFactory, manifests, read_changes
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -174,7 +175,9 @@ def test_killed_process_leaves_a_lake_that_the_next_one_completes(spark: Any, tm
     )
     here = os.fspath(Path(__file__).parent)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([here, os.getcwd()])}
-    died = subprocess.run([sys.executable, "-c", program, tmp_path], env=environment, timeout=120, check=False)
+    died = subprocess.run(
+        [sys.executable, "-c", program, tmp_path], env=environment, timeout=PATIENCE_SECONDS, check=False
+    )
     assert died.returncode == -9
     assert lake_keys(spark, tmp_path) == [1, 2, 3]
     run_batches(spark, FileSink(tmp_path), StoredShard("s1", puts(5)), 2, 3)

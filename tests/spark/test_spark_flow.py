@@ -28,11 +28,9 @@ from streamclient.spark import (
     manifests,
     read_changes,
 )
+from tests.patience import FOREVER_MILLIS, PATIENCE_SECONDS, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-
-BOUND_SECONDS = 60
-"""Longest wait of a test for another thread; reached only by a failing test."""
 
 
 def make(sink: Any, spark: Any, **settings: Any) -> SparkRecordProcessorFactory:
@@ -57,7 +55,7 @@ class Recorder:
         return [context.record_count for context in self.contexts]
 
     def await_call(self) -> None:
-        assert self.called.acquire(timeout=BOUND_SECONDS)
+        assert self.called.acquire(timeout=PATIENCE_SECONDS)
 
 
 def puts(count: int) -> list[Any]:
@@ -99,7 +97,7 @@ def test_batch_is_committed_by_age_although_no_more_records_come(spark: Any) -> 
     with make(sink, spark, max_age_millis=50) as factory:
         run = Run(factory, shard)
         run.read(1)
-        assert stored.wait(BOUND_SECONDS)
+        assert stored.wait(PATIENCE_SECONDS)
         run.stop()
     assert shard.checkpoints == ["after 1"]
 
@@ -176,7 +174,7 @@ def test_failure_of_a_shard_without_new_records_asks_for_a_restart_by_itself(spa
     with make(Recorder(fail), spark, max_records=1) as factory:
         run = Run(factory, shard)
         run.read(1)
-        assert run.marker.is_marked.wait(BOUND_SECONDS)
+        assert run.marker.is_marked.wait(PATIENCE_SECONDS)
         with pytest.raises(ApplicationException, match="gone"):
             run.stop(ShutdownReason.PROCESS_RESTART)
 
@@ -287,19 +285,92 @@ def test_batch_on_its_way_is_not_published_once_the_lease_is_lost(spark: Any, tm
 
     def slow(frame: Any, context: BatchContext) -> None:
         entered.set()
-        assert lost.wait(BOUND_SECONDS)
+        assert lost.wait(PATIENCE_SECONDS)
         files(frame, context)
 
     shard = StoredShard("s1", puts(1))
     with make(slow, spark, max_records=1) as factory:
         run = Run(factory, shard)
         run.read(1)
-        assert entered.wait(BOUND_SECONDS)
+        assert entered.wait(PATIENCE_SECONDS)
         run.stop(ShutdownReason.ZOMBIE)
         lost.set()
     assert shard.checkpoints == []
     with pytest.raises(StreamClientException, match="no committed batch"):
         read_changes(spark, tmp_path)
+
+
+class Endless:
+    """A sink whose Spark job takes hours."""
+
+    def __init__(self, spark: Any) -> None:
+        self.spark = spark
+        self.failure: BaseException | None = None
+        self.has_failed = threading.Event()
+
+    def __call__(self, frame: Any, context: BatchContext) -> None:
+        try:
+            self.spark.range(10**13).selectExpr("sum(hash(id))").collect()
+        except BaseException as error:
+            self.failure = error
+            self.has_failed.set()
+            raise
+
+    def await_job(self) -> None:
+        until(lambda: bool(self.spark.sparkContext.statusTracker().getActiveJobsIds()), "the job")
+
+
+def test_job_of_a_lost_lease_is_cancelled_at_once(spark: Any) -> None:
+    sink, shard = Endless(spark), StoredShard("s1", puts(1))
+    with make(sink, spark, max_records=1) as factory:
+        run = Run(factory, shard)
+        run.read(1)
+        sink.await_job()
+        run.stop(ShutdownReason.ZOMBIE)
+        assert sink.has_failed.wait(PATIENCE_SECONDS)
+        until(lambda: factory.buffered_bytes == 0)
+    assert shard.checkpoints == []
+    assert not run.marker.is_marked.is_set()
+
+
+@pytest.mark.parametrize("reason", [ShutdownReason.STOLEN, ShutdownReason.TERMINATE])
+def test_flush_ends_when_the_lease_is_lost_meanwhile(spark: Any, reason: ShutdownReason) -> None:
+    """The worker can say so only when the call has returned; the checkpointer says so before."""
+    sink, shard = Endless(spark), StoredShard("s1", puts(1))
+    with make(sink, spark, max_wait_millis=FOREVER_MILLIS) as factory:
+        run = Run(factory, shard)
+        run.read(1)
+        stopping = threading.Thread(target=run.stop, args=(reason,), daemon=True)
+        stopping.start()
+        sink.await_job()
+        run.checkpointer.has_lost_the_lease = True
+        stopping.join(PATIENCE_SECONDS)
+        assert not stopping.is_alive()
+        assert sink.has_failed.wait(PATIENCE_SECONDS)
+    assert shard.checkpoints == []
+
+
+def test_batch_is_cancelled_only_when_all_of_its_shards_are_lost(spark: Any) -> None:
+    """Whoever still holds its lease gets its part written."""
+    entered, go_on = threading.Event(), threading.Event()
+    cancelled: list[int] = []
+
+    def hold(context: BatchContext) -> None:
+        entered.set()
+        assert go_on.wait(PATIENCE_SECONDS)
+
+    shards = [StoredShard(name, puts(1)) for name in ("s1", "s2")]
+    with make(Recorder(hold), spark, max_age_millis=1_000) as factory:
+        factory._committer._cancel = lambda: cancelled.append(1)
+        runs = [Run(factory, shard) for shard in shards]
+        for run in runs:
+            run.read(1)
+        assert entered.wait(PATIENCE_SECONDS)
+        runs[0].stop(ShutdownReason.ZOMBIE)
+        assert cancelled == []
+        go_on.set()
+        runs[1].stop()
+    assert [shard.checkpoints for shard in shards] == [[], ["after 1"]]
 
 
 def test_refused_checkpoint_ends_the_processor_with_its_own_error(spark: Any) -> None:
@@ -404,7 +475,7 @@ def test_full_buffers_block_process_records_until_a_batch_is_written(spark: Any)
 
     def hold(context: BatchContext) -> None:
         entered.set()
-        assert release.wait(BOUND_SECONDS)
+        assert release.wait(PATIENCE_SECONDS)
 
     sink, shard = Recorder(hold), StoredShard("s1", puts(3))
     with make(sink, spark, max_bytes=1_000, max_buffered_bytes=1_000, max_age_millis=3_600_000) as factory:
@@ -412,11 +483,11 @@ def test_full_buffers_block_process_records_until_a_batch_is_written(spark: Any)
         run.read(1)
         blocked = threading.Thread(target=lambda: run.read(2))
         blocked.start()
-        assert entered.wait(BOUND_SECONDS), "what is buffered becomes due once someone waits for room"
+        assert entered.wait(PATIENCE_SECONDS), "what is buffered becomes due once someone waits for room"
         assert factory.buffered_bytes <= 1_000
         assert blocked.is_alive()
         release.set()
-        blocked.join(BOUND_SECONDS)
+        blocked.join(PATIENCE_SECONDS)
         assert not blocked.is_alive()
         run.stop()
     assert shard.checkpoints == ["after 1", "after 3"]
@@ -448,7 +519,7 @@ def test_waiting_for_a_hanging_sink_ends_with_its_name(spark: Any) -> None:
 
 
 def assert_set(event: threading.Event) -> None:
-    assert event.wait(BOUND_SECONDS)
+    assert event.wait(PATIENCE_SECONDS)
 
 
 def test_closed_factory_takes_no_more_records(spark: Any) -> None:
@@ -457,6 +528,16 @@ def test_closed_factory_takes_no_more_records(spark: Any) -> None:
     factory.close()
     with pytest.raises(StreamClientException, match="was closed"):
         run.read(1)
+
+
+def test_closed_factory_makes_no_processors(spark: Any) -> None:
+    """A session that it started for them would be stopped by nobody."""
+    made: list[Any] = []
+    factory = make(Recorder(), lambda: made.append(spark) or spark)
+    factory.close()
+    with pytest.raises(StreamClientException, match="was closed"):
+        factory.create_processor()
+    assert made == []
 
 
 def test_close_leaves_a_given_session_running_and_ends_the_thread(spark: Any) -> None:
@@ -477,7 +558,7 @@ def test_thread_ends_with_the_last_processor_and_starts_with_the_next(spark: Any
         assert thread is not None
         run.read(1)
         run.stop()
-        thread.join(BOUND_SECONDS)
+        thread.join(PATIENCE_SECONDS)
         assert factory._committer._thread is None
 
 

@@ -22,6 +22,7 @@ from streamclient.spark import (
 )
 from streamclient.spark.arrow import build_table, to_frame
 from streamclient.spark.columns import GrowingSchema, RawColumns
+from streamclient.spark.types import value_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -102,6 +103,38 @@ def test_files_of_old_and_new_schemas_are_read_together(spark: Any, tmp_path: Pa
         (8, "1.0E10"),
         (9, "base64:aG8="),
     ]
+
+
+def test_values_that_look_alike_stay_apart(spark: Any, tmp_path: Path) -> None:
+    """In one batch, in files of several schemas, and in the rows that the changes leave."""
+    sink, alike = FileSink(tmp_path), [1, 1.0, "1", True, "true", b"hi", "base64:aGk=", "1.0", "aGk="]
+    write(spark, sink, StoredShard("s1", [put(1, 1, v=1)]))
+    write(spark, sink, StoredShard("s2", [put(2, 2, v=1.0), put(3, 3, v=1)]))
+    write(spark, sink, StoredShard("s3", [put(4, 4, v=b"hi")]))
+    write(spark, sink, StoredShard("s4", [put(number, number, v=value) for number, value in enumerate(alike, 10)]))
+
+    for frame in (read_changes(spark, tmp_path), current_rows(spark, tmp_path)):
+        found = {row["pk"]: exactly(row, "v") for row in frame.select("pk", "v", "_unfit").collect()}
+        expected = {1: 1, 2: 1.0, 3: 1, 4: b"hi", **{10 + number: value for number, value in enumerate(alike)}}
+        assert {key: (type(value), value) for key, value in found.items()} == {
+            key: (type(value), value) for key, value in expected.items()
+        }
+
+
+def exactly(row: Any, name: str) -> Any:
+    """The value that a column shows, as it was written."""
+    unfit = row["_unfit"].get(name)
+    return row[name] if unfit is None else value_of(unfit["type"], unfit["value"])
+
+
+def test_older_versions_keep_their_types_too(spark: Any, tmp_path: Path) -> None:
+    """A version that another one covered shows again when that one is deleted."""
+    cells = [put_cell("v", "1", 1), put_cell("v", 1, 2), put_cell("v", b"x", 3)]
+    shard = StoredShard("s1", [change(1, 1, *cells[:2]), update(2, 1, delete_cell("v", 2)), change(3, 2, *cells)])
+    write(spark, FileSink(tmp_path), shard)
+
+    found = current_rows(spark, tmp_path, max_versions=3).select("pk", "v", "_unfit").collect()
+    assert {row["pk"]: exactly(row, "v") for row in found} == {1: "1", 2: b"x"}
 
 
 def test_lakes_of_two_tables_are_not_mixed(spark: Any, tmp_path: Path) -> None:
@@ -194,7 +227,27 @@ def test_row_without_columns_exists(spark: Any, tmp_path: Path) -> None:
 def test_frame_comes_in_partitions_worth_their_rows(spark: Any) -> None:
     import pyarrow as pa
 
-    before = spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
     assert to_frame(spark, pa.table({"a": range(30_000)})).rdd.getNumPartitions() == 2
     assert to_frame(spark, pa.table({"a": range(300)})).rdd.getNumPartitions() == 1
-    assert spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") == before
+
+
+def test_making_a_frame_touches_no_setting_of_the_session(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even for a moment: other threads use the same session, and make frames in it."""
+    import pyarrow as pa
+
+    changed: list[str] = []
+    kind = type(spark.conf)
+    original = kind.set
+
+    def noted(conf: Any, key: str, value: Any) -> None:
+        if conf._jconf.equals(spark.conf._jconf):
+            changed.append(key)
+        original(conf, key, value)
+
+    monkeypatch.setattr(kind, "set", noted)
+    frame = to_frame(spark, pa.table({"a": range(30)}))
+    spark.range(1).createOrReplaceTempView("known_to_the_session")
+
+    assert changed == []
+    assert frame.count() == 30
+    assert to_frame(spark, pa.table({"a": [1]})).sparkSession.table("known_to_the_session").count() == 1

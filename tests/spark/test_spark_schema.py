@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from spark_helpers import change, delete_cell, put, put_cell, update
 
-from streamclient.errors import ConfigurationError, UnfitValueError
+from streamclient.errors import CodecError, ConfigurationError, UnfitValueError
 from streamclient.model import ColumnType, TableDefinition
 from streamclient.records import RecordType, SequenceInfo, StreamRecord
 from streamclient.spark import FrameColumn, SparkConfig, UnfitValue
@@ -19,7 +20,7 @@ from streamclient.spark.arrow import build_table, note_wide_integers
 from streamclient.spark.columns import Fitted, GrowingSchema, RawColumns
 from streamclient.spark.context import BatchContext, ShardRange, sequence_text
 from streamclient.spark.lake import merged_columns
-from streamclient.spark.types import fits, schema_types, text_of, wider
+from streamclient.spark.types import exact_text, fits, schema_types, text_of, type_of_value, value_of, wider
 
 WIDE = 2**53 + 1
 
@@ -112,6 +113,32 @@ def test_widening_never_nulls_or_changes_a_value(written: list[dict[str, Any]]) 
             kind = growing.columns[name].type
             expected = text_of(value) if kind is ColumnType.STRING else value
             assert shown[name] == expected or (math.isnan(value) and math.isnan(shown[name]))
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal, and of one type; a number that is none equals itself."""
+    return type(one) is type(other) and (one == other or (isinstance(one, float) and math.isnan(one + other)))
+
+
+@given(values)
+def test_a_type_and_an_exact_text_are_the_value_again(value: Any) -> None:
+    assert same(value_of(type_of_value(value).value, exact_text(value)), value)
+
+
+@pytest.mark.parametrize(("kind", "text"), [("INTEGER", "1.5"), ("BOOLEAN", "yes"), ("BINARY", "?"), ("DATE", "1")])
+def test_a_text_that_is_no_value_of_its_type_is_named(kind: str, text: str) -> None:
+    with pytest.raises(CodecError, match=f"{re.escape(repr(text))} is no value of type '{kind}'"):
+        value_of(kind, text)
+
+
+@given(some.lists(some.dictionaries(some.sampled_from("abc"), values, max_size=3), min_size=1, max_size=8))
+@settings(max_examples=60, deadline=None)
+def test_each_value_can_be_told_from_every_other_whatever_its_column_became(written: list[dict[str, Any]]) -> None:
+    """What a column shows may be ambiguous; together with the type beside it, it is not."""
+    records = [put(number, number, **cells) for number, cells in enumerate(written, 1)]
+    for cells, row in zip(written, table(schema(), *records), strict=True):
+        unfit = {name: value_of(one["type"], one["value"]) for name, one in row["_unfit"]}
+        assert all(same(unfit.get(name, row[name]), value) for name, value in cells.items())
 
 
 @given(some.lists(some.dictionaries(some.sampled_from("abc"), values, max_size=3), min_size=1, max_size=8))

@@ -22,10 +22,10 @@ from streamclient.parking import FileParkingStore
 from streamclient.server import LocalTablestore
 from streamclient.spark import BatchContext, SparkConfig, SparkRecordProcessorFactory
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
-BOUND_SECONDS = 60
 RECORDS = 6
 
 
@@ -67,7 +67,7 @@ def test_a_sink_that_fails_for_a_while_gets_everything_and_no_record_is_blamed(s
             SparkRecordProcessorFactory(sink, session=spark, config=settings) as factory,
             Worker("worker-1", config, stream, factory),
         ):
-            assert sink.has_all.wait(BOUND_SECONDS)
+            assert sink.has_all.wait(PATIENCE_SECONDS)
 
     assert sorted(sink.keys) == list(range(RECORDS))
     assert list(store.parked()) == []

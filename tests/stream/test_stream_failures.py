@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from streamclient.errors import CodecError, DependencyException, ErrorKind, Stre
 from streamclient.server.faults import Cut, Fail, FaultRule, LateAnswer, LoseAnswer
 from streamclient.stream import ReadRetry, StreamSpecification, TablestoreStreamApi
 from streamclient.wire import schema
+from tests.patience import FOREVER_MILLIS, PATIENCE_SECONDS, until
 
 if TYPE_CHECKING:
     from streamclient.server import LocalTablestore
@@ -75,8 +75,8 @@ def test_a_permanent_failure_is_not_repeated(local: LocalTablestore) -> None:
 
 
 def test_a_time_out_is_a_passing_failure_of_a_read(local: LocalTablestore) -> None:
-    api = TablestoreStreamApi(local.client(socket_timeout=0.2), retry=ONCE)
-    local.add_fault(FaultRule("ListStream", action=LateAnswer(1.0), times=1))
+    api = TablestoreStreamApi(local.client(socket_timeout=1.0), retry=ONCE)
+    local.add_fault(FaultRule("ListStream", action=LateAnswer(PATIENCE_SECONDS), times=1))
 
     with pytest.raises(DependencyException, match="no answer") as caught:
         api.list_stream()
@@ -122,7 +122,12 @@ def test_no_server_at_all_is_a_passing_failure(local: LocalTablestore) -> None:
 def test_stop_ends_the_pause_at_once(local: LocalTablestore) -> None:
     """A worker that shuts down does not wait for a back-off."""
     stop = Event()
-    patient = ReadRetry(retries=5, shortest_pause_millis=60_000, longest_pause_millis=60_000, total_millis=600_000)
+    patient = ReadRetry(
+        retries=5,
+        shortest_pause_millis=FOREVER_MILLIS,
+        longest_pause_millis=FOREVER_MILLIS,
+        total_millis=FOREVER_MILLIS,
+    )
     api = TablestoreStreamApi(local.client(), retry=patient, stop=stop)
     local.add_fault(FaultRule("ListStream", action=Fail("OTSServerBusy")))
     raised: list[BaseException] = []
@@ -134,13 +139,10 @@ def test_stop_ends_the_pause_at_once(local: LocalTablestore) -> None:
             raised.append(error)
 
     reader = Thread(target=read)
-    begun = time.monotonic()
     reader.start()
-    while not requests(local, "ListStream"):
-        assert time.monotonic() < begun + 30
-        stop.wait(0.01)
+    until(lambda: requests(local, "ListStream") == 1, "the first try")
     stop.set()
-    reader.join(30)
+    reader.join(PATIENCE_SECONDS)
 
     assert not reader.is_alive()
     assert isinstance(raised[0], DependencyException)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from streamclient.testing.fleet import Fleet
-
-PATIENCE_SECONDS = 30
+from tests.patience import PATIENCE_SECONDS, until
 
 TICKING = """
 import signal, sys, threading
@@ -25,10 +23,7 @@ with open(sys.argv[1], "a") as ticks:
 
 def wait_for_growth(path: Path) -> None:
     size = path.stat().st_size if path.exists() else 0
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not path.exists() or path.stat().st_size == size:
-        assert time.monotonic() < deadline, f"{path} does not grow"
-        threading.Event().wait(0.01)
+    until(lambda: path.exists() and path.stat().st_size != size, f"{path} grows")
 
 
 @pytest.mark.slow

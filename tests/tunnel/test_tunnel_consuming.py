@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tablestore import Row
-from tunnel_scene import BOUND_SECONDS, TABLE, Log, Scene, quick, wait_for
+from tunnel_scene import TABLE, Log, Scene, quick
 
 from streamclient import WorkerFailedError, WorkerStatus
 from streamclient.errors import ConfigurationError
@@ -34,6 +34,7 @@ from streamclient.tunnel import (
 from streamclient.tunnel.coordinator import TunnelCoordinator
 from streamclient.wire.tunnel import TunnelPage
 from tests.interrupts import interrupted_after
+from tests.patience import PATIENCE_SECONDS, until
 
 
 class Batches:
@@ -58,7 +59,7 @@ def test_rows_without_attributes_come_once_from_several_channels(scene: Scene) -
 
     log = Log()
     with scene.worker(tunnel_id, log):
-        wait_for(lambda: scene.tunnels.describe_tunnel(table, "t").info.stage is TunnelStage.PROCESS_STREAM)
+        until(lambda: scene.tunnels.describe_tunnel(table, "t").info.stage is TunnelStage.PROCESS_STREAM)
 
     assert sorted(int(record.key["id"]) for record in log.records) == list(range(count))
     assert all(record.columns == () for record in log.records)
@@ -81,7 +82,7 @@ def test_pages_are_joined_up_to_the_limits_of_a_round(
     scene.put(*range(2_500))  # the local server's pages have 1,000 changes
     batches = Batches()
     with scene.worker(tunnel_id, batches, **settings):
-        wait_for(lambda: batches.log.values() == scene.written)
+        until(lambda: batches.log.values() == scene.written)
 
     assert batches.sizes == expected
 
@@ -97,7 +98,7 @@ class Held:
     def __call__(self, records: Sequence[StreamRecord]) -> None:
         self.calls += 1
         self.entered.set()
-        assert self.let_go.wait(BOUND_SECONDS)
+        assert self.let_go.wait(PATIENCE_SECONDS)
         self.log(records)
 
 
@@ -107,12 +108,12 @@ def test_calls_of_one_channel_never_overlap(scene: Scene) -> None:
     held = Held()
     with scene.worker(tunnel_id, held) as worker:
         scene.put(1)
-        assert held.entered.wait(BOUND_SECONDS)
+        assert held.entered.wait(PATIENCE_SECONDS)
         scene.put(2, 3)
-        wait_for(lambda: [each.user_code_seconds > 0.3 for each in worker.channel_statuses().values()] == [True])
+        until(lambda: [each.user_code_seconds > 0.3 for each in worker.channel_statuses().values()] == [True])
         assert held.calls == 1
         held.let_go.set()
-        wait_for(lambda: held.log.values() == scene.written)
+        until(lambda: held.log.values() == scene.written)
 
 
 class HeardClient(TunnelClient):
@@ -138,18 +139,18 @@ def test_channel_that_shall_be_let_go_gets_no_further_call_and_keeps_what_was_do
     held = Held()
     with scene.worker(tunnel_id, held, enable_closing_channel_detect=False):
         scene.put(1)
-        assert held.entered.wait(BOUND_SECONDS)
+        assert held.entered.wait(PATIENCE_SECONDS)
         scene.put(2)
         (channel,) = scene.tunnels.describe_tunnel(TABLE, "t").channels
         scene.tunnels.schedule(tunnel_id, [(channel.channel_id, ChannelStatus.CLOSING)])
         # The second answer is to a heartbeat that was sent after the first one had been taken in.
-        wait_for(lambda: client.count(ChannelStatus.CLOSING) >= 2)
+        until(lambda: client.count(ChannelStatus.CLOSING) >= 2)
         held.let_go.set()
-        wait_for(lambda: client.heard[-1] == ())
+        until(lambda: client.heard[-1] == ())
         assert [record.key["id"] for record in held.log.records] == [1]
 
         scene.tunnels.schedule(tunnel_id, [(channel.channel_id, ChannelStatus.OPEN)])
-        wait_for(lambda: held.log.values() == scene.written)
+        until(lambda: held.log.values() == scene.written)
     assert [record.key["id"] for record in held.log.records] == [1, 2]
 
 
@@ -171,11 +172,11 @@ class PagesClient(TunnelClient):
 @pytest.mark.slow
 def test_pauses_of_an_idle_channel_grow_up_to_the_longest(scene: Scene) -> None:
     client = scene.tunnels = PagesClient(scene.ots)
-    longest = 0.2
+    longest = 2.0
     with scene.worker(scene.tunnel(TunnelType.STREAM), Log(), max_retry_interval_millis=int(longest * 1_000)):
-        wait_for(lambda: any(gap >= longest * 0.7 for gap in client.gaps()))
+        until(lambda: any(gap >= longest * 0.7 for gap in client.gaps()))
 
-    assert min(client.gaps()) < longest * 0.3
+    assert min(client.gaps()) < longest * 0.5
 
 
 @pytest.mark.parametrize(
@@ -205,7 +206,7 @@ def test_client_and_settings_are_used_again_for_another_tunnel(scene: Scene) -> 
         tunnel_id = scene.tunnel(TunnelType.BASE_AND_STREAM, name)
         log = Log()
         with TunnelWorker(tunnel_id, scene.tunnels, log, config) as worker:
-            wait_for(
+            until(
                 lambda name=name: (  # type: ignore[misc]  # a default that mypy cannot infer
                     scene.tunnels.describe_tunnel(TABLE, name).info.stage is TunnelStage.PROCESS_STREAM
                 )
@@ -226,7 +227,7 @@ def test_workers_share_threads_of_the_users_own_which_stay_his(scene: Scene) -> 
         ]
         with workers[0], workers[1]:
             scene.put(*range(20))
-            wait_for(lambda: all(log.values() == scene.written for log in logs))
+            until(lambda: all(log.values() == scene.written for log in logs))
         assert reading.submit(int).result() == processing.submit(int).result() == 0
 
 
@@ -243,7 +244,7 @@ def test_what_cannot_pass_ends_worker_and_daemon(scene: Scene, verb: str, code: 
     scene.local.add_fault(FaultRule(f"tunnel/{verb}", Fail(code)))
     worker = scene.worker(tunnel_id, Log())
     with pytest.raises(WorkerFailedError), worker:
-        worker.wait(BOUND_SECONDS)
+        worker.wait(PATIENCE_SECONDS)
     assert isinstance(worker.exception, kind)
 
     daemon, ended = TunnelDaemon(scene.tunnels, tunnel_id, Log()), list[BaseException]()
@@ -256,7 +257,7 @@ def test_what_cannot_pass_ends_worker_and_daemon(scene: Scene, verb: str, code: 
 
     thread = threading.Thread(target=run)
     thread.start()
-    thread.join(BOUND_SECONDS)
+    thread.join(PATIENCE_SECONDS)
     daemon.close()
     assert [type(error) for error in ended] == [kind]
 
@@ -270,7 +271,7 @@ def test_what_may_pass_is_waited_out_at_the_beginning(scene: Scene) -> None:
     log = Log()
     with scene.worker(tunnel_id, log):
         scene.put(1)
-        wait_for(lambda: log.values() == scene.written)
+        until(lambda: log.values() == scene.written)
 
 
 def test_daemon_tells_wrong_arguments_when_it_is_made(scene: Scene) -> None:
@@ -297,9 +298,9 @@ def test_daemon_replaces_a_worker_that_failed(scene: Scene, monkeypatch: pytest.
     thread = threading.Thread(target=daemon.run)
     thread.start()
     scene.put(1)
-    wait_for(lambda: log.values() == scene.written)
+    until(lambda: log.values() == scene.written)
     daemon.close()
-    thread.join(BOUND_SECONDS)
+    thread.join(PATIENCE_SECONDS)
 
     assert not thread.is_alive()
     assert next(failures, None) is None
@@ -311,9 +312,9 @@ def test_closed_daemon_ends_its_session(scene: Scene) -> None:
     daemon = TunnelDaemon(scene.tunnels, tunnel_id, Log())
     thread = threading.Thread(target=daemon.run)
     thread.start()
-    wait_for(lambda: bool(scene.tunnels.describe_tunnel(TABLE, "t").channels[0].client_id))
+    until(lambda: bool(scene.tunnels.describe_tunnel(TABLE, "t").channels[0].client_id))
     daemon.close()
-    thread.join(BOUND_SECONDS)
+    thread.join(PATIENCE_SECONDS)
 
     assert scene.tunnels.describe_tunnel(TABLE, "t").channels[0].client_id == ""
     daemon.run()  # returns at once
@@ -339,7 +340,7 @@ tunnel_id, *address = sys.argv[1:]
 client = OTSClient(*address, logger_name="tests.silent")
 worker = TunnelWorker(tunnel_id, client, Processor(), TunnelWorkerConfig(checkpoint_interval_millis=3_600_000))
 worker.connect_and_working()
-assert came.wait(30)
+came.wait()
 {end}
 """
 
@@ -353,7 +354,7 @@ def test_program_that_ends_without_shutdown_leaves_nothing_behind(scene: Scene, 
     local = scene.local
     command = [sys.executable, "-c", PROGRAM.format(end=end), tunnel_id]
     command += [local.endpoint, local.access_key_id, local.access_key_secret, local.instance]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS)
 
     assert (ended.returncode, ended.stdout) == (code, "the processor was shut down\n"), ended.stderr
     (channel,) = scene.tunnels.describe_tunnel(TABLE, "t").channels
@@ -367,7 +368,7 @@ def test_an_interrupt_ends_the_session_before_it_is_raised_again(scene: Scene) -
     tunnel_id, log = scene.tunnel(TunnelType.STREAM), Log()
     scene.put(1)
     worker = scene.worker(tunnel_id, log)
-    with interrupted_after(lambda: wait_for(lambda: bool(log.records), "a delivery")):
+    with interrupted_after(lambda: until(lambda: bool(log.records), "a delivery")):
         worker.run()
 
     assert worker.worker_status is WorkerStatus.SHUTDOWN

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tunnel_scene import BOUND_SECONDS, TABLE, Scene, quick, wait_for
+from tunnel_scene import TABLE, Scene, quick
 
 from streamclient import WorkerFailedError, WorkerStatus
 from streamclient.model import ShardState
 from streamclient.server import Fail, FaultRule, LocalTablestore
 from streamclient.tunnel import TunnelDaemon, TunnelError, TunnelType, TunnelWorkerConfig
 from streamclient.tunnel.coordinator import TunnelCoordinator
+from tests.patience import PATIENCE_SECONDS, until
 
 LIMIT = {"max_duration_before_last_successful_renew_or_take_lease": 200}
 ROOT = Path(__file__).parents[2]
@@ -48,10 +49,10 @@ def test_tunnel_worker_that_does_not_get_through_is_unhealthy_until_it_does(
     scene.local.add_fault(FaultRule(f"tunnel/{verb}", Fail(code)))
     with scene.worker(tunnel_id, accept, client_config=quick(**LIMIT)) as worker:
         assert worker.health.is_healthy
-        wait_for(lambda: what in worker.health.reason and code in worker.health.reason)
+        until(lambda: what in worker.health.reason and code in worker.health.reason)
         assert worker.worker_status is WorkerStatus.RUNNING
         scene.local.clear_faults()
-        wait_for(lambda: worker.health.is_healthy)
+        until(lambda: worker.health.is_healthy)
 
 
 @pytest.mark.slow
@@ -59,9 +60,9 @@ def test_read_that_the_client_repeats_for_minutes_by_itself_makes_the_worker_unh
     tunnel_id = scene.tunnel(TunnelType.STREAM)
     scene.local.add_fault(FaultRule("tunnel/readrecords", Fail("OTSTunnelServerUnavailable")))
     with scene.worker(tunnel_id, accept, client_config=quick(**LIMIT)) as worker:
-        wait_for(lambda: "no read of the stream succeeded for " in worker.health.reason)
+        until(lambda: "no read of the stream succeeded for " in worker.health.reason)
         scene.local.clear_faults()
-        wait_for(lambda: worker.health.is_healthy)
+        until(lambda: worker.health.is_healthy)
 
 
 @pytest.mark.slow
@@ -72,9 +73,9 @@ def test_daemon_is_as_healthy_as_its_worker(scene: Scene) -> None:
         heartbeat_interval_seconds=1, heartbeat_timeout_seconds=10, client_config=quick(**LIMIT)
     )
     with TunnelDaemon(scene.tunnels, tunnel_id, accept, config) as daemon:
-        wait_for(lambda: "OTSAuthFailed" in daemon.health.reason)
+        until(lambda: "OTSAuthFailed" in daemon.health.reason)
         scene.local.clear_faults()
-        wait_for(lambda: daemon.health.is_healthy)
+        until(lambda: daemon.health.is_healthy)
 
 
 @pytest.mark.slow
@@ -84,7 +85,7 @@ def test_daemon_whose_workers_fail_one_after_the_other_is_unhealthy(
     """Each new worker has just begun and knows of no trouble."""
     monkeypatch.setattr(TunnelCoordinator, "step", lambda *_: 1 // 0)
     with TunnelDaemon(scene.tunnels, scene.tunnel(TunnelType.STREAM), accept) as daemon:
-        wait_for(lambda: daemon.health.reason.startswith("its last worker ended: ZeroDivisionError"))
+        until(lambda: daemon.health.reason.startswith("its last worker ended: ZeroDivisionError"))
 
 
 # --- ends -------------------------------------------------------------------------------------------------------------
@@ -98,7 +99,7 @@ def test_fault_of_the_package_is_told_at_once_although_a_callback_holds_up_the_e
 
     def hang(records: Any) -> None:
         began.set()
-        go.wait(BOUND_SECONDS)
+        go.wait(PATIENCE_SECONDS)
 
     tunnel_id = scene.tunnel(TunnelType.STREAM)
     scene.put(1)
@@ -106,9 +107,9 @@ def test_fault_of_the_package_is_told_at_once_although_a_callback_holds_up_the_e
 
     def work() -> None:
         with worker:
-            assert worker.wait(BOUND_SECONDS, until=began.is_set)
+            assert worker.wait(PATIENCE_SECONDS, until=began.is_set)
             monkeypatch.setattr(TunnelCoordinator, "_watch", lambda *_: 1 // 0)
-            wait_for(lambda: worker.exception is not None)
+            until(lambda: worker.exception is not None)
             monkeypatch.undo()
             assert worker.worker_status is WorkerStatus.ERROR
             assert worker.health.reason.startswith("ended: ZeroDivisionError")
@@ -187,7 +188,7 @@ def terminated(command: list[str], begins: str) -> tuple[int, str, str]:
                 if line.startswith(begins):
                     break
             process.send_signal(signal.SIGTERM)
-            output, errors = process.communicate(timeout=BOUND_SECONDS)
+            output, errors = process.communicate(timeout=PATIENCE_SECONDS)
         finally:
             process.kill()
     return process.returncode, output, errors

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tunnel_scene import TABLE, Log, Scene, wait_for
+from tunnel_scene import TABLE, Log, Scene
 
 from streamclient.tunnel import TunnelType
 from tests.column_names import VALUES, write_rows
+from tests.patience import until
 
 
 @pytest.mark.slow
@@ -16,9 +17,9 @@ def test_columns_of_any_name_come_through_a_tunnel(scene: Scene) -> None:
     log = Log()
 
     with scene.worker(tunnel_id, log):
-        wait_for(lambda: len(log.records) >= 1, "the full data")
+        until(lambda: len(log.records) >= 1, "the full data")
         write_rows(scene.ots, TABLE, [("id", 2, VALUES)])
-        wait_for(lambda: {record.key["id"] for record in log.records} == {1, 2}, "the log")
+        until(lambda: {record.key["id"] for record in log.records} == {1, 2}, "the log")
 
     for record in log.records:
         assert {column.name: column.value for column in record.columns} == VALUES

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tunnel_scene import BOUND_SECONDS, TABLE, Log, Scene, wait_for
+from tunnel_scene import TABLE, Log, Scene
 
 from streamclient import IRecordProcessor, WorkerFailedError, WorkerStatus
 from streamclient.errors import ConfigurationError
@@ -25,6 +25,7 @@ from streamclient.tunnel import (
     TunnelWorker,
     TunnelWorkerConfig,
 )
+from tests.patience import PATIENCE_SECONDS, until
 
 
 @pytest.mark.slow
@@ -32,7 +33,7 @@ def test_full_data_is_processed_and_the_tunnel_reaches_its_last_stage(scene: Sce
     scene.put(*range(500))
     log = Log()
     with scene.worker(scene.tunnel(TunnelType.BASE_DATA), log):
-        wait_for(lambda: scene.stage() is TunnelStage.PROCESS_STREAM)
+        until(lambda: scene.stage() is TunnelStage.PROCESS_STREAM)
 
     assert log.values() == scene.written
 
@@ -43,13 +44,13 @@ def test_changes_follow_the_full_data_and_keep_their_order(scene: Scene) -> None
     tunnel_id = scene.tunnel(TunnelType.BASE_AND_STREAM)
     log = Log()
     with scene.worker(tunnel_id, log):
-        wait_for(lambda: len(log.values()) == 50)
+        until(lambda: len(log.values()) == 50)
         for _ in range(5):
             scene.put(*range(50))
         scene.local.split(TABLE, at=25)
         for _ in range(5):
             scene.put(*range(50))
-        wait_for(lambda: log.values() == scene.written)
+        until(lambda: log.values() == scene.written)
 
 
 @pytest.mark.slow
@@ -58,11 +59,11 @@ def test_next_worker_goes_on_where_a_stopped_one_stored_its_last_checkpoint(scen
     first, second = Log(), Log()
     scene.put(*range(20))
     with scene.worker(tunnel_id, first, checkpoint_interval_millis=3_600_000) as worker:
-        wait_for(lambda: len(first.records) == 20)
+        until(lambda: len(first.records) == 20)
     assert worker.worker_status is WorkerStatus.SHUTDOWN
     scene.put(100)
     with scene.worker(tunnel_id, second):
-        wait_for(lambda: bool(second.records))
+        until(lambda: bool(second.records))
 
     assert [record.key["id"] for record in second.records] == [100]
 
@@ -77,15 +78,15 @@ def test_workers_share_the_channels_and_a_stopped_one_leaves_them_to_the_others(
     first = scene.worker(tunnel_id, logs[0])
     second = scene.worker(tunnel_id, logs[1])
     with first:
-        wait_for(lambda: len(first.channel_statuses()) == 4)
+        until(lambda: len(first.channel_statuses()) == 4)
         with second:
-            wait_for(lambda: len(second.channel_statuses()) == 2, "an even share")
+            until(lambda: len(second.channel_statuses()) == 2, "an even share")
             scene.put(*range(40))
-            wait_for(lambda: sum(len(log.records) for log in logs) >= 40)
+            until(lambda: sum(len(log.records) for log in logs) >= 40)
             assert all(log.records for log in logs)
-        wait_for(lambda: len(first.channel_statuses()) == 4)
+        until(lambda: len(first.channel_statuses()) == 4)
         scene.put(*range(40))
-        wait_for(lambda: len({(r.key["id"], r.sequence_info) for log in logs for r in log.records}) == 80)
+        until(lambda: len({(r.key["id"], r.sequence_info) for log in logs for r in log.records}) == 80)
 
 
 @pytest.mark.slow
@@ -101,7 +102,7 @@ def test_failing_callback_is_repeated_and_nothing_is_lost_or_reordered(scene: Sc
     with scene.worker(tunnel_id, fail_sometimes):
         for _ in range(4):
             scene.put(*range(10))
-        wait_for(lambda: log.values() == scene.written)
+        until(lambda: log.values() == scene.written)
 
 
 class Recording(IRecordProcessor):
@@ -138,9 +139,9 @@ def test_record_processor_of_lease_workers_runs_on_a_tunnel_unchanged(scene: Sce
     scene.put(*range(10))
     factory = RecordingFactory(Log())
     with scene.worker(scene.tunnel(TunnelType.BASE_AND_STREAM), factory):
-        wait_for(lambda: scene.stage() is TunnelStage.PROCESS_STREAM)
+        until(lambda: scene.stage() is TunnelStage.PROCESS_STREAM)
         scene.put(*range(10))
-        wait_for(lambda: factory.log.values() == scene.written)
+        until(lambda: factory.log.values() == scene.written)
 
     assert factory.reasons == [ShutdownReason.TERMINATE, ShutdownReason.STOLEN]
 
@@ -162,9 +163,9 @@ def test_channel_processor_hears_of_the_end_of_each_channel(scene: Scene) -> Non
     scene.put(1, 2)
     counting = Counting()
     with scene.worker(scene.tunnel(TunnelType.BASE_AND_STREAM), counting) as worker:
-        wait_for(lambda: scene.stage() is TunnelStage.PROCESS_STREAM and len(worker.channel_statuses()) == 1)
+        until(lambda: scene.stage() is TunnelStage.PROCESS_STREAM and len(worker.channel_statuses()) == 1)
         scene.put(3)
-        wait_for(lambda: len(counting.channels) == 2)
+        until(lambda: len(counting.channels) == 2)
 
     assert counting.shutdowns == 2
 
@@ -175,11 +176,11 @@ def test_lost_session_is_begun_anew(scene: Scene) -> None:
     log = Log()
     with scene.worker(tunnel_id, log):
         scene.put(1)
-        wait_for(lambda: bool(log.records))
+        until(lambda: bool(log.records))
         (channel,) = scene.tunnels.describe_tunnel(TABLE, "t").channels
         scene.tunnels.shutdown(tunnel_id, channel.client_id)
         scene.put(2)
-        wait_for(lambda: log.values() == scene.written)
+        until(lambda: log.values() == scene.written)
 
 
 @pytest.mark.slow
@@ -192,7 +193,7 @@ def test_passing_errors_of_every_call_are_waited_out(scene: Scene) -> None:
     with scene.worker(tunnel_id, log):
         for _ in range(3):
             scene.put(1, 2)
-        wait_for(lambda: log.values() == scene.written)
+        until(lambda: log.values() == scene.written)
 
 
 @pytest.mark.slow
@@ -214,9 +215,9 @@ def test_deleted_tunnel_ends_its_workers(scene: Scene) -> None:
 
     def work_until_the_tunnel_is_gone() -> None:
         with worker:
-            wait_for(lambda: bool(worker.channel_statuses()))
+            until(lambda: bool(worker.channel_statuses()))
             scene.tunnels.delete_tunnel(TABLE, "t")
-            worker.wait(BOUND_SECONDS)
+            worker.wait(PATIENCE_SECONDS)
 
     with pytest.raises(WorkerFailedError):
         work_until_the_tunnel_is_gone()
@@ -233,9 +234,9 @@ def test_daemon_runs_until_it_is_closed(scene: Scene) -> None:
     thread = threading.Thread(target=daemon.run)
     thread.start()
     scene.put(1)
-    wait_for(lambda: bool(log.records))
+    until(lambda: bool(log.records))
     daemon.close()
-    thread.join(BOUND_SECONDS)
+    thread.join(PATIENCE_SECONDS)
 
     assert not thread.is_alive()
 
@@ -267,7 +268,7 @@ def test_consume_point_of_an_idle_tunnel_moves_on(scene: Scene) -> None:
     calls: list[int] = []
     with scene.worker(scene.tunnel(TunnelType.STREAM), lambda records: calls.append(len(records))):
         first = consume_point(scene)
-        wait_for(lambda: consume_point(scene) > first)
+        until(lambda: consume_point(scene) > first)
 
     assert 0 not in calls
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tablestore import (
@@ -28,8 +27,6 @@ from streamclient.tunnel import TunnelClient, TunnelStage, TunnelType, TunnelWor
 
 TABLE = "orders"
 IGNORE = Condition(RowExistenceExpectation.IGNORE)
-BOUND_SECONDS = 30.0
-
 ROWS_PER_REQUEST = 200
 """What ``BatchWriteRow`` takes at most."""
 
@@ -108,11 +105,3 @@ class Scene:
 def quick(**changes: Any) -> ClientConfig:
     settings: dict[str, Any] = {"restart_backoff_min_millis": 20, "restart_backoff_max_millis": 100}
     return ClientConfig(**{**settings, **changes})
-
-
-def wait_for(condition: Callable[[], bool], what: str = "") -> None:
-    pause = threading.Event()
-    deadline = time.monotonic() + BOUND_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"not reached within {BOUND_SECONDS} s: {what}"
-        pause.wait(0.02)

@@ -31,13 +31,13 @@ from streamclient.stream import StreamSpecification, TablestoreStreamApi
 from streamclient.testing.deliveries import Delivery, ShardHistory, judge, key_text, read_deliveries, read_history
 from streamclient.testing.fleet import Fleet
 from streamclient.tunnel import ChannelStatus, ChannelType, TunnelClient, TunnelDescription, TunnelStage, TunnelType
+from tests.patience import PATIENCE_SECONDS
 
 TABLE = "changes"
 KINDS = {"base": TunnelType.BASE_DATA, "stream": TunnelType.STREAM, "both": TunnelType.BASE_AND_STREAM}
 STEPS = 100
 STEP_ROWS = 40
 STEP_SECONDS = 0.1
-CATCH_UP_SECONDS = 240.0
 IGNORE = Condition(RowExistenceExpectation.IGNORE)
 
 
@@ -171,10 +171,10 @@ def write_and_disturb(scene: Scene) -> None:
 def catch_up(tunnels: TunnelClient, written_micros: int, directory: Path) -> None:
     """Wait until the full data is consumed everywhere and every stream channel is past the last write."""
     pause = threading.Event()
-    deadline = time.monotonic() + CATCH_UP_SECONDS
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while behind := [kind for kind in KINDS if not is_past(tunnels.describe_tunnel(TABLE, kind), written_micros)]:
         if time.monotonic() > deadline:
-            raise AssertionError(f"not caught up after {CATCH_UP_SECONDS} s: {behind}; files in {directory}")
+            raise AssertionError(f"not caught up after {PATIENCE_SECONDS} s: {behind}; files in {directory}")
         pause.wait(0.2)
 
 

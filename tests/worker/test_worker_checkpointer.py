@@ -14,6 +14,7 @@ from streamclient.errors import ConfigurationError, DependencyException, ErrorKi
 from streamclient.model import PendingCheckpoint, Progress
 from streamclient.worker.checkpointer import MOST_STATE_BYTES, CheckpointTicket, RecordProcessorCheckpointer
 from streamclient.worker.positions import END_NUMBER, MOST_POSITIONS, HandedOutPositions
+from tests.patience import PATIENCE_SECONDS
 
 
 def positions(*texts: str) -> HandedOutPositions:
@@ -313,7 +314,7 @@ def test_checkpoints_of_several_threads_take_turns_and_never_go_back() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(PATIENCE_SECONDS)
 
     places = [texts.index(value) for value in owner.values]
     assert places == sorted(places)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 import threading
 from typing import Any
 
@@ -200,6 +201,28 @@ def test_failing_processor_stops_only_its_own_shard() -> None:
     assert world.journal.shutdowns("bad") == [ShutdownReason.PROCESS_RESTART] * 3
     assert world.owner("bad") == "w1"
     assert worker.error is None
+
+
+def test_a_failure_is_never_told_without_what_follows() -> None:
+    """Whenever somebody looks: while the processor that failed is shut down, while it pauses, while it starts again."""
+    world = World("a")
+    world.stream.append("a", *records(2))
+    nothing = threading.Event()
+
+    def take_time(*_: object) -> None:
+        world.simulation.wait(nothing, 2.0)
+
+    world.journal.on_process = Poison(world.journal, "k1", 1_000_000)
+    world.journal.on_shutdown = world.journal.on_initialize = take_time
+    worker = world.worker(restart_backoff_min_millis=3_000)
+    told: list[str] = []
+    for _ in range(400):
+        world.simulation.advance(0.05)
+        told += [status.reason for status in worker.statuses().values() if "failed" in status.reason]
+
+    assert all(reason.startswith("processor failed ") for reason in told)
+    following = {re.sub(r"\d+\.\d", "#", reason.rpartition("; ")[2]) for reason in told}
+    assert following == {"next start in at least # s", "next start in # s", "the next start is under way"}
 
 
 def test_failed_batch_is_delivered_again_and_never_skipped() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -33,6 +32,7 @@ from streamclient import (
 )
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
 from streamclient.testing.deliveries import DeliveryRecorder, Verdict, judge, read_deliveries, read_history
+from tests.patience import until
 
 if TYPE_CHECKING:
     from streamclient.server import LocalTablestore
@@ -45,7 +45,6 @@ QUICK: dict[str, Any] = {
     "sync_shard_interval_millis": 300,
     "max_idle_poll_interval_millis": 100,
 }
-PATIENCE_SECONDS = 90
 
 
 class Scene:
@@ -109,12 +108,7 @@ class Scene:
         )
 
     def until(self, condition: Callable[[], bool]) -> None:
-        pause = threading.Event()
-        for _ in range(PATIENCE_SECONDS * 5):
-            if condition():
-                return
-            pause.wait(0.2)
-        raise AssertionError((self.owners(), self.verdict()))
+        until(condition, lambda: (self.owners(), self.verdict()))
 
     def until_all_is_delivered(self) -> None:
         self.until(lambda: not self.verdict().lost)

@@ -32,8 +32,8 @@ from streamclient.testing.fakes import FakeStream, make_record
 from streamclient.testing.simulation.scene import Journal
 from streamclient.worker.running import EXIT_CODE_OF_SIGTERM, EndedBySigterm
 from tests.interrupts import interrupted_after
+from tests.patience import PATIENCE_SECONDS
 
-BOUND_SECONDS = 60.0
 QUICK = {"taker_interval_millis": 100, "renewer_interval_millis": 300, "sync_shard_interval_millis": 100}
 DENIED = DependencyException("no permission", kind=ErrorKind.PERMANENT)
 
@@ -47,7 +47,7 @@ class Denied(FakeStream):
         self.may_answer.set()
 
     def list_stream(self, table_name: str | None = None) -> Any:
-        self.may_answer.wait(BOUND_SECONDS)
+        self.may_answer.wait(PATIENCE_SECONDS)
         raise DENIED
 
 
@@ -66,7 +66,7 @@ def test_waiting_for_something_ends_when_it_comes() -> None:
     stream.append("a", make_record("k0", 0))
     journal.on_process = lambda processor, given: seen.set()
     with worker_on(stream, journal) as worker:
-        assert worker.wait(BOUND_SECONDS, until=seen.is_set)
+        assert worker.wait(PATIENCE_SECONDS, until=seen.is_set)
         assert worker.worker_status is WorkerStatus.RUNNING
 
 
@@ -107,7 +107,7 @@ def test_leaving_the_block_raises_what_the_worker_failed_of() -> None:
 
     def work() -> None:
         with worker:
-            worker._ended.wait(BOUND_SECONDS)
+            worker._ended.wait(PATIENCE_SECONDS)
 
     with pytest.raises(WorkerFailedError) as failure:
         work()
@@ -120,7 +120,7 @@ def test_error_of_the_block_itself_is_not_hidden_by_the_workers() -> None:
 
     def work() -> None:
         with worker:
-            worker._ended.wait(BOUND_SECONDS)
+            worker._ended.wait(PATIENCE_SECONDS)
             raise KeyError("mine")
 
     with pytest.raises(KeyError, match="mine"):
@@ -199,7 +199,7 @@ def terminated(local: LocalTablestore, program: str, *, ending: str = "pass") ->
         try:
             assert process.stdout.readline() == "reading\n"
             process.send_signal(signal.SIGTERM)
-            output, errors = process.communicate(timeout=BOUND_SECONDS)
+            output, errors = process.communicate(timeout=PATIENCE_SECONDS)
         finally:
             process.kill()
     return process.returncode, output, errors
@@ -233,10 +233,10 @@ def test_sigterm_hands_the_leases_over_to_a_worker_that_stays(local: LocalTables
         assert process.stdout is not None
         assert process.stdout.readline() == "reading\n"
         with Worker("w2", ClientConfig(lease_duration_millis=60_000), config, Journal().make) as other:
-            assert other.wait(BOUND_SECONDS, until=lambda: len(leases(local).list_workers()) == 2)
+            assert other.wait(PATIENCE_SECONDS, until=lambda: len(leases(local).list_workers()) == 2)
             process.send_signal(signal.SIGTERM)
-            assert other.wait(BOUND_SECONDS / 2, until=lambda: bool(other.shard_statuses()))
-        process.communicate(timeout=BOUND_SECONDS)
+            assert other.wait(PATIENCE_SECONDS, until=lambda: bool(other.shard_statuses()))
+        process.communicate(timeout=PATIENCE_SECONDS)
 
     assert process.returncode == 143
 
@@ -308,7 +308,7 @@ def test_ctrl_c_in_the_block_ends_it_as_before() -> None:
     journal = Journal()
     journal.on_process = lambda processor, given: reading.set()
     worker = worker_on(stream, journal)
-    with interrupted_after(lambda: reading.wait(BOUND_SECONDS)), worker:
+    with interrupted_after(lambda: reading.wait(PATIENCE_SECONDS)), worker:
         worker.wait()
     assert worker.worker_status is WorkerStatus.SHUTDOWN
 
@@ -327,7 +327,7 @@ def test_program_whose_worker_fails_exits_with_1_and_the_sentence_of_the_log(
     local: LocalTablestore, program: str, secret: str, text: str
 ) -> None:
     with start(local, program, secret=secret) as process:
-        _, errors = process.communicate(timeout=BOUND_SECONDS)
+        _, errors = process.communicate(timeout=PATIENCE_SECONDS)
 
     assert process.returncode == 1
     assert (

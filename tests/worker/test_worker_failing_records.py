@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import logging
 import random
+import re
+import threading
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -350,6 +352,60 @@ def test_checkpoints_stand_only_between_pages_until_a_page_is_whole() -> None:
         (["k3"], "TRIM_HORIZON"),
         (["k4", "k5", "k6", "k7"], "a@8"),
     ]
+
+
+def test_a_failure_is_never_told_without_the_next_attempt() -> None:
+    """While the batch waits to be delivered again, and while it is."""
+    world = World("a", failure_policy=FailurePolicy(retries=9, first_pause_millis=3_000))
+    world.stream.append("a", *many(5))
+    nothing = threading.Event()
+
+    def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
+        world.simulation.wait(nothing, 2.0)
+        raise ValueError("busy")
+
+    world.journal.on_process = process
+    told = reasons_of(world, "failed", 15)
+
+    assert {shape(reason) for reason in told} == {
+        "processor failed #: process_records: ValueError: busy; next attempt in # s",
+        "processor failed #: process_records: ValueError: busy; the next attempt is under way",
+    }
+
+
+def test_a_failing_store_is_never_told_without_the_next_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, store = parking_world("a")
+    store.failures = 1_000_000
+    world.stream.append("a", *many(3))
+    nothing = threading.Event()
+    parked = store.parked_keys
+
+    def slow(*arguments: Any) -> Any:
+        world.simulation.wait(nothing, 2.0)
+        return parked(*arguments)
+
+    monkeypatch.setattr(store, "parked_keys", slow)
+    Refusing(world, "k1")
+    told = reasons_of(world, "failed", 15)
+
+    assert {shape(reason).rpartition("; ")[2] for reason in told} == {
+        "next attempt in # s",
+        "the next attempt is under way",
+    }
+
+
+def reasons_of(world: World, part: str, seconds: float) -> list[str]:
+    """Every reason with these words that somebody hears who asks all the time."""
+    worker = world.worker()
+    told: list[str] = []
+    for _ in range(round(seconds / 0.05)):
+        world.simulation.advance(0.05)
+        told += [status.reason for status in worker.statuses().values() if part in status.reason]
+    return told
+
+
+def shape(reason: str) -> str:
+    return re.sub(r"once|\d+ times|\d+\.\d", "#", reason)
 
 
 def test_a_failing_store_is_named_and_nothing_is_skipped_meanwhile(caplog: pytest.LogCaptureFixture) -> None:

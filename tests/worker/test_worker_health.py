@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,8 +28,8 @@ from streamclient.stream import ReadRetry, StreamSpecification, TablestoreStream
 from streamclient.testing.fakes import FakeStream, make_record
 from streamclient.testing.simulation.scene import Journal, World
 from streamclient.worker.health import CallWatchdog, HealthWatch
+from tests.patience import PATIENCE_SECONDS, until
 
-BOUND_SECONDS = 60.0
 LIMIT_MILLIS = 300
 QUICK: dict[str, Any] = {
     "taker_interval_millis": 100,
@@ -40,13 +39,6 @@ QUICK: dict[str, Any] = {
     "max_duration_before_last_successful_renew_or_take_lease": LIMIT_MILLIS,
 }
 OUTAGE = DependencyException("no connection: refused", kind=ErrorKind.TRANSIENT)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    pause, deadline = threading.Event(), time.monotonic() + BOUND_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "not reached in time"
-        pause.wait(0.02)
 
 
 @pytest.fixture
@@ -150,7 +142,7 @@ def test_service_that_does_not_answer_at_all_makes_the_worker_unhealthy() -> Non
 
     class Mute(FakeStream):
         def list_stream(self, table_name: str | None = None) -> Any:
-            asked.wait(BOUND_SECONDS)
+            asked.wait(PATIENCE_SECONDS)
             return super().list_stream(table_name)
 
     config = StreamConfig(client=None, data_table_name="orders", status_table_name="status")
@@ -213,7 +205,7 @@ def test_fault_of_the_package_is_told_at_once_although_user_code_holds_up_the_en
 
     def hang(processor: Any, given: Any) -> None:
         began.set()
-        go.wait(BOUND_SECONDS)
+        go.wait(PATIENCE_SECONDS)
 
     journal.on_process = hang
     settings = evolve(ClientConfig(**QUICK), shutdown_timeout_millis=60_000)
@@ -230,7 +222,7 @@ def test_fault_of_the_package_is_told_at_once_although_user_code_holds_up_the_en
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        assert began.wait(BOUND_SECONDS)
+        assert began.wait(PATIENCE_SECONDS)
         monkeypatch.setattr(Holdings, "handle", lambda *_: 1 // 0)
         until(lambda: worker.exception is not None)
 
@@ -242,7 +234,7 @@ def test_fault_of_the_package_is_told_at_once_although_user_code_holds_up_the_en
         assert thread.is_alive(), "the processor still holds it up"
     finally:
         go.set()
-        thread.join(BOUND_SECONDS)
+        thread.join(PATIENCE_SECONDS)
 
     assert worker.worker_status is WorkerStatus.ERROR
     (failure,) = raised

@@ -14,6 +14,7 @@ from streamclient.worker import loop as loop_module
 from streamclient.worker.loop import OwnerLoop
 from streamclient.worker.recurring import Recurring
 from streamclient.worker.scheduling import Job, start_schedule
+from tests.patience import PATIENCE_SECONDS
 
 
 class Clock:
@@ -53,7 +54,7 @@ def test_a_second_thread_in_the_loop_is_an_error() -> None:
     def message() -> None:
         thread = threading.Thread(target=enter)
         thread.start()
-        thread.join(10)
+        thread.join(PATIENCE_SECONDS)
 
     loop.post(message)
     loop.turn(0)
@@ -84,7 +85,7 @@ def test_posting_to_a_full_inbox_waits_and_is_bounded(monkeypatch: pytest.Monkey
     poster = threading.Thread(target=loop.post, args=(lambda: ran.append(4),))
     poster.start()
     loop.turn(0)
-    poster.join(10)
+    poster.join(PATIENCE_SECONDS)
     loop.turn(0)
     assert ran == [1, 2, 4]
 
@@ -101,13 +102,13 @@ def test_a_closed_loop_takes_nothing_more() -> None:
 def test_a_pool_grows_only_while_its_threads_are_busy() -> None:
     pool = DaemonPool("pool", 2)
     release = threading.Event()
-    blocked = [pool.submit(release.wait, 10) for _ in range(3)]
+    blocked = [pool.submit(release.wait, PATIENCE_SECONDS) for _ in range(3)]
     assert len(pool._threads) == 2
 
     release.set()
-    assert [future.result(10) for future in blocked] == [True] * 3
+    assert [future.result(PATIENCE_SECONDS) for future in blocked] == [True] * 3
     pool.shutdown(wait=False)
-    assert pool.join(10)
+    assert pool.join(PATIENCE_SECONDS)
 
 
 def test_an_idle_thread_is_used_again() -> None:
@@ -115,9 +116,9 @@ def test_an_idle_thread_is_used_again() -> None:
     names = set()
     for _ in range(20):
         future: Future[str] = pool.submit(lambda: threading.current_thread().name)
-        names.add(future.result(10))
+        names.add(future.result(PATIENCE_SECONDS))
         with pool._changed:
-            pool._changed.wait_for(lambda: pool._idle == len(pool._threads), 10) or pool._idle
+            pool._changed.wait_for(lambda: pool._idle == len(pool._threads), PATIENCE_SECONDS) or pool._idle
     pool.shutdown()
 
     assert len(names) <= 2
@@ -126,8 +127,8 @@ def test_an_idle_thread_is_used_again() -> None:
 def test_a_pool_keeps_no_process_alive_and_passes_errors_on() -> None:
     pool = DaemonPool("pool", 1)
 
-    assert pool.submit(lambda: threading.current_thread().daemon).result(10)
-    assert isinstance(pool.submit(lambda: 1 // 0).exception(10), ZeroDivisionError)
+    assert pool.submit(lambda: threading.current_thread().daemon).result(PATIENCE_SECONDS)
+    assert isinstance(pool.submit(lambda: 1 // 0).exception(PATIENCE_SECONDS), ZeroDivisionError)
     pool.shutdown()
     with pytest.raises(RuntimeError, match="pool pool is shut down"):
         pool.submit(print)
@@ -136,14 +137,14 @@ def test_a_pool_keeps_no_process_alive_and_passes_errors_on() -> None:
 def test_waiting_calls_can_be_cancelled_at_shutdown() -> None:
     pool = DaemonPool("pool", 1)
     release, begun = threading.Event(), threading.Event()
-    pool.submit(lambda: (begun.set(), release.wait(10)))
+    pool.submit(lambda: (begun.set(), release.wait(PATIENCE_SECONDS)))
     waiting = pool.submit(print)
-    assert begun.wait(10)
+    assert begun.wait(PATIENCE_SECONDS)
     pool.shutdown(wait=False, cancel_futures=True)
     release.set()
 
     assert waiting.cancelled()
-    assert pool.join(10)
+    assert pool.join(PATIENCE_SECONDS)
 
 
 def test_an_overdue_tick_is_made_by_the_owner(caplog: pytest.LogCaptureFixture) -> None:
@@ -185,7 +186,7 @@ def test_scheduled_jobs_run_at_once_and_again_and_survive_an_error(caplog: pytes
             third.set()
 
     schedule = start_schedule([Job("job", 5, job)])
-    assert third.wait(30)
+    assert third.wait(PATIENCE_SECONDS)
     schedule.stop()
     schedule.stop()
 

@@ -32,6 +32,7 @@ from streamclient import (
 )
 from streamclient.model import InitializationInput, ProcessRecordsInput, ShutdownInput, ShutdownReason
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from tests.patience import until
 
 if TYPE_CHECKING:
     from streamclient.server import LocalTablestore
@@ -45,7 +46,6 @@ QUICK: dict[str, Any] = {
     "sync_shard_interval_millis": 200,
     "max_idle_poll_interval_millis": 50,
 }
-PATIENCE_SECONDS = 60
 
 
 class Tables:
@@ -77,12 +77,7 @@ class Tables:
             self.client.put_row(name, Row([("id", number)], [("n", 1)]), Condition(RowExistenceExpectation.IGNORE))
 
     def until(self, condition: Callable[[], bool]) -> None:
-        pause = threading.Event()
-        for _ in range(PATIENCE_SECONDS * 50):
-            if condition():
-                return
-            pause.wait(0.02)
-        raise AssertionError((dict(self.seen), dict(self.shutdowns)))
+        until(condition, lambda: (dict(self.seen), dict(self.shutdowns)))
 
 
 class Noting(IRecordProcessor):

@@ -27,6 +27,7 @@ from streamclient.stream import StreamSpecification, TablestoreStreamApi
 from streamclient.testing.fakes import make_record
 from streamclient.testing.simulation.scene import RecordingProcessor, World
 from streamclient.testing.simulation.workers import SimulatedWorker
+from tests.patience import until
 
 HOUR = 3_600_000_000
 START = 1_600_000_000_000_000
@@ -324,16 +325,6 @@ class Collecting(IRecordProcessor):
 
 
 QUICK = ClientConfig(lease_duration_millis=3_000, renewer_interval_millis=500, taker_interval_millis=500)
-
-
-def until(condition: Any, seconds: float = 30.0) -> None:
-    """Look again every few milliseconds, for a limited time."""
-    pause = threading.Event()
-    for _ in range(int(seconds / 0.02)):
-        if condition():
-            return
-        pause.wait(0.02)
-    raise AssertionError("not reached in time")
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import WorkerRow, WorkerWrite
@@ -22,9 +22,16 @@ class TrialLeases(MemoryLeaseManager):
     """The status table of one trial. Single-threaded, as everything in a simulation."""
 
     def __init__(
-        self, stream_id: str, dice: Dice, shares: Mapping[FaultKind, float], injected: Counter[FaultKind]
+        self,
+        stream_id: str,
+        dice: Dice,
+        shares: Mapping[FaultKind, float],
+        injected: Counter[FaultKind],
+        stored: Callable[[str, str], None],
     ) -> None:
+        """``stored`` is told each checkpoint that gets into the table, with its lease, whatever its writer learns."""
         super().__init__(stream_id)
+        self._stored = stored
         self.is_unreachable = False
         self.is_calm = False
         self._dice, self._shares, self._injected = dice, shares, injected
@@ -62,9 +69,16 @@ class TrialLeases(MemoryLeaseManager):
         """Carry out writes, or not; tell the truth about it, or nothing."""
         fate = self._fate()
         if fate in (None, FaultKind.LOST_ANSWERS):
+            before = self._checkpoints()
             answers = super().write_many(writes)
+            for key, checkpoint in self._checkpoints().items():
+                if checkpoint != before.get(key, checkpoint):
+                    self._stored(key, checkpoint)
             return answers if fate is None else [WriteAnswer(WriteOutcome.UNCERTAIN, NO_ANSWER)] * len(writes)
         return [WriteAnswer(WriteOutcome.UNCERTAIN, self._error(fate))] * len(writes)
+
+    def _checkpoints(self) -> dict[str, str]:
+        return {lease.lease_key: lease.checkpoint for lease in super().list_leases()}
 
     def _raise_for_reads(self) -> None:
         fate = self._fate()

@@ -10,14 +10,13 @@ from contextlib import contextmanager
 from attrs import define, field
 
 from streamclient.config import StreamConfig
-from streamclient.interfaces import IRecordProcessor
 from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
 from streamclient.testing.fakes import FakeStream
 from streamclient.testing.simulation.dice import Dice
 from streamclient.testing.simulation.trials.faults import Fault, FaultKind
 from streamclient.testing.simulation.trials.leases import READ_FAILED, TrialLeases
 from streamclient.testing.simulation.trials.settings import TrialSettings
-from streamclient.testing.simulation.trials.witness import Change, Run, TrialFailed, Witness, WitnessedProcessor
+from streamclient.testing.simulation.trials.witness import Change, Life, Run, TrialFailed, Witness, WitnessedProcessor
 from streamclient.testing.simulation.workers import STARTED_AT_SECONDS, SimulatedWorker, Simulation
 from streamclient.worker import Worker
 
@@ -50,7 +49,8 @@ class Trial:
     stream: FakeStream = field(init=False)
     leases: TrialLeases = field(init=False)
     witness: Witness = field(init=False)
-    fleet: list[SimulatedWorker] = field(factory=list)
+    fleet: list[Life] = field(factory=list)
+    """Every process that was ever started."""
     keys_of: dict[str, list[str]] = field(factory=dict)
     """Keys that are written to each open shard."""
     changes_of: dict[str, list[Change]] = field(factory=dict)
@@ -67,8 +67,9 @@ class Trial:
         names = [self._new_shard() for _ in range(settings.shards)]
         self.stream = FakeStream("simulated", names)
         self.stream.before_read = self._before_read
-        self.leases = TrialLeases(self.stream.stream_id, Dice.of(self.seed, "calls"), shares, self.injected)
         self.witness = Witness(self)
+        calls = Dice.of(self.seed, "calls")
+        self.leases = TrialLeases(self.stream.stream_id, calls, shares, self.injected, self.witness.stored)
         keys = [f"key-{number:03d}" for number in range(max(settings.keys, settings.shards))]
         self.keys_of = {name: keys[place :: settings.shards] for place, name in enumerate(names)}
 
@@ -177,7 +178,7 @@ class Trial:
     # --- workers -----------------------------------------------------------------------------------------------
 
     def _start_worker(self, name: str) -> None:
-        settings = self.settings
+        settings, life = self.settings, Life(name)
         worker = Worker(
             name,
             settings.config,
@@ -187,36 +188,31 @@ class Trial:
                 status_table_name="simulated_status",
                 max_records=settings.max_records,
             ),
-            lambda: self._make_processor(name),
+            lambda: WitnessedProcessor(self, life, settings.make_processor),
             lease_manager=self.leases,
             stream_api=self.stream,
             runtime=self.simulation.runtime(),
         )
         self.report(name, "starts")
-        self.fleet.append(SimulatedWorker(self.simulation, worker))
-
-    def _make_processor(self, name: str) -> IRecordProcessor:
-        return WitnessedProcessor(self, name, self.settings.make_processor)
+        life.worker = SimulatedWorker(self.simulation, worker)
+        self.fleet.append(life)
 
     def _living(self) -> list[SimulatedWorker]:
-        return [worker for worker in self.fleet if not worker.is_over]
+        return [life.worker for life in self.fleet if life.worker is not None and not life.worker.is_over]
 
     def _names(self) -> list[str]:
         return [worker.name for worker in self._living()]
 
-    def relies_on_lease(self, name: str, shard_id: str, identifier: str) -> bool:
-        """Whether the worker of a name holds a lease by its own clock, in a process that does not stand still."""
-        for worker in self._living():
-            if worker.name == name and not worker.is_frozen:
-                holdings = worker.holdings
-                held = holdings.held.get(shard_id)
-                valid_until = min(held.valid_until, holdings.session_valid_until) if held is not None else 0.0
-                return held is not None and held.lease_identifier == identifier and valid_until > self.simulation.now
-        return False
-
     # --- faults ------------------------------------------------------------------------------------------------
 
     def _befall(self, fault: Fault, dice: Dice) -> None:
+        if self.leases.is_calm:
+            return  # it was put off until nothing goes wrong any more
+        needs_a_worker = fault.kind in (FaultKind.CRASH, FaultKind.STOP, FaultKind.FREEZE)
+        if needs_a_worker and not self._living():
+            # All are dead: it befalls the next one.
+            self.simulation.call_at(self.simulation.now + 1.0, _bound(self._befall, fault, dice))
+            return
         act = {
             FaultKind.CRASH: self._crash,
             FaultKind.STOP: self._stop,
@@ -289,7 +285,9 @@ class Trial:
         cells = tuple(RecordColumn(name, ColumnOperation.PUT, value, millis) for name, value in columns.items())
         place = SequenceInfo(1, self._written_micros, 0)
         self.stream.append(shard_id, StreamRecord(RecordType.PUT, (("id", change.key),), cells, place))
-        self.changes_of.setdefault(shard_id, []).append(change)
+        changes = self.changes_of.setdefault(shard_id, [])
+        self.witness.places[change] = (shard_id, len(changes))
+        changes.append(change)
 
     def _split(self, dice: Dice) -> bool:
         parent = dice.choice(sorted(name for name, keys in self.keys_of.items() if len(keys) > 1) or [""])

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from attrs import define, field, frozen
 
 from streamclient.interfaces import IRecordProcessor
-from streamclient.model import InitializationInput, ProcessRecordsInput, ShutdownInput
+from streamclient.model import CheckpointPosition, InitializationInput, ProcessRecordsInput, ShutdownInput
 from streamclient.records import StreamRecord
 
 if TYPE_CHECKING:
     from streamclient.testing.simulation.trials.trial import Trial
+    from streamclient.testing.simulation.workers import SimulatedWorker
 
 
 class TrialFailed(Exception):
@@ -45,7 +46,8 @@ class Run:
     written: tuple[Change, ...]
     """Every change, in the order of writing."""
     delivered: Mapping[Change, int]
-    """How often each change was handed to a processor whose call returned."""
+    """How often each change was handed to a processor whose call returned, or that stored a checkpoint behind it before
+    it failed or was killed."""
     newest: Mapping[str, int]
     """Number of the last change of each key."""
     faults: Mapping[str, int]
@@ -53,12 +55,35 @@ class Run:
 
 
 @define(eq=False)
+class Life:
+    """One process, from its start to its end. Whoever is started later under the same name is another one."""
+
+    name: str
+    worker: SimulatedWorker | None = None
+    """Missing until it is made."""
+
+    def relies_on_lease(self, shard_id: str, identifier: str) -> bool:
+        """Whether it holds that lease by its own clock, was not killed, and does not stand still."""
+        worker = self.worker
+        if worker is None or worker.is_over or worker.is_frozen:
+            return False
+        held = worker.holdings.held.get(shard_id)
+        if held is None or held.lease_identifier != identifier:
+            return False
+        return min(held.valid_until, worker.holdings.session_valid_until) > worker.simulation.now
+
+
+@define(eq=False)
 class Witness:
     """Knows what was written and what was handed out.
 
     Laws: the changes of a key are handed out in order and without a gap, repetitions aside ("order per key"); calls for
-    one shard never overlap, in one process or between processes that may both rely on its lease ("one reader"); calls
-    of one processor come in their order ("calls in order"); everything is handed out in the end ("nothing is lost").
+    one shard never overlap in one process, and none is made for a process while another one relies on the shard's lease
+    as well ("one reader"); calls of one processor come in their order ("calls in order"); everything is handed out and
+    accepted in the end ("nothing is lost").
+
+    A batch is accepted when the call that got it returns, or once the processor that got it has stored a checkpoint
+    behind it: whatever becomes of the call then, the batch does not come again.
     """
 
     trial: Trial
@@ -69,8 +94,12 @@ class Witness:
     """The furthest change of each key that was handed out."""
     calls: dict[str, list[WitnessedProcessor]] = field(factory=dict)
     """Processors in a call, by shard."""
+    readers: dict[str, list[WitnessedProcessor]] = field(factory=dict)
+    """Processors that were initialized, or are being, and not shut down, by shard."""
     current: dict[str, WitnessedProcessor] = field(factory=dict)
     """The processor of each shard that was initialized last."""
+    places: dict[Change, tuple[str, int]] = field(factory=dict)
+    """The shard that each change was written to, and how many of its changes were written before."""
     errors: Counter[str] = field(factory=Counter)
     """What user code raised."""
     _changes: dict[tuple[str, int], Change] = field(factory=dict)
@@ -88,15 +117,21 @@ class Witness:
 
     def begin(self, processor: WitnessedProcessor, call: str) -> None:
         """User code is about to be called."""
-        others = self.calls.setdefault(processor.shard_id, [])
-        for other in others:
-            if other.worker == processor.worker or (other.is_valid() and processor.is_valid()):
-                raise TrialFailed("one reader", f"{processor} is called ({call}) while {other} is in a call")
-        others.append(processor)
+        shard_id = processor.shard_id
+        if any(other.life is processor.life for other in self.calls.get(shard_id, ())):
+            raise TrialFailed("one reader", f"{processor} is called ({call}) while another call of it runs")
+        for other in self.readers.get(shard_id, ()):
+            if other.life is not processor.life and other.is_valid() and processor.is_valid():
+                raise TrialFailed("one reader", f"{processor} is called ({call}) while {other} has the lease, too")
+        self.calls.setdefault(shard_id, []).append(processor)
+        if call == "initialize":
+            self.readers.setdefault(shard_id, []).append(processor)
 
-    def end(self, processor: WitnessedProcessor) -> None:
+    def end(self, processor: WitnessedProcessor, call: str) -> None:
         """User code has returned or raised."""
         self.calls[processor.shard_id].remove(processor)
+        if call == "shutdown":
+            self.readers[processor.shard_id].remove(processor)
 
     def handed_out(self, processor: WitnessedProcessor, changes: list[Change]) -> None:
         """A batch is being handed out."""
@@ -106,6 +141,17 @@ class Witness:
                 text = f"{processor} was given {change}, but {change.key}/{seen + 1} was never handed out"
                 raise TrialFailed("order per key", text)
             self.seen[change.key] = max(seen, change.number)
+        processor.in_hand = list(changes)
+
+    def stored(self, shard_id: str, checkpoint: str) -> None:
+        """A checkpoint got into the table: its processor has accepted what lies before it."""
+        processor = self.current.get(shard_id)
+        if processor is not None:
+            processor.accepts([change for change in processor.in_hand if self._is_before(change, shard_id, checkpoint)])
+
+    def _is_before(self, change: Change, shard_id: str, checkpoint: str) -> bool:
+        _, number = self.places[change]
+        return checkpoint == CheckpointPosition.SHARD_END or number < read_before(shard_id, checkpoint)
 
     def missing(self) -> list[Change]:
         """Changes that no call has accepted yet."""
@@ -120,15 +166,23 @@ class Witness:
         return processor is not None and processor.is_valid() and (processor.last == last or processor.begin == end)
 
 
+def read_before(shard_id: str, checkpoint: str) -> int:
+    """How many changes of a shard lie before a checkpoint that is not its end."""
+    shard, _, number = checkpoint.rpartition("@")
+    return int(number) if shard == shard_id else 0
+
+
 class WitnessedProcessor(IRecordProcessor):
     """The user's processor, with the witness in front of it."""
 
-    def __init__(self, trial: Trial, worker: str, make: Callable[[], IRecordProcessor]) -> None:
-        self.trial, self.worker, self.shard_id, self.identifier = trial, worker, "", ""
+    def __init__(self, trial: Trial, life: Life, make: Callable[[], IRecordProcessor]) -> None:
+        self.trial, self.life, self.shard_id, self.identifier = trial, life, "", ""
         self._own = make()
         self._last_call = "make"
         self.begin = ""
         self.last: Change | None = None
+        self.in_hand: list[Change] = []
+        """The rest of the last batch that it was given: what it has not accepted yet."""
 
     def initialize(self, initialization_input: InitializationInput) -> None:
         """Pass on."""
@@ -147,8 +201,13 @@ class WitnessedProcessor(IRecordProcessor):
         self._judged(lambda: self.trial.witness.handed_out(self, changes))
         names = " ".join(str(change) for change in changes)
         self._call("process_records", names, lambda: self._own.process_records(process_records_input))
-        self.trial.witness.accepted.update(changes)
+        self.accepts(changes)
         self.last = changes[-1] if changes else self.last
+
+    def accepts(self, changes: list[Change]) -> None:
+        """These are dealt with; each batch counts once."""
+        self.trial.witness.accepted.update(change for change in changes if change in self.in_hand)
+        self.in_hand = [change for change in self.in_hand if change not in changes]
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
         """Pass on."""
@@ -158,7 +217,7 @@ class WitnessedProcessor(IRecordProcessor):
 
     def is_valid(self) -> bool:
         """Whether its worker lives, does not stand still, and relies on the lease."""
-        return self.trial.relies_on_lease(self.worker, self.shard_id, self.identifier)
+        return self.life.relies_on_lease(self.shard_id, self.identifier)
 
     def _follows(self, call: str, allowed: tuple[str, ...]) -> None:
         last, self._last_call = self._last_call, call
@@ -168,15 +227,15 @@ class WitnessedProcessor(IRecordProcessor):
     def _call(self, name: str, detail: str, call: Callable[[], None]) -> None:
         trial = self.trial
         self._judged(lambda: trial.witness.begin(self, name))
-        trial.note(self.worker, f"{name} {self.shard_id}", detail)
+        trial.note(self.life.name, f"{name} {self.shard_id}", detail)
         try:
             call()
         except Exception as error:
             trial.witness.errors[f"{type(error).__name__}: {error}"] += 1
-            trial.note(self.worker, f"{name} {self.shard_id} raised", f"{type(error).__name__}: {error}")
+            trial.note(self.life.name, f"{name} {self.shard_id} raised", f"{type(error).__name__}: {error}")
             raise
         finally:
-            trial.witness.end(self)
+            trial.witness.end(self, name)
 
     def _judged(self, judge: Callable[[], None]) -> None:
         """A broken law must not look like a failure of user code, which the worker would only repeat."""
@@ -191,4 +250,4 @@ class WitnessedProcessor(IRecordProcessor):
         raise TrialFailed(law, text)
 
     def __str__(self) -> str:
-        return f"the processor of {self.shard_id} in {self.worker}"
+        return f"the processor of {self.shard_id} in {self.life.name}"

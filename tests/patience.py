@@ -1,0 +1,25 @@
+"""How long tests wait: for what must come, so long that only a fault takes longer, on any machine."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+PATIENCE_SECONDS = 600.0
+"""Longest wait for what must come. Nothing is gained by less: a test that passes never waits for it to end."""
+
+FOREVER_SECONDS = 3_600.0
+"""For what must not come by itself within any test: whoever waits for it is found out. The longest delay that the local
+server injects."""
+
+FOREVER_MILLIS = round(FOREVER_SECONDS * 1_000)
+
+
+def until(condition: Callable[[], bool], what: str | Callable[[], object] = "what was waited for") -> None:
+    """Return as soon as the condition holds. ``what`` says, or tells when asked, what did not come."""
+    pause, deadline = threading.Event(), time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {PATIENCE_SECONDS:.0f} s: {what() if callable(what) else what}")
+        pause.wait(0.01)
