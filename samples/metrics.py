@@ -8,17 +8,6 @@ import threading
 import urllib.request
 
 from prometheus_client import CollectorRegistry
-from tablestore import (
-    CapacityUnit,
-    Condition,
-    OTSClient,
-    ReservedThroughput,
-    Row,
-    RowExistenceExpectation,
-    TableMeta,
-    TableOptions,
-)
-
 from streamclient import (
     ClientConfig,
     InitializationInput,
@@ -31,6 +20,16 @@ from streamclient import (
 from streamclient.metrics import PrometheusMetrics
 from streamclient.server import LocalTablestore
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from tablestore import (
+    CapacityUnit,
+    Condition,
+    OTSClient,
+    ReservedThroughput,
+    Row,
+    RowExistenceExpectation,
+    TableMeta,
+    TableOptions,
+)
 
 VISITS = 100
 LONGEST_WAIT_SECONDS = 60.0
@@ -78,7 +77,7 @@ def scrape(port: int) -> list[str]:
 
 def main() -> None:
     metrics = PrometheusMetrics(CollectorRegistry())
-    with LocalTablestore() as local, metrics.serve(0, "127.0.0.1") as server:
+    with LocalTablestore() as local, metrics.serve(0) as server:
         client = local.client()
         make_table(client)
         stream = StreamConfig(client=client, data_table_name="visits", status_table_name="visits_status")

@@ -9,17 +9,6 @@ import tempfile
 import threading
 from collections.abc import Callable
 
-from tablestore import (
-    CapacityUnit,
-    Condition,
-    OTSClient,
-    ReservedThroughput,
-    Row,
-    RowExistenceExpectation,
-    TableMeta,
-    TableOptions,
-)
-
 from streamclient import (
     ClientConfig,
     FailurePolicy,
@@ -34,6 +23,16 @@ from streamclient import (
 from streamclient.parking import FileParkingStore, replay_parked
 from streamclient.server import LocalTablestore
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from tablestore import (
+    CapacityUnit,
+    Condition,
+    OTSClient,
+    ReservedThroughput,
+    Row,
+    RowExistenceExpectation,
+    TableMeta,
+    TableOptions,
+)
 
 ORDERS = 1_000
 

@@ -7,7 +7,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
-from samples.tunnel_table import make_table, put_orders
 from streamclient.server import LocalTablestore
 from streamclient.tunnel import (
     ChannelRecordsInput,
@@ -17,6 +16,8 @@ from streamclient.tunnel import (
     TunnelWorker,
     TunnelWorkerConfig,
 )
+
+from samples.tunnel_table import make_table, put_orders
 
 ORDERS = range(100)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
-from streamclient.records import PrimaryKey, SequenceInfo, StreamRecord
+from streamclient.records import PrimaryKey, SequenceInfo, StreamRecord, readable_position
 
 if TYPE_CHECKING:
     from streamclient.interfaces import IRecordProcessorCheckpointer, IShutdownMarker
@@ -116,7 +116,8 @@ class Lease:
         return self.owner != "" and self.stealer == self.owner
 
     def __str__(self) -> str:
-        return f"{self.lease_key}({self.owner or '-'}, {self.stealer or '-'}, {self.counter}, {self.checkpoint})"
+        where = readable_position(self.checkpoint)
+        return f"{self.lease_key}({self.owner or '-'}, {self.stealer or '-'}, {self.counter}, {where})"
 
 
 @frozen
@@ -237,8 +238,8 @@ class TrimmedRange:
 
     def __str__(self) -> str:
         return (
-            f"records behind position {self.position} are past the stream's retention and lost: from after "
-            f"{self._last_processed()} up to before {self._first_left()}"
+            f"records behind position {readable_position(self.position)} are past the stream's retention and lost: "
+            f"from after {self._last_processed()} up to before {self._first_left()}"
         )
 
     def _last_processed(self) -> str:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import argparse
 import gc
 import signal
-import sys
 import threading
 
-from streamclient.server.auth import DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET, DEFAULT_INSTANCE
+from streamclient.tablestore.connect import connection_of, connection_parent
+from streamclient.terminal.running import CommandFailed, runs
 
 DEFAULT_PORT = 8180
 """An unassigned-in-practice port near the usual ones for local services; fixed, so that examples can name it."""
-
-EXIT_UNUSABLE = 2
-"""The server could not start: wrong arguments, address in use, data directory not usable."""
 
 
 DESCRIPTION = (
@@ -25,19 +22,18 @@ DESCRIPTION = (
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register the subcommand."""
-    add_arguments(commands.add_parser("server", help="run a local Tablestore", description=DESCRIPTION))
+    keys = connection_parent(only=("instance", "access-key-id", "access-key-secret"), json="", title="for clients")
+    add_arguments(commands.add_parser("server", help="run a local Tablestore", description=DESCRIPTION, parents=[keys]))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the subcommand, and what it runs."""
-    parser.formatter_class = argparse.ArgumentDefaultsHelpFormatter
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
-    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="port to listen on; 0 takes any free one")
-    parser.add_argument("--instance", default=DEFAULT_INSTANCE, help="instance name that clients must give")
-    parser.add_argument("--access-key-id", default=DEFAULT_ACCESS_KEY_ID, help="key id that clients must give")
-    parser.add_argument("--access-key-secret", default=DEFAULT_ACCESS_KEY_SECRET, help="secret that clients sign with")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    parser.add_argument(
+        "--port", type=int, default=DEFAULT_PORT, help="port to listen on; 0 takes any free one (default: %(default)s)"
+    )
     parser.add_argument("--data", metavar="DIR", help="keep data in this directory, made if missing, not in memory")
-    parser.set_defaults(run=run)
+    runs(parser, run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -49,6 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     from streamclient.server.local import LocalTablestore  # noqa: PLC0415
 
     gc.enable()
+    connection = connection_of(arguments)
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
@@ -56,16 +53,15 @@ def run(arguments: argparse.Namespace) -> int:
         local = LocalTablestore(
             host=arguments.host,
             port=arguments.port,
-            instance=arguments.instance,
-            access_key_id=arguments.access_key_id,
-            access_key_secret=arguments.access_key_secret,
+            instance=connection.instance,
+            access_key_id=connection.access_key_id,
+            access_key_secret=connection.access_key_secret,
             data_dir=arguments.data,
         )
         local.start()
     except (OSError, ValueError, DataDirectoryError) as error:
         text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        print(f"streamclient server: {text}", file=sys.stderr)
-        return EXIT_UNUSABLE
+        raise CommandFailed(text) from error
     try:
         print(f"listening on {local.endpoint}", flush=True)
         stopped.wait()

@@ -69,8 +69,8 @@ class TunnelWorker:
     Args:
         tunnel_id: what ``TunnelClient.create_tunnel`` returned.
         client: a ``TunnelClient``, or a ``tablestore.OTSClient`` to make one of.
-        processor: a function of records, an ``IChannelProcessor`` or a factory of them, or any factory of record
-            processors, such as the Spark processor's.
+        processor: a function of records, or of records and a channel id; an ``IChannelProcessor`` or a factory of
+            them; or any factory of record processors, such as the Spark processor's.
         config: how to behave.
         runtime: clocks and threads, for tests.
 
@@ -243,11 +243,12 @@ class TunnelDaemon:
 
     def __init__(
         self,
-        client: Any,
         tunnel_id: str,
+        client: Any,
         processor: TunnelProcessor,
         config: TunnelWorkerConfig | None = None,
     ) -> None:
+        """Arguments and errors are those of ``TunnelWorker``, in the same order."""
         self._make_worker = partial(TunnelWorker, tunnel_id, client, processor, config)
         self._lock = threading.Lock()
         self._closed = threading.Event()

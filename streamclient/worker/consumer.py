@@ -22,7 +22,8 @@ from streamclient.model import (
     TrimmedDataPolicy,
     TrimmedRange,
 )
-from streamclient.records import SequenceInfo
+from streamclient.outages import OutageLog
+from streamclient.records import SequenceInfo, readable_position
 from streamclient.stream.api import RecordPage
 from streamclient.worker.checkpointer import CheckpointTicket
 from streamclient.worker.consumer_state import ConsumerState, Surroundings, described, times
@@ -35,6 +36,7 @@ from streamclient.worker.trimming import first_record_left
 from streamclient.worker.usercode import UserCall
 
 _log = logging.getLogger(__name__)
+_outages = OutageLog(_log)
 
 END_NOT_STORED = "shard ended but the processor did not checkpoint SHARD_END"
 RESTART_MARKED = "its processor asked for a restart"
@@ -227,9 +229,9 @@ class ShardConsumer(ConsumerState):
         pause = self.backoff.read_failed(error)
         count = self.backoff.read_failures
         self.say(f"reading failed {times(count)}: {described(error)}", ReasonKind.READING)
-        # Each doubling is news; in between, the status tells.
-        level = logging.WARNING if count & (count - 1) == 0 else logging.DEBUG
-        _log.log(level, "shard %s: %s", self.shard_id, self._reason)
+        # One outage strikes all shards, again and again; the statuses tell of each.
+        kind = ("reading", type(error), getattr(error, "code", None))
+        _outages.log(logging.WARNING, kind, "shard %s: %s", self.shard_id, self._reason)
         if pause is None:
             self.backoff.processor_failed()
             self._close(Outcome.FAILED, ShutdownReason.PROCESS_RESTART)
@@ -433,7 +435,8 @@ class ShardConsumer(ConsumerState):
             self.backoff.processor_failed()
             self.around.instruments.end_not_stored()
             self.say(END_NOT_STORED + self._close_error, ReasonKind.PROCESSOR)
-            _log.error("shard %s: %s; it is delivered again from %s", self.shard_id, self._reason, self._stored)
+            where = readable_position(self._stored)
+            _log.error("shard %s: %s; it is delivered again from %s", self.shard_id, self._reason, where)
         self.stop_reason = None
 
     def _pause_before_start(self) -> None:

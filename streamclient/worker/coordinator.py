@@ -17,6 +17,7 @@ from streamclient.core.events import Command, Event, Severity
 from streamclient.core.holdings import Holdings
 from streamclient.errors import StreamClientException
 from streamclient.model import ShardInfo, ShardStatus, ShutdownReason, TrimmedRange
+from streamclient.records import readable_position
 from streamclient.worker.checkpointer import CheckpointTicket
 from streamclient.worker.consumer import ShardConsumer
 from streamclient.worker.consumer_state import Surroundings
@@ -219,7 +220,8 @@ class Coordinator:
                 raise StreamClientException(f"{other!r} still runs; a second consumer of its shard must not start")
         consumer = ShardConsumer(command, self._around)
         self._consumers[shard.lease_identifier] = consumer
-        _log.info("shard %s: starting at %s, tenancy %s", shard.shard_id, command.checkpoint, shard.lease_identifier)
+        where = readable_position(command.checkpoint)
+        _log.info("shard %s: starting at %s, tenancy %s", shard.shard_id, where, shard.lease_identifier)
         consumer.begin()
 
     def consumer_ended(self, shard: ShardInfo, end: events.ConsumerEnd) -> None:

@@ -19,7 +19,7 @@ from operate_scene import STATUS, TABLE, Scene, until
 from stuck_workers import NoDatabase, Steady, working
 
 from streamclient import cli
-from streamclient.operate.running import operator_name
+from streamclient.operate.connection import operator_name
 
 if TYPE_CHECKING:
     from streamclient.server import LocalTablestore
