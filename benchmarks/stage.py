@@ -17,7 +17,8 @@ from tablestore import OTSClient
 
 from benchmarks.report import progress
 from benchmarks.tables import FilledTable, fill_table
-from streamclient.server import DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET, DEFAULT_INSTANCE
+from streamclient.tablestore import Connection
+from streamclient.tablestore.connect import LOCAL_ACCESS_KEY_SECRET
 
 STOP_SECONDS = 10.0
 """A server that has nothing left to do stops within a fraction of this."""
@@ -34,7 +35,7 @@ def connect(endpoint: str) -> OTSClient:
     # Below WARNING the SDK renders each request as text before it asks whether anybody listens; at ERROR it
     # reports each answer that is no success, also the expected one that a status table is not there yet.
     logging.getLogger(_LOGGER).setLevel(logging.CRITICAL)
-    return OTSClient(endpoint, DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET, DEFAULT_INSTANCE, logger_name=_LOGGER)
+    return Connection(endpoint=endpoint).client(logger_name=_LOGGER)
 
 
 class Stage:
@@ -107,7 +108,7 @@ class Stage:
         url = urlsplit(self.endpoint)
         connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=ADMIN_SECONDS)
         try:
-            headers = {"Authorization": f"Bearer {DEFAULT_ACCESS_KEY_SECRET}"}
+            headers = {"Authorization": f"Bearer {LOCAL_ACCESS_KEY_SECRET}"}
             connection.request(method, f"/_admin/{what}", body, headers)
             response = connection.getresponse()
             answer = response.read()

@@ -4,19 +4,7 @@ Start ``streamclient server`` in another terminal, then run this. It makes a tab
 and reads them back through a leased worker.
 """
 
-import os
 import threading
-
-from tablestore import (
-    CapacityUnit,
-    Condition,
-    OTSClient,
-    ReservedThroughput,
-    Row,
-    RowExistenceExpectation,
-    TableMeta,
-    TableOptions,
-)
 
 from streamclient import (
     ClientConfig,
@@ -29,8 +17,18 @@ from streamclient import (
     Worker,
 )
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore import connect
+from tablestore import (
+    CapacityUnit,
+    Condition,
+    OTSClient,
+    ReservedThroughput,
+    Row,
+    RowExistenceExpectation,
+    TableMeta,
+    TableOptions,
+)
 
-ENDPOINT = os.environ.get("TABLESTORE_ENDPOINT", "http://127.0.0.1:8180")
 WRITTEN = 3
 all_seen = threading.Event()
 
@@ -91,12 +89,7 @@ def new_worker(worker_identifier: str, client: OTSClient) -> Worker:
 
 
 def main() -> None:
-    client = OTSClient(
-        ENDPOINT,
-        os.environ.get("TABLESTORE_ACCESS_KEY_ID", "local-access-key-id"),
-        os.environ.get("TABLESTORE_ACCESS_KEY_SECRET", "local-access-key-secret"),
-        os.environ.get("TABLESTORE_INSTANCE", "local"),
-    )
+    client = connect()  # to what TABLESTORE_ENDPOINT and its like name, or else to the local server
     make_table_with_stream(client)
     write_three_changes(client)
     with new_worker("worker1", client) as worker:

@@ -16,17 +16,6 @@ import uuid
 from collections import Counter
 from pathlib import Path
 
-from tablestore import (
-    CapacityUnit,
-    Condition,
-    OTSClient,
-    ReservedThroughput,
-    Row,
-    RowExistenceExpectation,
-    TableMeta,
-    TableOptions,
-)
-
 from streamclient import (
     ClientConfig,
     InitializationInput,
@@ -38,6 +27,17 @@ from streamclient import (
 )
 from streamclient.server import LocalTablestore
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore import Connection
+from tablestore import (
+    CapacityUnit,
+    Condition,
+    OTSClient,
+    ReservedThroughput,
+    Row,
+    RowExistenceExpectation,
+    TableMeta,
+    TableOptions,
+)
 
 RECORDS = 300
 BATCH = 25
@@ -100,7 +100,7 @@ def written(directory: Path) -> list[int]:
 def work(endpoint: str, directory: Path, seed: int) -> None:
     """A worker process; it ends when every record is in a file, if it lives so long."""
     random.seed(seed)
-    client = OTSClient(endpoint, "local-access-key-id", "local-access-key-secret", "local")
+    client = Connection(endpoint=endpoint).client()
     config = StreamConfig(client=client, data_table_name="visits", status_table_name="status", max_records=BATCH)
     with Worker("worker-1", QUICK, config, lambda: FileSink(directory, chance_of_death=0.12)) as worker:
         worker.wait(until=lambda: len(written(directory)) == RECORDS)

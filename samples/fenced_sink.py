@@ -11,17 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tablestore import (
-    CapacityUnit,
-    Condition,
-    OTSClient,
-    ReservedThroughput,
-    Row,
-    RowExistenceExpectation,
-    TableMeta,
-    TableOptions,
-)
-
 from streamclient import (
     ClientConfig,
     FencedException,
@@ -36,6 +25,16 @@ from streamclient import (
 )
 from streamclient.server import LocalTablestore
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from tablestore import (
+    CapacityUnit,
+    Condition,
+    OTSClient,
+    ReservedThroughput,
+    Row,
+    RowExistenceExpectation,
+    TableMeta,
+    TableOptions,
+)
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS shards (shard_id TEXT PRIMARY KEY, epoch INTEGER, position TEXT);

@@ -8,6 +8,9 @@ import threading
 import time
 from collections import Counter, defaultdict
 
+from streamclient import ClientConfig, KeyedProcessorFactory, LeaseManager, StreamConfig, StreamRecord, Worker
+from streamclient.server import LocalTablestore
+from streamclient.stream import StreamSpecification, TablestoreStreamApi
 from tablestore import (
     CapacityUnit,
     Condition,
@@ -18,10 +21,6 @@ from tablestore import (
     TableMeta,
     TableOptions,
 )
-
-from streamclient import ClientConfig, KeyedProcessorFactory, LeaseManager, StreamConfig, StreamRecord, Worker
-from streamclient.server import LocalTablestore
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
 
 CUSTOMERS, CHANGES = 20, 200
 SECONDS_PER_CHANGE = 0.02

@@ -7,17 +7,6 @@ the worker's metrics port as Prometheus does.
 import urllib.request
 
 from prometheus_client import CollectorRegistry
-from tablestore import (
-    CapacityUnit,
-    Condition,
-    OTSClient,
-    ReservedThroughput,
-    Row,
-    RowExistenceExpectation,
-    TableMeta,
-    TableOptions,
-)
-
 from streamclient import (
     ClientConfig,
     InitializationInput,
@@ -30,6 +19,16 @@ from streamclient import (
 from streamclient.metrics import PrometheusMetrics
 from streamclient.server import LocalTablestore
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from tablestore import (
+    CapacityUnit,
+    Condition,
+    OTSClient,
+    ReservedThroughput,
+    Row,
+    RowExistenceExpectation,
+    TableMeta,
+    TableOptions,
+)
 
 VISITS = 100
 LONGEST_WAIT_SECONDS = 60.0
@@ -77,7 +76,7 @@ def scrape(port: int) -> list[str]:
 
 def main() -> None:
     metrics = PrometheusMetrics(CollectorRegistry())
-    with LocalTablestore() as local, metrics.serve(0, "127.0.0.1") as server:
+    with LocalTablestore() as local, metrics.serve(0) as server:
         client = local.client()
         make_table(client)
         stream = StreamConfig(client=client, data_table_name="visits", status_table_name="visits_status")

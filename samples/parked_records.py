@@ -8,17 +8,6 @@ behind it. Then a mended processor replays both.
 import tempfile
 from collections.abc import Callable
 
-from tablestore import (
-    CapacityUnit,
-    Condition,
-    OTSClient,
-    ReservedThroughput,
-    Row,
-    RowExistenceExpectation,
-    TableMeta,
-    TableOptions,
-)
-
 from streamclient import (
     ClientConfig,
     FailurePolicy,
@@ -33,6 +22,16 @@ from streamclient import (
 from streamclient.parking import FileParkingStore, replay_parked
 from streamclient.server import LocalTablestore
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from tablestore import (
+    CapacityUnit,
+    Condition,
+    OTSClient,
+    ReservedThroughput,
+    Row,
+    RowExistenceExpectation,
+    TableMeta,
+    TableOptions,
+)
 
 ORDERS = 1_000
 

@@ -6,11 +6,12 @@ Runs against two local Tablestores that it starts itself. ``streamclient replica
 import threading
 from datetime import datetime, timedelta, timezone
 
-from samples.tunnel_table import make_table, put_orders
 from streamclient.replicate.run import Replication, client_for
 from streamclient.replicate.settings import parse_settings
 from streamclient.replicate.verify import compare_tables
 from streamclient.server import LocalTablestore
+
+from samples.tunnel_table import make_table, put_orders
 
 
 def side(local: LocalTablestore, table: str) -> dict[str, object]:

@@ -9,6 +9,17 @@ import threading
 from collections import Counter
 from pathlib import Path
 
+from streamclient import (
+    ClientConfig,
+    InitializationInput,
+    IRecordProcessor,
+    ProcessRecordsInput,
+    ShutdownInput,
+    StreamConfig,
+    Worker,
+)
+from streamclient.server import LocalTablestore
+from streamclient.stream import StreamSpecification, TablestoreStreamApi
 from tablestore import (
     CapacityUnit,
     Condition,
@@ -21,17 +32,6 @@ from tablestore import (
 )
 
 from samples.lease_manager import SqliteLeaseManager
-from streamclient import (
-    ClientConfig,
-    InitializationInput,
-    IRecordProcessor,
-    ProcessRecordsInput,
-    ShutdownInput,
-    StreamConfig,
-    Worker,
-)
-from streamclient.server import LocalTablestore
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
 
 KEYS = 400
 QUICK = ClientConfig(

@@ -4,11 +4,22 @@ Start ``streamclient server`` in another terminal, then ``python samples/spark_l
 writes some changes, lets a worker bring them into the lake, and compares the lake's rows with the table.
 """
 
-import os
 import sys
 import threading
 
 from pyspark.sql import DataFrame
+from streamclient import ClientConfig, StreamConfig, Worker
+from streamclient.spark import (
+    BatchContext,
+    FileSink,
+    SparkConfig,
+    SparkRecordProcessorFactory,
+    current_rows,
+    local_session,
+    read_changes,
+)
+from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore import connect
 from tablestore import (
     INF_MAX,
     INF_MIN,
@@ -22,18 +33,6 @@ from tablestore import (
     TableMeta,
     TableOptions,
 )
-
-from streamclient import ClientConfig, StreamConfig, Worker
-from streamclient.spark import (
-    BatchContext,
-    FileSink,
-    SparkConfig,
-    SparkRecordProcessorFactory,
-    current_rows,
-    local_session,
-    read_changes,
-)
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
 
 TABLE = "spark_orders"
 ANY_STATE = Condition(RowExistenceExpectation.IGNORE)
@@ -88,12 +87,7 @@ class Progress:
 
 
 def main(lake: str) -> None:
-    client = OTSClient(
-        os.environ.get("TABLESTORE_ENDPOINT", "http://127.0.0.1:8180"),
-        os.environ.get("TABLESTORE_ACCESS_KEY_ID", "local-access-key-id"),
-        os.environ.get("TABLESTORE_ACCESS_KEY_SECRET", "local-access-key-secret"),
-        os.environ.get("TABLESTORE_INSTANCE", "local"),
-    )
+    client = connect()  # to what TABLESTORE_ENDPOINT and its like name, or else to the local server
     make_table(client)
     progress = Progress(lake, write_changes(client))
     spark = local_session("spark-lake")

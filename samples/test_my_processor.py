@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-
 from streamclient import (
     InitializationInput,
     IRecordProcessor,

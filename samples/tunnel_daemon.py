@@ -6,9 +6,10 @@ Runs against a local Tablestore that it starts itself; with TABLESTORE_ENDPOINT 
 import threading
 from collections.abc import Sequence
 
-from samples.tunnel_table import instance, make_table, put_orders
 from streamclient import StreamRecord
 from streamclient.tunnel import TunnelClient, TunnelDaemon, TunnelType, TunnelWorkerConfig
+
+from samples.tunnel_table import instance, make_table, put_orders
 
 ROWS = 3
 
@@ -29,7 +30,7 @@ def main() -> None:
         seen = []
         everything = threading.Event()
 
-        def consume(records: Sequence[StreamRecord]) -> None:
+        def consume(records: Sequence[StreamRecord], channel_id: str) -> None:
             for record in records:
                 kind = "full data" if record.sequence_info.timestamp_micros == 0 else "change   "
                 print(f"{kind}: {record.record_type.value} {record.key}")
@@ -38,7 +39,7 @@ def main() -> None:
                 everything.set()
 
         config = TunnelWorkerConfig(heartbeat_interval_seconds=5)
-        with TunnelDaemon(tunnel_client, tunnel_id, consume, config) as daemon:
+        with TunnelDaemon(tunnel_id, tunnel_client, consume, config) as daemon:
             daemon.wait(60, until=everything.is_set)
         print("progress is stored: the next daemon on this tunnel goes on here")
 

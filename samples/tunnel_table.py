@@ -4,6 +4,8 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from streamclient.server import LocalTablestore
+from streamclient.tablestore import connect
 from tablestore import (
     BatchWriteRowRequest,
     CapacityUnit,
@@ -18,23 +20,15 @@ from tablestore import (
     TableOptions,
 )
 
-from streamclient.server import LocalTablestore
-
 
 @contextmanager
 def instance() -> Iterator[OTSClient]:
     """The Tablestore named in the environment, or a local one that ends with the sample."""
-    endpoint = os.environ.get("TABLESTORE_ENDPOINT")
-    if endpoint is None:
+    if "TABLESTORE_ENDPOINT" not in os.environ:
         with LocalTablestore() as local:
             yield local.client()
         return
-    yield OTSClient(
-        endpoint,
-        os.environ.get("TABLESTORE_ACCESS_KEY_ID", "local-access-key-id"),
-        os.environ.get("TABLESTORE_ACCESS_KEY_SECRET", "local-access-key-secret"),
-        os.environ.get("TABLESTORE_INSTANCE", "local"),
-    )
+    yield connect()
 
 
 def make_table(client: OTSClient, name: str) -> None:

@@ -6,7 +6,6 @@ Runs against a local Tablestore that it starts itself, because it splits the tab
 import threading
 from collections import Counter
 
-from samples.tunnel_table import make_table, put_orders
 from streamclient.server import LocalTablestore
 from streamclient.tunnel import (
     ChannelRecordsInput,
@@ -16,6 +15,8 @@ from streamclient.tunnel import (
     TunnelWorker,
     TunnelWorkerConfig,
 )
+
+from samples.tunnel_table import make_table, put_orders
 
 ORDERS = range(100)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from streamclient import _quiet as _quiet
 from streamclient._lazy import loader
 from streamclient._version import __version__
 

@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
 from streamclient._version import __version__
+from streamclient.terminal.running import Parser, run_command
 
 COMMANDS = (
+    "streamclient.commands.sample",
     "streamclient.server.command",
     "streamclient.server.control_command",
+    "streamclient.commands.tables",
+    "streamclient.commands.tail",
+    "streamclient.commands.run",
     "streamclient.operate.leases_command",
     "streamclient.operate.explain_command",
-    "streamclient.parking.command",
     "streamclient.operate.top_command",
+    "streamclient.parking.command",
     "streamclient.replicate.command",
     "streamclient.testing.simulation.command",
 )
-"""Modules of the subcommands. Each offers ``add_command(commands)``, which adds its parser and sets the default
-``run(arguments) -> exit code``; each imports what is heavy inside ``run``."""
+"""Modules of the subcommands, in the order in which they are met. Each offers ``add_command(commands)``, which adds its
+parser and has it run by ``terminal.running.runs``; each imports what is heavy inside ``run``."""
 
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser with every subcommand."""
-    parser = argparse.ArgumentParser(prog="streamclient", description="Tools of the Tablestore stream client.")
+    parser = Parser(prog="streamclient", description="Tools of the Tablestore stream client.")
+    parser.set_defaults(json=False)
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for name in COMMANDS:
@@ -36,14 +41,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line, ``sys.argv`` by default; returns the exit code. Wrong arguments exit with 2."""
-    parsed = make_parser().parse_args(arguments)
-    try:
-        code: int = parsed.run(parsed)
-    except BrokenPipeError:
-        # Whoever read the output has seen enough; nothing more can be said there, not even at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    return code
+    return run_command(make_parser().parse_args(arguments))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from attrs import field, frozen
 from streamclient import checks
 from streamclient.errors import ConfigurationError
 from streamclient.reasons import BEFORE_READING, Reason, ReasonKind
-from streamclient.records import PrimaryKey, SequenceInfo, StreamRecord
+from streamclient.records import PrimaryKey, SequenceInfo, StreamRecord, readable_position
 
 if TYPE_CHECKING:
     from streamclient.interfaces import IRecordProcessorCheckpointer, IShutdownMarker
@@ -119,7 +119,8 @@ class Lease:
         return self.owner != "" and self.stealer == self.owner
 
     def __str__(self) -> str:
-        return f"{self.lease_key}({self.owner or '-'}, {self.stealer or '-'}, {self.counter}, {self.checkpoint})"
+        where = readable_position(self.checkpoint)
+        return f"{self.lease_key}({self.owner or '-'}, {self.stealer or '-'}, {self.counter}, {where})"
 
 
 @frozen
@@ -243,8 +244,8 @@ class TrimmedRange:
 
     def __str__(self) -> str:
         return (
-            f"records behind position {self.position} are past the stream's retention and lost: from after "
-            f"{self._last_processed()} up to before {self._first_left()}"
+            f"records behind position {readable_position(self.position)} are past the stream's retention and lost: "
+            f"from after {self._last_processed()} up to before {self._first_left()}"
         )
 
     def _last_processed(self) -> str:

@@ -6,6 +6,10 @@ code reads the attributes below, never the layout.
 
 from __future__ import annotations
 
+import base64
+import binascii
+import struct
+from collections.abc import Mapping
 from enum import Enum
 
 from attrs import frozen
@@ -18,6 +22,36 @@ PrimaryKey = tuple[tuple[str, KeyValue], ...]
 
 ColumnValue = int | float | bool | str | bytes
 """What an attribute column may hold: INTEGER, DOUBLE, BOOLEAN, STRING, BINARY."""
+
+
+def readable_position(text: str) -> str:
+    """A position for logs and screens: ``TRIM_HORIZON``, ``SHARD_END``, or an iterator's own numbers.
+
+    An iterator names stream and shard, which every line about it does anyway, and a place in the shard, of which only
+    the service knows the meaning: ``iterator 0/40`` on the local server, four numbers on the real one. What is not of
+    this form is shown by its end.
+    """
+    try:
+        data = base64.b64decode(text, validate=True)
+        stream_end = 1 + data[0]
+        shard_end = stream_end + 1 + data[stream_end]
+        place_end = shard_end + 1 + data[shard_end]
+    except (binascii.Error, ValueError, IndexError):
+        is_name = text.isupper() or len(text) <= LONGEST_PLAIN_POSITION
+        return text if is_name else f"iterator ...{text[-8:]}"
+    place = data[shard_end + 1 : place_end]
+    if place_end != len(data) - 1 or not place:
+        return text if len(text) <= LONGEST_PLAIN_POSITION else f"iterator ...{text[-8:]}"
+    layout = _PLACES.get(len(place))
+    numbers = place.hex() if layout is None else "/".join(str(number) for number in layout.unpack(place))
+    return f"iterator {numbers}"
+
+
+LONGEST_PLAIN_POSITION = 24
+"""Shorter texts are no iterators of a service, and are shown as they are."""
+
+_PLACES = {16: struct.Struct("<QQ"), 28: struct.Struct("<qqiq")}
+"""Of the local server, and of the one iterator of the real service that is documented; of another length, hex."""
 
 
 class RecordType(Enum):
@@ -91,6 +125,36 @@ class StreamRecord:
     def key(self) -> dict[str, KeyValue]:
         """The primary key as a dictionary, made anew at each access."""
         return dict(self.primary_key)
+
+    def apply_to(self, row: Mapping[str, ColumnValue] | None) -> dict[str, ColumnValue] | None:
+        """The row as this change leaves it: a new dictionary of its key columns and its attributes, by name.
+
+        ``row`` is what the changes before left, ``None`` where there is no row; it is not changed. So a table is folded
+        up, one key at a time, by ``table[record.primary_key] = record.apply_to(table.get(record.primary_key))``.
+
+        PUT replaces the whole row; UPDATE sets and removes columns, and makes the row if there is none and it sets any;
+        DELETE gives ``None``. A dictionary holds one version of each column, the newest that this record writes. That
+        is the whole row of a table that keeps one version per cell and whose writers leave versions to the service, as
+        is usual. Otherwise two things differ from the table: a write of an *older* version than the one there counts
+        as newest, and ``DELETE_ONE_VERSION`` removes the column, where the table may go on with another version of it.
+        """
+        if self.record_type is RecordType.DELETE:
+            return None
+        before: Mapping[str, ColumnValue] = {} if row is None or self.record_type is RecordType.PUT else row
+        puts = any(column.operation is ColumnOperation.PUT for column in self.columns)
+        if row is None and self.record_type is RecordType.UPDATE and not puts:
+            return None
+        after: dict[str, ColumnValue] = {**self.key, **before}
+        for name in dict.fromkeys(column.name for column in self.columns):
+            written = [column for column in self.columns if column.name == name and column.value is not None]
+            if written:
+                newest = max(
+                    written, key=lambda column: -1 if column.timestamp_millis is None else column.timestamp_millis
+                )
+                after[name] = newest.value  # type: ignore[assignment]  # none of these is None
+            else:
+                after.pop(name, None)
+        return after
 
     def __str__(self) -> str:
         key = ", ".join(f"{name}={value!r}" for name, value in self.primary_key)

@@ -16,24 +16,39 @@ PACKAGE = ROOT / "streamclient"
 DOORS = {"_lazy"}
 """What the front door of any package may use; it knows no room."""
 
-FLOOR_ZERO = {"checks", "errors", "records", "reasons", "model", "interfaces", "config", "pools", "_version"}
+FLOOR_ZERO = {
+    "checks",
+    "errors",
+    "records",
+    "reasons",
+    "model",
+    "interfaces",
+    "config",
+    "outages",
+    "pools",
+    "_version",
+}
+COMMAND_FLOOR = {"terminal", "tablestore"}
+"""What every command is made of: its options and its output, no rule of any room."""
+
 MAY_IMPORT = {
     "core": {"core"} | FLOOR_ZERO,
     "wire": {"wire", "core"} | FLOOR_ZERO,
     "metrics": {"metrics"} | FLOOR_ZERO,
-    "tablestore": {"tablestore", "wire", "errors"},
-    "stream": {"stream", "tablestore", "metrics", "wire", "core"} | FLOOR_ZERO,
+    "stream": {"stream", "metrics", "wire", "core"} | COMMAND_FLOOR | FLOOR_ZERO,
     "tunnel": {"tunnel", "tablestore", "worker", "parking", "metrics", "pools", "stream", "wire", "core"} | FLOOR_ZERO,
     "lease": {"lease", "metrics", "wire", "core"} | FLOOR_ZERO,
-    "parking": {"parking", "stream", "wire", "core"} | FLOOR_ZERO,
-    "worker": {"worker", "parking", "stream", "lease", "metrics", "wire", "core"} | FLOOR_ZERO,
-    "operate": {"operate", "parking", "stream", "lease", "wire", "core"} | FLOOR_ZERO,
+    "parking": {"parking", "stream", "wire", "core"} | COMMAND_FLOOR | FLOOR_ZERO,
+    "worker": {"worker", "parking", "stream", "lease", "metrics", "wire", "core"} | COMMAND_FLOOR | FLOOR_ZERO,
+    "operate": {"operate", "parking", "stream", "lease", "wire", "core"} | COMMAND_FLOOR | FLOOR_ZERO,
     "spark": {"spark"} | FLOOR_ZERO,
     "destinations": {"destinations"} | FLOOR_ZERO,
     "keyed": {"keyed"} | FLOOR_ZERO,
     # The server shares only the wire with the client: an emulator that borrows the client's rules agrees with its
     # mistakes. Errors and records come through the wire's own signatures.
-    "server": {"server", "wire", "checks", "errors", "records"},
+    "server": {"server", "wire", "checks", "errors", "records"} | COMMAND_FLOOR,
+    "terminal": {"terminal", "errors"},
+    "tablestore": {"tablestore", "wire", "errors"},
 }
 """Rooms on the left may import the rooms and modules on the right; rooms not named here may import anything."""
 

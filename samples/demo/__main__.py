@@ -11,15 +11,16 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 
-from samples.demo.comparison import Outcome, compare
-from samples.demo.story import Stage, play
-from samples.demo.worker import SHORT_LIVED_JAVA
-from samples.demo.writer import TABLE
 from streamclient.errors import StreamClientError
 from streamclient.server import LocalTablestore
 from streamclient.spark import find_java, local_session
 from streamclient.testing.deliveries import read_deliveries, read_history
 from streamclient.testing.fleet import Fleet
+
+from samples.demo.comparison import Outcome, compare
+from samples.demo.story import Stage, play
+from samples.demo.worker import SHORT_LIVED_JAVA
+from samples.demo.writer import TABLE
 
 CHANGES = 12_000
 WRITE_SECONDS = 30.0

@@ -10,10 +10,9 @@ import pyarrow as pa
 from attrs import frozen
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
-from tablestore import INF_MAX, INF_MIN, Direction, OTSClient
-
 from streamclient.spark import current_rows, read_changes
 from streamclient.testing.deliveries import Delivery, ShardHistory, judge
+from tablestore import INF_MAX, INF_MIN, Direction, OTSClient
 
 KEY = ("customer", "order_id")
 ATTRIBUTES = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 from pyspark.sql import functions as f
-
 from streamclient.spark import current_rows, local_session, read_changes
 
 

@@ -10,15 +10,15 @@ from itertools import pairwise
 from pathlib import Path
 
 from attrs import define, field, frozen
-from tablestore import OTSClient
-
-from samples.demo.writer import TABLE, Writer, make_table
 from streamclient.lease import LeaseManager
 from streamclient.model import Lease
 from streamclient.server import LocalTablestore
 from streamclient.stream import TablestoreStreamApi
 from streamclient.testing.deliveries import read_deliveries, unread
 from streamclient.testing.fleet import Fleet
+from tablestore import OTSClient
+
+from samples.demo.writer import TABLE, Writer, make_table
 
 STATUS_TABLE = "orders_status"
 FIRST_WORKERS = ("worker-1", "worker-2", "worker-3")

@@ -11,12 +11,11 @@ import signal
 import threading
 from pathlib import Path
 
-from tablestore import OTSClient
-
 from streamclient import ClientConfig, IRecordProcessor, StreamConfig, Worker
 from streamclient.spark import FileSink, SparkConfig, SparkRecordProcessorFactory, local_session
 from streamclient.stream import TablestoreStreamApi
 from streamclient.testing.deliveries import DeliveryRecorder
+from tablestore import OTSClient
 
 QUICK = ClientConfig(
     lease_duration_millis=6_000,

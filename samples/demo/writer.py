@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
+from streamclient.stream import StreamSpecification, TablestoreStreamApi
 from tablestore import (
     BatchWriteRowRequest,
     CapacityUnit,
@@ -22,7 +23,6 @@ from tablestore import (
 )
 
 from samples.demo.orders import Change, Key, Kind, changes
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
 
 TABLE = "orders"
 BATCH_ROWS = 50

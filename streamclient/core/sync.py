@@ -10,6 +10,7 @@ from streamclient.core.shards import NewLease, SyncPlan, has_its_parents, index_
 from streamclient.core.situation import Situation
 from streamclient.core.tenancies import lose, send, settle_restless
 from streamclient.core.tenancy import HeldLease
+from streamclient.records import readable_position
 
 
 def sync_due(situation: Situation, event: SyncDue) -> None:
@@ -131,9 +132,8 @@ def _is_held(situation: Situation, new: NewLease) -> bool:
 
 def _delete(situation: Situation, plan: SyncPlan) -> None:
     for row in plan.losses:
-        text = (
-            f"left the stream before it was read to its end; unread records are lost after checkpoint {row.checkpoint}"
-        )
+        where = readable_position(row.checkpoint)
+        text = f"left the stream before it was read to its end; unread records are lost after checkpoint {where}"
         situation.report_once(Severity.ERROR, row.lease_key, "data loss", text)
     for row in plan.deletes:
         if row.lease_key not in situation.flights:

@@ -60,12 +60,13 @@ class PrometheusMetrics(MemoryMetrics):
             ) from error
 
     @checks.explains_names
-    def serve(self, port: int, address: str = "0.0.0.0") -> MetricsServer:
+    def serve(self, port: int, address: str = "127.0.0.1") -> MetricsServer:
         """Serve the registry over HTTP in threads of its own, at any path.
 
         Args:
             port: where Prometheus is told to look; 0 picks a free one, which ``MetricsServer.port`` names.
-            address: of this machine; by default all, as Prometheus usually asks from another one.
+            address: of this machine; by default the one that only this machine reaches. Metrics name tables and
+                workers, and nobody has to give a password for them: ``0.0.0.0`` opens them to other machines.
 
         Raises:
             OSError: the port is taken, or may not be used.

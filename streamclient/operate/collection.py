@@ -43,7 +43,8 @@ class Collector:
         try:
             facts = self._fleet(stream, stream.stream_id, observe_seconds)
         except StreamClientError as error:
-            return self._facts(stream, problem=text_of(error), problem_code=problem_code(error))
+            problem = self.site.problem_of_status_table(error)
+            return self._facts(stream, problem=problem, problem_code=problem_code(error))
         wanted = sorted(facts.leases) if heads is None else [key for key in heads if key in facts.leases]
         checkpoints = {key: facts.leases[key].checkpoint for key in wanted if not facts.leases[key].is_finished}
         return evolve(facts, heads=self.heads(stream.stream_id, checkpoints), now_micros=self.site.clock.now_micros())

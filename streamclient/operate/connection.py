@@ -1,64 +1,37 @@
-"""Which fleet a command is about: options, environment, and the clients made from them."""
+"""Which fleet a command is about: options, environment, and the site made from them."""
 
 from __future__ import annotations
 
 import argparse
+import getpass
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-
-from attrs import frozen
+import socket
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from streamclient.errors import ConfigurationError
+from streamclient.tablestore.connect import command_client, connection_parent, option_value
 
 if TYPE_CHECKING:
     from streamclient.operate.site import Site
-
-LOCAL_ENDPOINT = "http://127.0.0.1:8180"
-"""Where ``streamclient server`` listens by default; this and the next three are that server's own defaults."""
-LOCAL_INSTANCE = "local"
-LOCAL_ACCESS_KEY_ID = "local-access-key-id"
-LOCAL_ACCESS_KEY_SECRET = "local-access-key-secret"
 
 DEFAULT_LEASE_SECONDS = 20.0
 """The workers' own default; workers with a session row publish theirs, which is used instead."""
 
 
-@frozen
-class _Option:
-    name: str
-    variable: str
-    default: str | None
-    text: str
+TABLES = ("data-table", "status-table")
 
 
-_OPTIONS = (
-    _Option("endpoint", "TABLESTORE_ENDPOINT", LOCAL_ENDPOINT, "endpoint of the instance"),
-    _Option("instance", "TABLESTORE_INSTANCE", LOCAL_INSTANCE, "instance name"),
-    _Option("access-key-id", "TABLESTORE_ACCESS_KEY_ID", LOCAL_ACCESS_KEY_ID, "key id"),
-    _Option("access-key-secret", "TABLESTORE_ACCESS_KEY_SECRET", LOCAL_ACCESS_KEY_SECRET, "key secret"),
-    _Option("sts-token", "TABLESTORE_STS_TOKEN", "", "security token of temporary keys"),
-    _Option("data-table", "TABLESTORE_DATA_TABLE", None, "table whose stream is consumed"),
-    _Option("status-table", "TABLESTORE_STATUS_TABLE", None, "table of the leases"),
-)
-
-
-def connection_options() -> argparse.ArgumentParser:
-    """A parent parser with the options that every command takes, and ``--json``."""
-    parser = argparse.ArgumentParser(add_help=False)
-    group = parser.add_argument_group("connection")
-    for option in _OPTIONS:
-        shown = "" if not option.default or "secret" in option.name else f"; default {option.default}"
-        group.add_argument(
-            f"--{option.name}", metavar="TEXT", help=f"{option.text} (environment: {option.variable}{shown})"
-        )
-    group.add_argument(
+def fleet_options() -> argparse.ArgumentParser:
+    """A parent parser with the options of every command about a fleet, and ``--json``."""
+    parser = connection_parent(tables=TABLES)
+    parser.add_argument(
         "--lease-duration",
         type=float,
         metavar="SECONDS",
         help="lease duration of the fleet; by default what its workers publish, else 20",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
     return parser
 
 
@@ -75,26 +48,36 @@ def open_site(arguments: argparse.Namespace, environment: Mapping[str, str] = os
     Raises:
         ConfigurationError: a table is not named, or a value cannot work.
     """
-    values = {option.name: _value(option, arguments, environment) for option in _OPTIONS}
+    client = command_client(arguments, environment)
+    tables = [option_value(name, arguments, environment) for name in ("data-table", "status-table")]
     seconds = arguments.lease_duration
     if seconds is not None and not seconds > 0:
         raise ConfigurationError(f"--lease-duration must be a number of seconds above 0, not {seconds}")
-    # Imported here: the SDK takes a third of a second, which --help should not cost.
-    from streamclient.operate.site import Site, make_client  # noqa: PLC0415
+    from streamclient.operate.site import Site  # noqa: PLC0415
 
-    client = make_client(
-        values["endpoint"],
-        values["access-key-id"],
-        values["access-key-secret"],
-        values["instance"],
-        values["sts-token"],
-    )
-    return Site(client, values["data-table"], values["status-table"], lease_seconds=seconds)
+    return Site(client, *tables, lease_seconds=seconds)
 
 
-def _value(option: _Option, arguments: argparse.Namespace, environment: Mapping[str, str]) -> str:
-    given: Any = getattr(arguments, option.name.replace("-", "_"))
-    value = given if given is not None else environment.get(option.variable, option.default)
-    if value is None or (not value and option.default != ""):
-        raise ConfigurationError(f"name the {option.text}: --{option.name}, or {option.variable} in the environment")
-    return str(value)
+def deferred(function: str) -> Callable[[argparse.Namespace], int]:
+    """A ``run`` that loads its code, and with it the SDK, when it is called: ``--help`` should not wait for it.
+
+    Calls ``module:function`` of this room with the site and the arguments.
+    """
+    module, _, attribute = function.partition(":")
+
+    def run(arguments: argparse.Namespace) -> int:
+        action: Callable[[Site, argparse.Namespace], int] = getattr(
+            import_module(f"streamclient.operate.{module}"), attribute
+        )
+        return action(open_site(arguments), arguments)
+
+    return run
+
+
+def operator_name() -> str:
+    """``user@host`` of whoever runs this."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container without an entry for its user
+        user = f"uid-{os.getuid()}"
+    return f"{user}@{socket.gethostname()}"

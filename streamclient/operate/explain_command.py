@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from streamclient.operate.connection import connection_options, parking_options
-from streamclient.operate.deferred import deferred
+from streamclient.operate.connection import deferred, fleet_options, parking_options
+from streamclient.terminal.running import runs
 
 OBSERVE_SECONDS = 2.0
 """Between two readings of the rows: enough to see a busy shard's position move, short enough to wait for."""
@@ -18,7 +18,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "explain",
         help=text,
         description=f"{text.capitalize()}. Exit code 0: it moves or is finished; 1: it does not move.",
-        parents=[connection_options()],
+        parents=[fleet_options()],
     )
     parser.add_argument("shard", nargs="?", help="shard id")
     parser.add_argument("--all", action="store_true", help="all shards, one line for each")
@@ -30,4 +30,4 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         help="read the rows twice, so far apart, to see what moves; 0 reads once (default: %(default)s)",
     )
     parking_options(parser)
-    parser.set_defaults(run=deferred("explain", "explain_action:explain_shards"))
+    runs(parser, deferred("explain_action:explain_shards"))

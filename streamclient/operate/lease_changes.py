@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,16 +16,19 @@ from streamclient.errors import ConfigurationError
 from streamclient.model import CheckpointPosition, Lease, Pause
 from streamclient.operate import plans
 from streamclient.operate.collection import Collector
+from streamclient.operate.connection import operator_name
 from streamclient.operate.documents import plan_document, report_document
 from streamclient.operate.facts import MICROS_PER_SECOND, FleetFacts
 from streamclient.operate.heads import PARALLEL_READS
+from streamclient.operate.lease_views import named_shard
 from streamclient.operate.orders import Executor, Order, Report, Status
 from streamclient.operate.plans import Plan, Planner, Target
-from streamclient.operate.printing import print_json
-from streamclient.operate.running import EXIT_DONE, EXIT_REFUSED, operator_name
 from streamclient.operate.site import Site
 from streamclient.operate.targets import Direction, TargetReader
 from streamclient.operate.text import parse_duration
+from streamclient.records import readable_position
+from streamclient.terminal.output import complain, id_shortener, print_json, print_text
+from streamclient.terminal.running import EXIT_DONE, EXIT_REFUSED
 
 Answer = TypeVar("Answer")
 
@@ -67,7 +69,7 @@ def skip(site: Site, arguments: argparse.Namespace) -> int:
                 f"{target.text} lies behind the checkpoint of shard {arguments.shard}; use `leases rewind`"
             )
         distance = _reader(site).distance(arguments.shard, lease.checkpoint, target.checkpoint)
-        _accept(arguments, f"this skips {distance} of shard {arguments.shard}, which are never delivered")
+        _accept(arguments, facts, f"this skips {distance} of shard {arguments.shard}, which are never delivered")
         return _noting(planner, f"{distance} of shard {arguments.shard} are skipped and never delivered")
 
     return _run(site, arguments, prepare, wakes_all=True)
@@ -90,7 +92,7 @@ def reset(site: Site, arguments: argparse.Namespace) -> int:
             f"{reader.distance(key, facts.leases[key].checkpoint, targets[key].checkpoint)} of shard {key}"
             for key in forth
         ]
-        _accept(arguments, f"this skips {', '.join(losses)}, which are never delivered")
+        _accept(arguments, facts, f"this skips {', '.join(losses)}, which are never delivered")
         return _noting(planner, f"skipped and never delivered: {', '.join(losses)}")
 
     return _run(site, arguments, prepare, wakes_all=True)
@@ -98,14 +100,20 @@ def reset(site: Site, arguments: argparse.Namespace) -> int:
 
 def release(site: Site, arguments: argparse.Namespace) -> int:
     """Take a lease from its owner."""
-    planner = partial(plans.plan_release, shard_id=arguments.shard, vouched=arguments.force)
-    return _run(site, arguments, lambda facts: planner, wakes_all=True)
+
+    def prepare(facts: FleetFacts) -> Planner:
+        return partial(plans.plan_release, shard_id=arguments.shard, vouched=arguments.force)
+
+    return _run(site, arguments, prepare, wakes_all=True)
 
 
 def move(site: Site, arguments: argparse.Namespace) -> int:
     """Have a lease handed to a worker."""
-    planner = partial(plans.plan_move, shard_id=arguments.shard, receiver=arguments.to)
-    return _run(site, arguments, lambda facts: planner)
+
+    def prepare(facts: FleetFacts) -> Planner:
+        return partial(plans.plan_move, shard_id=arguments.shard, receiver=arguments.to)
+
+    return _run(site, arguments, prepare)
 
 
 def pause(site: Site, arguments: argparse.Namespace) -> int:
@@ -178,9 +186,9 @@ def _lease(facts: FleetFacts, shard_id: str) -> Lease | None:
     return facts.lease(shard_id)
 
 
-def _accept(arguments: argparse.Namespace, loss: str) -> None:
+def _accept(arguments: argparse.Namespace, facts: FleetFacts, loss: str) -> None:
     if not arguments.yes and not arguments.dry_run:
-        raise ConfigurationError(f"{loss}; add --yes to accept that")
+        raise ConfigurationError(f"{id_shortener(facts.leases)(loss)}; add --yes to accept that")
 
 
 def _noting(planner: Planner, note: str) -> Planner:
@@ -230,9 +238,19 @@ def _execute(
 ) -> tuple[Executor, Report]:
     limit = getattr(arguments, "pause", None)
     pause_seconds = None if limit is None else parse_duration(limit)
-    executor = Executor(site, Collector(site), operator_name(), say=lambda text: print(text, file=sys.stderr))
+    collector = Collector(site)
+    _complete_ids(collector.collect(), arguments)
+    executor = Executor(site, collector, operator_name(), say=complain)
     order = Order(command=_command(arguments), reason=arguments.reason, prepare=prepare, wakes_all=wakes_all)
     return executor, executor.carry_out(order, dry_run=arguments.dry_run, pause_seconds=pause_seconds)
+
+
+def _complete_ids(facts: FleetFacts, arguments: argparse.Namespace) -> None:
+    """Put whole ids in the place of their beginnings, before anything is planned or written down."""
+    if getattr(arguments, "shard", None):
+        arguments.shard = named_shard(facts, arguments.shard)
+    if getattr(arguments, "shards", None):
+        arguments.shards = [named_shard(facts, given) for given in arguments.shards]
 
 
 def _command(arguments: argparse.Namespace) -> str:
@@ -252,7 +270,7 @@ def _show(arguments: argparse.Namespace, report: Report) -> int:
     if arguments.json:
         print_json(report_document(_command(arguments), report))
     else:
-        print("\n".join(_lines(report)))
+        print_text("\n".join(_lines(report)))
     if report.status is Status.PLANNED:
         return EXIT_REFUSED if refused else EXIT_DONE
     return EXIT_DONE if report.status in GOOD else EXIT_REFUSED
@@ -269,11 +287,17 @@ def _lines(report: Report) -> list[str]:
     lines += [f"shard {each.shard_id}: refused: {each.reason}" for each in report.plan.refusals]
     lines += [f"note: {note}" for note in (*report.plan.notes, *report.notes)]
     lines.append(_summary(report))
-    return lines
+    concerned = {each.shard_id for each in report.plan.changes} | {each.shard_id for each in report.plan.refusals}
+    short = id_shortener(concerned)
+    return [short(line) for line in lines]
 
 
 def _columns(columns: dict[str, object]) -> str:
-    return ", ".join(f"{name}={value!r}" for name, value in columns.items())
+    return ", ".join(f"{name}={_shown(name, value)}" for name, value in columns.items())
+
+
+def _shown(name: str, value: object) -> str:
+    return readable_position(value) if name == "checkpoint" and isinstance(value, str) else repr(value)
 
 
 def _summary(report: Report) -> str:

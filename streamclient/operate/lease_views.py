@@ -25,14 +25,33 @@ from streamclient.operate.evidence import evidence
 from streamclient.operate.explanation import explain
 from streamclient.operate.facts import FleetFacts, OperatorChange
 from streamclient.operate.lineage import ancestors_first
-from streamclient.operate.printing import print_json, print_table
-from streamclient.operate.running import EXIT_DONE, EXIT_REFUSED
 from streamclient.operate.site import Site
 from streamclient.operate.snapshots import differences, load_snapshot, snapshot_of
 from streamclient.operate.text import duration
 from streamclient.operate.verdict import Explanation
+from streamclient.terminal.layout import Column, matching_id
+from streamclient.terminal.output import id_shortener, print_json, print_table, print_text
+from streamclient.terminal.running import EXIT_DONE, EXIT_REFUSED
 
-COLUMNS = ("SHARD", "OWNER", "STATE", "CHECKPOINT", "PARENTS", "LAG", "TIME TO LOSS", "PAUSED BY")
+COLUMNS = (
+    Column("SHARD"),
+    Column("OWNER", least=8),
+    Column("STATE", least=12),
+    Column("CHECKPOINT", drop=2),
+    Column("PARENTS", drop=3, least=8),
+    Column("LAG"),
+    Column("TIME TO LOSS"),
+    Column("PAUSED BY", drop=1, least=8),
+)
+AUDIT_COLUMNS = (
+    Column("TIME", drop=1),
+    Column("CHANGE", drop=4),
+    Column("WHO", drop=3, least=8),
+    Column("COMMAND", drop=2, least=12),
+    Column("SHARD"),
+    Column("OUTCOME", least=8),
+    Column("REASON", least=8),
+)
 
 HISTORY_ROWS = 50
 """Changes that ``show`` names."""
@@ -52,17 +71,20 @@ def list_leases(site: Site, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({**fleet_document(facts), "leases": leases})
     else:
-        print_table(COLUMNS, [_line(each) for each in leases], "no leases: no worker has run yet")
+        short = id_shortener(all_shards(facts))
+        rows = [[short(cell) for cell in _line(each)] for each in leases]
+        print_table(COLUMNS, rows, "no leases: no worker has run yet")
     return EXIT_DONE
 
 
 def show_lease(site: Site, arguments: argparse.Namespace) -> int:
     """One lease with everything that is known about it."""
     collector = Collector(site)
-    facts = with_parked(site, arguments, readable(collector.collect([arguments.shard])))
-    facts = collector.with_heads(facts, collector.lineage_of(facts, arguments.shard))
-    verdict = explain(facts, arguments.shard)
-    history = read_audit(site, HISTORY_ROWS, arguments.shard)
+    facts = with_parked(site, arguments, readable(collector.collect()))
+    shard_id = named_shard(facts, arguments.shard)
+    facts = collector.with_heads(facts, collector.lineage_of(facts, shard_id))
+    verdict = explain(facts, shard_id)
+    history = read_audit(site, HISTORY_ROWS, shard_id)
     if arguments.json:
         print_json(
             {
@@ -74,9 +96,10 @@ def show_lease(site: Site, arguments: argparse.Namespace) -> int:
         )
     else:
         print_explanation(facts, verdict)
+        short = id_shortener(all_shards(facts))
         print("history:" if history else "history: no operator has changed it")
         for record in history:
-            print(f"  {_audit_text(record)}")
+            print_text(short(f"  {_audit_text(record)}"))
     return EXIT_REFUSED if verdict.situation.name == "unknown-shard" else EXIT_DONE
 
 
@@ -84,15 +107,26 @@ def list_audit(site: Site, arguments: argparse.Namespace) -> int:
     """Operators' changes."""
     if arguments.limit <= 0:
         raise ConfigurationError(f"--limit must be above 0, not {arguments.limit}")
-    records = read_audit(site, arguments.limit, arguments.shard)
+    facts = readable(Collector(site).collect())
+    shard_id = None if arguments.shard is None else named_shard(facts, arguments.shard)
+    records = read_audit(site, arguments.limit, shard_id)
     if arguments.json:
         print_json({"records": [audit_document(record) for record in records]})
     else:
+        short = id_shortener({*all_shards(facts), *(each.shard_id for each in records)})
         rows = [
-            (utc_text(each.at_micros), each.change_id, each.who, each.command, each.shard_id, each.outcome, each.reason)
+            (
+                utc_text(each.at_micros),
+                each.change_id,
+                each.who,
+                _without_shards(each.command, each.shard_id),
+                short(each.shard_id),
+                each.outcome,
+                each.reason,
+            )
             for each in records
         ]
-        print_table(("TIME", "CHANGE", "WHO", "COMMAND", "SHARD", "OUTCOME", "REASON"), rows, "no changes by operators")
+        print_table(AUDIT_COLUMNS, rows, "no changes by operators")
     return EXIT_DONE
 
 
@@ -110,7 +144,9 @@ def save_snapshot(site: Site, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"file": arguments.file, "leases": len(facts.rows), "workers": len(facts.workers)})
     else:
-        print(f"saved {len(facts.rows)} leases and {len(facts.workers)} workers to {arguments.file}")
+        counts = (len(facts.rows), "lease"), (len(facts.workers), "worker")
+        saved = " and ".join(f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts)
+        print_text(f"saved {saved} to {arguments.file}")
     return EXIT_DONE
 
 
@@ -126,7 +162,10 @@ def compare(site: Site, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"differences": [{"subject": d.subject, "kind": d.kind, "text": d.text} for d in found]})
     else:
-        print("\n".join(str(each) for each in found) or "no difference")
+        short = id_shortener(
+            each["shard"] for state in (before, after) for each in (*state["leases"], *state["shards"])
+        )
+        print_text(short("\n".join(str(each) for each in found)) or "no difference")
     return EXIT_DONE
 
 
@@ -180,12 +219,29 @@ def all_shards(facts: FleetFacts) -> list[str]:
     return ancestors_first(facts.parents, known)
 
 
+def named_shard(facts: FleetFacts, given: str) -> str:
+    """The shard whose id this is, or begins with; the text itself if there is none.
+
+    Raises:
+        ConfigurationError: several shards begin so.
+    """
+    return matching_id(given, all_shards(facts), "shard")
+
+
 def print_explanation(facts: FleetFacts, verdict: Explanation) -> None:
     """The sentence, what to do, and the evidence."""
-    print(verdict.first_line)
-    print(f"  what to do: {verdict.situation.advice}")
-    for line in evidence(facts, verdict.shard_id):
-        print(f"  {line}")
+    lines = [
+        verdict.first_line,
+        f"  what to do: {verdict.situation.advice}",
+        *(f"  {line}" for line in evidence(facts, verdict.shard_id)),
+    ]
+    print_text(id_shortener(all_shards(facts))("\n".join(lines)))
+
+
+def _without_shards(command: str, shard_id: str) -> str:
+    """The command for a table that has a column of shards."""
+    words = [word for word in command.split(" ") if word != shard_id]
+    return " ".join(words)
 
 
 def _line(lease: Document) -> tuple[str, ...]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from streamclient.operate.connection import connection_options, parking_options
-from streamclient.operate.deferred import deferred
+from streamclient.operate.connection import TABLES, deferred, fleet_options, parking_options
+from streamclient.tablestore.connect import connection_parent
+from streamclient.terminal.running import runs
 
 Actions = Any  # argparse's own type is generic over a private class
 
@@ -20,6 +21,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "leases",
         help="look at the leases of a fleet, and change them safely",
         description="Look at the leases of a fleet, and change them safely. Every change has --dry-run.",
+        parents=[connection_parent(tables=TABLES, is_group=True)],
     )
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
     _add_views(actions)
@@ -30,10 +32,9 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 def _add(actions: Actions, name: str, function: str, text: str) -> argparse.ArgumentParser:
     """One action, and the module and function that do it."""
-    parser: argparse.ArgumentParser = actions.add_parser(
-        name, help=text, description=text, parents=[connection_options()]
-    )
-    parser.set_defaults(run=deferred(f"leases {name}", function), action=name)
+    parser: argparse.ArgumentParser = actions.add_parser(name, help=text, description=text, parents=[fleet_options()])
+    parser.set_defaults(action=name)
+    runs(parser, deferred(function))
     return parser
 
 

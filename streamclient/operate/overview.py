@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from attrs import frozen
 
@@ -12,6 +12,7 @@ from streamclient.operate.facts import MICROS_PER_SECOND, FleetFacts
 from streamclient.operate.liveness import seconds_to_loss
 from streamclient.operate.text import duration
 from streamclient.operate.verdict import Explanation
+from streamclient.terminal.layout import Column, rate
 
 FOREVER = float("inf")
 
@@ -44,18 +45,18 @@ class Overview:
         return sum(line.explanation.situation.moves for line in self.shards)
 
     @property
-    def longest_lag_seconds(self) -> float:
-        """Of all shards whose lag is known."""
-        return max((line.lag_seconds for line in self.shards if line.lag_seconds is not None), default=0.0)
+    def longest_lag_seconds(self) -> float | None:
+        """Of all shards whose lag is known; ``None`` where none is."""
+        return max((line.lag_seconds for line in self.shards if line.lag_seconds is not None), default=None)
 
     @property
-    def records_per_second(self) -> float:
-        """Of all shards whose rate is known."""
-        return sum(line.records_per_second or 0.0 for line in self.shards)
+    def records_per_second(self) -> float | None:
+        """Of all shards whose rate is known; ``None`` where none is."""
+        return _sum_of_known(self.shards)
 
-    def rate_of(self, worker: str) -> float:
-        """Records per second of one worker's shards."""
-        return sum(line.records_per_second or 0.0 for line in self.shards if line.owner == worker)
+    def rate_of(self, worker: str) -> float | None:
+        """Records per second of one worker's shards whose rate is known; ``None`` where none is."""
+        return _sum_of_known([line for line in self.shards if line.owner == worker])
 
     @property
     def workers(self) -> list[Document]:
@@ -72,6 +73,11 @@ def overview(facts: FleetFacts, before: FleetFacts | None = None) -> Overview:
     lines = [_line(facts, verdict, rates) for verdict in verdicts if verdict.situation.name != "finished"]
     lines.sort(key=lambda line: (_or_forever(line.seconds_to_loss), line.explanation.situation.moves, line.shard_id))
     return Overview(facts=facts, shards=tuple(lines), finished=len(verdicts) - len(lines))
+
+
+def _sum_of_known(lines: Sequence[ShardLine]) -> float | None:
+    known = [line.records_per_second for line in lines if line.records_per_second is not None]
+    return sum(known) if known else None
 
 
 def _line(facts: FleetFacts, verdict: Explanation, rates: Mapping[str, float]) -> ShardLine:
@@ -133,18 +139,35 @@ def overview_document(view: Overview) -> Document:
     }
 
 
-WORKER_COLUMNS = ("WORKER", "STATE", "LEASES", "UNFINISHED", "RECORDS/S", "HEALTH")
-SHARD_COLUMNS = ("SHARD", "OWNER", "STATE", "LAG", "RECORDS/S", "TIME TO LOSS", "WHY")
+WORKER_COLUMNS = (
+    Column("WORKER", least=8),
+    Column("STATE", drop=2),
+    Column("LEASES", drop=3),
+    Column("UNFINISHED", drop=4),
+    Column("RECORDS/S", drop=1),
+    Column("HEALTH", least=12),
+)
+SHARD_COLUMNS = (
+    Column("SHARD"),
+    Column("OWNER", drop=1, least=8),
+    Column("STATE", least=10),
+    Column("LAG"),
+    Column("RECORDS/S", drop=3),
+    Column("TIME TO LOSS"),
+    Column("WHY", drop=2, least=12),
+)
 
 
 def headline(view: Overview) -> str:
     """The totals in one line."""
-    facts = view.facts
-    return (
-        f"{facts.stream.table_name}: {len(view.workers)} workers, {view.moving} of {len(view.shards)} shards move, "
-        f"{view.finished} finished, {view.records_per_second:.0f} records/s, longest lag "
-        f"{duration(view.longest_lag_seconds)}"
-    )
+    workers = "1 worker" if len(view.workers) == 1 else f"{len(view.workers)} workers"
+    shards = "1 shard moves" if len(view.shards) == 1 else f"{len(view.shards)} shards move"
+    parts = [workers, f"{view.moving} of {shards}", f"{view.finished} finished"]
+    if view.records_per_second is not None:
+        parts.append(f"{rate(view.records_per_second)} records/s")
+    if view.longest_lag_seconds is not None:
+        parts.append(f"longest lag {duration(view.longest_lag_seconds)}")
+    return f"{view.facts.stream.table_name}: {', '.join(parts)}"
 
 
 def worker_rows(view: Overview) -> list[tuple[str, ...]]:
@@ -155,7 +178,7 @@ def worker_rows(view: Overview) -> list[tuple[str, ...]]:
             _worker_state(worker),
             str(worker["leases"]),
             str(worker["unfinished"]),
-            f"{worker['records_per_second']:.0f}",
+            rate(worker["records_per_second"]),
             _health(worker),
         )
         for worker in view.workers
@@ -184,7 +207,7 @@ def shard_rows(view: Overview, most: int | None = None) -> list[tuple[str, ...]]
             line.owner or "-",
             line.explanation.situation.name,
             _seconds(line.lag_seconds),
-            "-" if line.records_per_second is None else f"{line.records_per_second:.0f}",
+            rate(line.records_per_second),
             _seconds(line.seconds_to_loss),
             "" if line.explanation.situation.moves else line.explanation.predicate,
         )

@@ -14,6 +14,7 @@ from streamclient.errors import ConfigurationError, DependencyException, ErrorKi
 from streamclient.lease.connection import without_retries
 from streamclient.lease.manager import LeaseManager
 from streamclient.lease.store import WriteAnswer
+from streamclient.lease.table import check_description
 from streamclient.operate.clock import ServiceClock
 from streamclient.operate.status_table import StatusTableReader
 from streamclient.stream.retry import ReadRetry, Repeater
@@ -27,30 +28,7 @@ Answer = TypeVar("Answer")
 READ_RETRY = ReadRetry(retries=4, total_millis=3_000)
 """For commands that a person waits for: a short trouble is waited out, a long one is named instead."""
 
-CALL_TIMEOUT_SECONDS = 20.0
-"""For one attempt; the SDK's own default of 50 s is longer than anybody waits in front of a screen."""
-
 REFUSED_CODES = frozenset({NO_PERMISSION, "OTSAuthFailed", "OTSSTSTokenExpired", "OTSInvalidSTSToken"})
-
-
-def make_client(endpoint: str, key_id: str, key_secret: str, instance: str, sts_token: str = "") -> OTSClient:
-    """A client of the official SDK.
-
-    Raises:
-        ConfigurationError: the SDK cannot work with these values, for example with an endpoint that is no URL.
-    """
-    try:
-        return OTSClient(
-            endpoint,
-            key_id,
-            key_secret,
-            instance,
-            sts_token=sts_token or None,
-            socket_timeout=CALL_TIMEOUT_SECONDS,
-            logger_name="streamclient.operate.client",
-        )
-    except Exception as error:
-        raise ConfigurationError(f"endpoint {endpoint!r} or its keys cannot be used: {error}") from error
 
 
 def problem_code(error: Exception) -> str:
@@ -112,6 +90,18 @@ class Site:
                 self.manager(self.stream_id).wake(wanted)
             except StreamClientError as error:
                 _log.info("workers %s may not have been woken, they look by themselves: %s", ", ".join(wanted), error)
+
+    def problem_of_status_table(self, error: Exception) -> str:
+        """Why the status table cannot be read: in the worker's words where the table cannot hold leases at all."""
+        try:
+            check_description(self.status_table, self.client.describe_table(self.status_table))
+        except ConfigurationError as misfit:
+            return text_of(misfit)
+        except Exception as unknown:
+            _log.debug("status table %s cannot be described: %s", self.status_table, unknown)
+        if problem_code(error) == "missing":
+            return "there is no such table; a worker makes it when it starts: check the name and the instance"
+        return text_of(error)
 
     def read(self, name: str, call: Callable[[], Answer]) -> Answer:
         """A read's answer, repeated a few times; raises errors of this package only."""

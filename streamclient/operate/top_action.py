@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from threading import Event
-from typing import Any
 
 from attrs import evolve
 
@@ -28,9 +26,10 @@ from streamclient.operate.overview import (
     shard_rows,
     worker_rows,
 )
-from streamclient.operate.printing import has_rich, plain_table, print_json
-from streamclient.operate.running import EXIT_DONE
 from streamclient.operate.site import Site, text_of
+from streamclient.terminal.layout import fold, shortener
+from streamclient.terminal.output import has_rich, print_json, print_json_line, table_text, width_of
+from streamclient.terminal.running import EXIT_DONE
 
 STREAM_SECONDS = 30.0
 """Between listings of the shards: they change when partitions split, not while somebody watches."""
@@ -40,6 +39,9 @@ HEADS_PER_REFRESH = 20
 stands at the oldest record."""
 
 SHORTEST_INTERVAL_SECONDS = 0.2
+
+FURNITURE_LINES = 6
+"""Of a screen: two empty lines, two heads of tables, and a line below each that names columns without room."""
 
 
 class FleetWatch:
@@ -84,7 +86,7 @@ def show_top(site: Site, arguments: argparse.Namespace) -> int:
         if arguments.json:
             print_json(overview_document(view))
         else:
-            print(plain_screen(view))
+            print(plain_screen(view, width_of(sys.stdout)))
         return EXIT_DONE
     screens = _screens(watch, f"table {site.data_table}, status table {site.status_table}", arguments.interval)
     with suppress(KeyboardInterrupt):
@@ -96,12 +98,15 @@ def _show_each(screens: Iterator[Overview | str], *, as_json: bool) -> None:
     if as_json:
         for screen in screens:
             document = {"problem": screen} if isinstance(screen, str) else overview_document(screen)
-            print(json.dumps(document, ensure_ascii=False), flush=True)
+            print_json_line(document)
     elif sys.stdout.isatty() and has_rich():
         _show_rich(screens)
     else:
         for screen in screens:
-            print(screen if isinstance(screen, str) else plain_screen(screen), end="\n\n", flush=True)
+            width = width_of(sys.stdout)
+            print(
+                fold(screen, width) if isinstance(screen, str) else plain_screen(screen, width), end="\n\n", flush=True
+            )
 
 
 def _screens(watch: FleetWatch, what: str, interval_seconds: float) -> Iterator[Overview | str]:
@@ -115,41 +120,26 @@ def _screens(watch: FleetWatch, what: str, interval_seconds: float) -> Iterator[
         pause.wait(interval_seconds)
 
 
-def plain_screen(view: Overview) -> str:
-    """One screen as text; nothing is cut."""
-    parts = [headline(view), plain_table(WORKER_COLUMNS, worker_rows(view))]
-    parts.append(plain_table(SHARD_COLUMNS, shard_rows(view)))
-    return "\n\n".join(parts)
+def plain_screen(view: Overview, width: int | None = None, most: int | None = None) -> str:
+    """One screen as text, with at most so many shards; without a width nothing is cut."""
+    short = shortener((line.shard_id for line in view.shards), width)
+    shards = [[short(cell) for cell in row] for row in shard_rows(view, most)]
+    parts = [fold(headline(view), width), table_text(WORKER_COLUMNS, worker_rows(view), width)]
+    return "\n\n".join([*parts, table_text(SHARD_COLUMNS, shards, width)])
 
 
 def _show_rich(screens: Iterator[Overview | str]) -> None:
     from rich.live import Live  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
 
     with Live(screen=True, auto_refresh=False) as live:
         for screen in screens:
-            live.update(screen if isinstance(screen, str) else rich_screen(screen), refresh=True)
+            size = shutil.get_terminal_size()
+            text = fold(screen, size.columns) if isinstance(screen, str) else full_screen(screen, *size)
+            live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
 
 
-def rich_screen(view: Overview) -> Any:
-    """One screen for ``rich``, as many shards as there are lines for."""
-    from rich.console import Group  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
-    def table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
-        made = Table(box=None, pad_edge=False, header_style="bold", expand=True)
-        for column in columns:
-            made.add_column(column, no_wrap=True, overflow="ellipsis")
-        for row in rows:
-            made.add_row(*(Text(cell) for cell in row))
-        return made
-
-    workers = worker_rows(view)
-    lines_left = max(1, shutil.get_terminal_size().lines - len(workers) - 5)
-    return Group(
-        Text(headline(view), style="bold"),
-        "",
-        table(WORKER_COLUMNS, workers),
-        "",
-        table(SHARD_COLUMNS, shard_rows(view, lines_left)),
-    )
+def full_screen(view: Overview, width: int, height: int) -> str:
+    """One screen for a terminal of this size: as many shards as there are lines for."""
+    above = len(fold(headline(view), width).splitlines()) + len(view.workers) + FURNITURE_LINES
+    return plain_screen(view, width, max(1, height - above))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from streamclient.operate.connection import connection_options
-from streamclient.operate.deferred import deferred
+from streamclient.operate.connection import deferred, fleet_options
+from streamclient.terminal.running import runs
 
 INTERVAL_SECONDS = 2.0
 """Between refreshes: about as often as anybody looks. Each costs two scans and a few small reads."""
@@ -15,7 +15,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     """Register the subcommand."""
     text = "show workers and shards live, nearest to loss first"
     parser = commands.add_parser(
-        "top", help=text, description=f"{text.capitalize()}. Ctrl-C ends it.", parents=[connection_options()]
+        "top", help=text, description=f"{text.capitalize()}. Ctrl-C ends it.", parents=[fleet_options()]
     )
     parser.add_argument("--once", action="store_true", help="show one screen and end")
     parser.add_argument(
@@ -25,4 +25,4 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         metavar="SECONDS",
         help="between refreshes (default: %(default)s)",
     )
-    parser.set_defaults(run=deferred("top", "top_action:show_top"))
+    runs(parser, deferred("top_action:show_top"))

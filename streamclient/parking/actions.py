@@ -8,22 +8,30 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import Any
 
-from streamclient.errors import ConfigurationError, StreamClientError
+from streamclient.errors import ConfigurationError
 from streamclient.interfaces import IParkingStore
 from streamclient.model import ParkedRecord, utc_text
-from streamclient.parking.command import CONNECTION
 from streamclient.parking.documents import document_of
 from streamclient.parking.files import FileParkingStore
 from streamclient.parking.frames import key_text, parse_key
 from streamclient.parking.replay import processor_named, replay_records
+from streamclient.records import readable_position
+from streamclient.tablestore.connect import command_client
+from streamclient.terminal.layout import Column, matching_id, short_ids
+from streamclient.terminal.output import id_shortener, print_json, print_table, print_text, width_of
+from streamclient.terminal.running import EXIT_DONE, CommandFailed
 
-EXIT_DONE = 0
 EXIT_LEFT = 1
 """A replay left records parked."""
-EXIT_UNUSABLE = 2
-"""Wrong arguments, or a store that cannot be read."""
+
+COLUMNS = (
+    Column("RECORD"),
+    Column("WRITTEN", drop=2),
+    Column("CHANGE", drop=1),
+    Column("KEY", least=12),
+    Column("ERROR", least=16),
+)
 
 
 def run_action(arguments: argparse.Namespace) -> int:
@@ -31,46 +39,42 @@ def run_action(arguments: argparse.Namespace) -> int:
     try:
         store = open_store(arguments)
         return _ACTIONS[arguments.action](store, _chosen(store, arguments), arguments)
-    except (StreamClientError, ValueError) as error:
-        print(f"streamclient parked: {error}", file=sys.stderr)
-        return EXIT_UNUSABLE
+    except ValueError as error:
+        raise CommandFailed(str(error)) from error
 
 
 def open_store(arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> IParkingStore:
     """The store that the options name, connected as they or else the environment say.
 
     Raises:
-        ConfigurationError: there is no such directory.
+        ConfigurationError: there is no such directory, or no such table.
     """
     if arguments.directory is not None:
         if not os.path.isdir(arguments.directory):
             raise ConfigurationError(f"{arguments.directory} is no directory of parked records")
         return FileParkingStore(arguments.directory)
     # Imported here: the SDK takes a third of a second, which a store in files should not cost.
-    from tablestore import OTSClient  # noqa: PLC0415
-
     from streamclient.parking.table import TableParkingStore  # noqa: PLC0415
 
-    values = {}
-    for option, variable, default, _ in CONNECTION:
-        given = getattr(arguments, option.replace("-", "_"))
-        values[option] = given if given is not None else environment.get(variable, default)
-    client = OTSClient(
-        values["endpoint"],
-        values["access-key-id"],
-        values["access-key-secret"],
-        values["instance"],
-        sts_token=values["sts-token"] or None,
-    )
-    return TableParkingStore(client, arguments.table)
+    store = TableParkingStore(command_client(arguments, environment), arguments.table)
+    if not store.exists():
+        raise ConfigurationError(
+            f"there is no table {arguments.table!r} of parked records: a worker makes it when it parks its first one; "
+            "check the name and the instance"
+        )
+    return store
 
 
 def _chosen(store: IParkingStore, arguments: argparse.Namespace) -> list[ParkedRecord]:
     keys = {parse_key(text) for text in arguments.key or ()}
-    shard_id, wanted = getattr(arguments, "shard", None), set(getattr(arguments, "record", None) or ())
+    everything = list(store.parked(arguments.stream))
+    shard_id = getattr(arguments, "shard", None)
+    if shard_id is not None:
+        shard_id = matching_id(shard_id, {parked.shard_id for parked in everything}, "shard")
+    wanted = {_full_record_id(given, everything) for given in getattr(arguments, "record", None) or ()}
     found = [
         parked
-        for parked in store.parked(arguments.stream)
+        for parked in everything
         if (not keys or parked.record.primary_key in keys)
         and shard_id in (None, parked.shard_id)
         and (not wanted or parked.record_id in wanted)
@@ -81,12 +85,42 @@ def _chosen(store: IParkingStore, arguments: argparse.Namespace) -> list[ParkedR
     return found
 
 
+def _full_record_id(given: str, records: Sequence[ParkedRecord]) -> str:
+    """The record id that is this or begins with it, whole or in its last part, which alone tells records apart."""
+    ids = {parked.record_id for parked in records}
+    by_digest: dict[str, str] = {_digest(each): each for each in ids}
+    named = matching_id(given, by_digest, "record")
+    return by_digest.get(named) or matching_id(given, ids, "record")
+
+
+def _digest(record_id: str) -> str:
+    return record_id.rpartition("-")[2]
+
+
 def _list(store: IParkingStore, records: Sequence[ParkedRecord], arguments: argparse.Namespace) -> int:
-    return _print_all(records, arguments, _line)
+    if arguments.json:
+        print_json([document_of(parked) for parked in records])
+        return EXIT_DONE
+    if records:
+        shorts = short_ids(_digest(parked.record_id) for parked in records)
+        is_terminal = width_of(sys.stdout) is not None
+        names = [shorts[_digest(each.record_id)] if is_terminal else each.record_id for each in records]
+        rows = [_cells(name, parked) for name, parked in zip(names, records, strict=True)]
+        print_table(COLUMNS, rows, "")
+    print(f"{_count(len(records))} parked")
+    return EXIT_DONE
 
 
 def _show(store: IParkingStore, records: Sequence[ParkedRecord], arguments: argparse.Namespace) -> int:
-    return _print_all(records, arguments, _page)
+    if arguments.json:
+        print_json([document_of(parked) for parked in records])
+        return EXIT_DONE
+    short = id_shortener(parked.shard_id for parked in records)
+    for parked in records:
+        print_text(short(_page(parked)))
+        print()
+    print(f"{_count(len(records))} parked")
+    return EXIT_DONE
 
 
 def _replay(store: IParkingStore, records: Sequence[ParkedRecord], arguments: argparse.Namespace) -> int:
@@ -103,10 +137,10 @@ def _replay(store: IParkingStore, records: Sequence[ParkedRecord], arguments: ar
             }
             for each in report.left
         ]
-        _print_json({"replayed": report.replayed, "left": left})
+        print_json({"replayed": report.replayed, "left": left})
     else:
         for each in report.left:
-            print(each)
+            print_text(str(each))
         print(f"{_count(report.replayed)} replayed, {sum(each.records for each in report.left)} left")
     return EXIT_LEFT if report.left else EXIT_DONE
 
@@ -116,7 +150,7 @@ def _discard(store: IParkingStore, records: Sequence[ParkedRecord], arguments: a
         raise ConfigurationError("say which records to discard: --key, --record, --shard or --all")
     store.remove(records)
     if arguments.json:
-        _print_json({"discarded": [parked.record_id for parked in records]})
+        print_json({"discarded": [parked.record_id for parked in records]})
     else:
         print(f"{_count(len(records))} discarded")
     return EXIT_DONE
@@ -130,27 +164,11 @@ _ACTIONS: Mapping[str, Callable[[IParkingStore, Sequence[ParkedRecord], argparse
 }
 
 
-def _print_all(
-    records: Sequence[ParkedRecord], arguments: argparse.Namespace, text: Callable[[ParkedRecord], str]
-) -> int:
-    if arguments.json:
-        _print_json([document_of(parked) for parked in records])
-        return EXIT_DONE
-    for parked in records:
-        print(text(parked))
-    print(f"{_count(len(records))} parked")
-    return EXIT_DONE
-
-
-def _print_json(document: Any) -> None:
-    print(json.dumps(document, ensure_ascii=False, indent=2))
-
-
-def _line(parked: ParkedRecord) -> str:
+def _cells(name: str, parked: ParkedRecord) -> tuple[str, ...]:
     record = parked.record
     when = utc_text(record.sequence_info.timestamp_micros)
     error = next(iter(parked.error.splitlines()), "")
-    return f"{parked.record_id}  {when}  {record.record_type.value}  {key_text(record.primary_key)}  {error}"
+    return name, when, record.record_type.value, key_text(record.primary_key), error
 
 
 def _page(parked: ParkedRecord) -> str:
@@ -159,14 +177,14 @@ def _page(parked: ParkedRecord) -> str:
         f"record    {parked.record_id}",
         f"stream    {parked.stream_id}",
         f"shard     {parked.shard_id}",
-        f"position  {parked.position}, number {parked.index} behind it",
+        f"position  {readable_position(parked.position)}, number {parked.index} behind it",
         f"change    {parked.record}",
         f"written   {utc_text(parked.record.sequence_info.timestamp_micros)}",
         f"parked    {utc_text(parked.parked_micros)}, {tried}",
         f"error     {parked.error}",
         *(f"    {line}" for line in parked.traceback.splitlines()),
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def _count(records: int) -> str:

@@ -5,20 +5,16 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-CONNECTION = (
-    ("endpoint", "TABLESTORE_ENDPOINT", "http://127.0.0.1:8180", "endpoint of the instance"),
-    ("instance", "TABLESTORE_INSTANCE", "local", "instance name"),
-    ("access-key-id", "TABLESTORE_ACCESS_KEY_ID", "local-access-key-id", "key id"),
-    ("access-key-secret", "TABLESTORE_ACCESS_KEY_SECRET", "local-access-key-secret", "key secret"),
-    ("sts-token", "TABLESTORE_STS_TOKEN", "", "security token of temporary keys"),
-)
-"""Option, environment variable, default, help: as of the other commands. Only a store in a table needs them."""
+from streamclient.tablestore.connect import connection_parent
+from streamclient.terminal.running import runs
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Register the subcommand with its own subcommands."""
     text = "list, show, replay or discard records that were set aside because they could not be processed"
-    parser = commands.add_parser("parked", help=text, description=text.capitalize() + ".")
+    parser = commands.add_parser(
+        "parked", help=text, description=text.capitalize() + ".", parents=[connection_parent(is_group=True)]
+    )
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
     _with_parts(_add(actions, "list", "one line for each parked record"))
     _with_parts(_add(actions, "show", "everything about parked records, with tracebacks"))
@@ -31,26 +27,30 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def _add(actions: Any, name: str, text: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = actions.add_parser(name, help=text, description=text.capitalize() + ".")
+    parser: argparse.ArgumentParser = actions.add_parser(
+        name,
+        help=text,
+        description=text.capitalize() + ".",
+        parents=[connection_parent(title="connection, for --table")],
+    )
     place = parser.add_argument_group("store").add_mutually_exclusive_group(required=True)
     place.add_argument("--directory", metavar="DIR", help="a FileParkingStore")
     place.add_argument("--table", metavar="NAME", help="a TableParkingStore")
     which = parser.add_argument_group("which records; default: all")
     which.add_argument("--stream", metavar="ID", help="of this stream")
     which.add_argument("--key", action="append", metavar="JSON", help='of this key, as [["id", "k3"]]; repeatable')
-    group = parser.add_argument_group("connection, for --table")
-    for option, variable, _, meaning in CONNECTION:
-        group.add_argument(f"--{option}", metavar="TEXT", help=f"{meaning} (environment: {variable})")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.set_defaults(run=run, action=name)
+    parser.set_defaults(action=name)
+    runs(parser, run)
     return parser
 
 
 def _with_parts(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Of a key, too: but not for a replay, which keeps the order of a key through all of its shards."""
     which = parser.add_argument_group("which of these")
-    which.add_argument("--shard", metavar="ID", help="of this shard")
-    which.add_argument("--record", action="append", metavar="ID", help="with this record id; repeatable")
+    which.add_argument("--shard", metavar="ID", help="of the shard with this id, or beginning of one")
+    which.add_argument(
+        "--record", action="append", metavar="ID", help="with this record id, or beginning of its last part; repeatable"
+    )
     return parser
 
 

@@ -245,7 +245,7 @@ def processor_named(text: str, load: Callable[[str], object]) -> RecordProcessor
     """The factory that ``module:name`` names; ``load`` imports a module.
 
     Raises:
-        StreamClientException: there is no such module or name, or it makes no processors.
+        StreamClientException: there is no such module or name, it makes no processors, or it takes arguments.
     """
     module_name, _, name = text.partition(":")
     try:
@@ -255,5 +255,10 @@ def processor_named(text: str, load: Callable[[str], object]) -> RecordProcessor
     if not callable(getattr(found, "create_processor", found)):
         raise StreamClientException(f"{text!r} is {found!r}, which makes no processors")
     is_class_of_factories = isinstance(found, type) and hasattr(found, "create_processor")
-    factory: RecordProcessorFactory = found() if is_class_of_factories else found
+    try:
+        factory: RecordProcessorFactory = found() if is_class_of_factories else found
+    except TypeError as error:
+        raise StreamClientException(
+            f"{text!r} takes arguments, and nothing gives it any; name a function that makes it: {error}"
+        ) from error
     return factory

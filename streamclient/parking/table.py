@@ -177,6 +177,15 @@ class TableParkingStore(IParkingStore):
                 self._wait(0.1)
         self._is_there = True
 
+    def exists(self) -> bool:
+        """Whether the table is there: one request, which makes nothing.
+
+        Raises:
+            ConfigurationError: it is there and cannot hold parked records.
+            DependencyException: the service refused or did not answer.
+        """
+        return self._exists()
+
     def _exists(self) -> bool:
         try:
             description = self._call(partial(self._client.describe_table, self._table_name), write=False)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
 import signal
 import sys
 import threading
 import time
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from streamclient.errors import ConfigurationError, StreamClientError
+from streamclient.terminal.output import ProgressLine, print_json_line, print_text
+from streamclient.terminal.running import EXIT_DONE, EXIT_REFUSED, CommandFailed, runs
 
 SHOWN_DIFFERENCES = 100
 """Differences printed by ``--verify`` unless ``--all`` is given; all are counted."""
+
+VERIFY_PROGRESS_SECONDS = 1.0
+"""Between two changes of the progress line: often enough to be seen moving."""
 
 EXIT_DIFFERENT = 3
 
@@ -36,7 +39,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--check", action="store_true", help="only check the configuration; nothing is called")
     parser.add_argument("--json", action="store_true", help="one JSON object at the end, for programs")
     parser.add_argument("--poll-seconds", type=float, default=None, help=argparse.SUPPRESS)
-    parser.set_defaults(run=run)
+    runs(parser, run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -46,18 +49,16 @@ def run(options: argparse.Namespace) -> int:
 
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger(SILENT.name).setLevel(logging.CRITICAL)
+    settings = load_settings(options.configuration, os.environ)
+    if options.check:
+        print("the configuration is valid")
+        return EXIT_DONE
     try:
-        settings = load_settings(options.configuration, os.environ)
-        if options.check:
-            print("the configuration is valid")
-            return 0
         return _verify(settings, options) if options.verify else _replicate(settings, options)
-    except ConfigurationError as error:
-        print(error, file=sys.stderr)
-        return 2
+    except ConfigurationError:
+        raise
     except StreamClientError as error:
-        print(f"replication failed: {error}", file=sys.stderr)
-        return 1
+        raise CommandFailed(str(error), EXIT_REFUSED) from error
 
 
 def _replicate(settings: Any, options: argparse.Namespace) -> int:
@@ -72,71 +73,60 @@ def _replicate(settings: Any, options: argparse.Namespace) -> int:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end_in_order)
+    line = _line(options)
     end = settings.end_time_micros
     if end is not None and end <= time.time_ns() // 1_000:
-        print("endTime is past: changes after it are not copied, but full data is read as it is now")
-    replication = Replication(settings, print, _Line(), stop, options.poll_seconds or POLL_SECONDS)
-    outcome = replication.run()
+        line.say("endTime is past: changes after it are not copied, but full data is read as it is now")
+    try:
+        outcome = Replication(settings, line.say, line.show, stop, options.poll_seconds or POLL_SECONDS).run()
+    finally:
+        line.close()
     if options.json:
         error = None if outcome.error is None else str(outcome.error)
-        print(
-            json.dumps(
-                {
-                    "complete": outcome.is_complete,
-                    "rows": outcome.rows,
-                    "refused_rows": outcome.refused_rows,
-                    "error": error,
-                }
-            )
-        )
+        counts = {"rows": outcome.rows, "refused_rows": outcome.refused_rows}
+        print_json_line({"complete": outcome.is_complete, **counts, "error": error})
     if outcome.error is not None:
-        print(f"replication ended: {outcome.error}", file=sys.stderr)
-        return 1
-    state = "complete" if outcome.is_complete else "stopped; run again to go on"
-    print(f"replication {state}: {outcome.rows} rows written, {outcome.refused_rows} refused")
+        raise CommandFailed(f"ended: {outcome.error}", EXIT_REFUSED)
+    if not options.json:
+        state = "complete" if outcome.is_complete else "stopped; run again to go on"
+        print_text(f"replication {state}: {outcome.rows} rows written, {outcome.refused_rows} refused")
     if stopped_by and not outcome.is_complete:
         return 128 + stopped_by[0]  # as shells and container runtimes say it
-    return 1 if outcome.refused_rows else 0
+    return EXIT_REFUSED if outcome.refused_rows else EXIT_DONE
 
 
-class _Line:
-    """A line that is written over on a terminal, and appended elsewhere when it says something new."""
-
-    def __init__(self) -> None:
-        self._is_terminal = sys.stdout.isatty()
-        self._last = ""
-
-    def __call__(self, text: str) -> None:
-        if self._is_terminal:
-            print(f"\r\x1b[K{text}", end="", flush=True)
-        elif text != self._last:
-            stamp = datetime.now(timezone.utc).strftime("%H:%M:%S")
-            print(f"{stamp}  {text}", flush=True)
-        self._last = text
+def _line(options: argparse.Namespace) -> ProgressLine:
+    """For people; beside a document for programs it goes to standard error."""
+    return ProgressLine(sys.stderr if options.json else sys.stdout)
 
 
 def _verify(settings: Any, options: argparse.Namespace) -> int:
     from streamclient.replicate.run import client_for  # noqa: PLC0415
     from streamclient.replicate.verify import compare_tables  # noqa: PLC0415
 
-    rows = 0
+    rows, differences, line = 0, 0, _line(options)
+    shown = time.monotonic()
 
     def progress(count: int) -> None:
-        nonlocal rows
+        nonlocal rows, shown
         rows = count
+        if time.monotonic() - shown >= VERIFY_PROGRESS_SECONDS:
+            shown = time.monotonic()
+            line.show(f"compared {rows} rows: {differences or 'no'} differences")
 
-    differences = 0
-    source, destination = settings.reader.table_name, settings.writer.table_name
-    for difference in compare_tables(
-        client_for(settings.reader), source, client_for(settings.writer), destination, progress
-    ):
-        differences += 1
-        if options.all or differences <= SHOWN_DIFFERENCES:
-            print(difference)
+    source, destination = settings.reader, settings.writer
+    tables = (client_for(source), source.table_name, client_for(destination), destination.table_name)
+    try:
+        for difference in compare_tables(*tables, progress):
+            differences += 1
+            if options.all or differences <= SHOWN_DIFFERENCES:
+                line.say(str(difference))
+    finally:
+        line.close()
     if differences > SHOWN_DIFFERENCES and not options.all:
-        print(f"... and {differences - SHOWN_DIFFERENCES} more; --all prints every one")
+        line.say(f"... and {differences - SHOWN_DIFFERENCES} more; --all prints every one")
     if options.json:
-        print(json.dumps({"rows": rows, "differences": differences}))
+        print_json_line({"rows": rows, "differences": differences})
     else:
-        print(f"compared {rows} rows: {differences or 'no'} differences")
-    return EXIT_DIFFERENT if differences else 0
+        print_text(f"compared {rows} rows: {differences or 'no'} differences")
+    return EXIT_DIFFERENT if differences else EXIT_DONE

@@ -6,7 +6,8 @@ from datetime import datetime, timezone
 
 from attrs import frozen
 
-BAR_WIDTH = 24
+BAR_WIDTH = 12
+"""Of the bar: with it and a rate, what is left still fits a line of 80."""
 _MICROS = 1_000_000
 
 
@@ -18,7 +19,8 @@ class Snapshot:
     """``full data`` or ``changes``."""
     rows: int
     """Written to the destination so far by this process."""
-    rows_per_second: float
+    rows_per_second: float | None
+    """Since the start; ``None`` while it is too early to tell."""
     channels_done: int
     channels_total: int
     created_micros: int
@@ -65,18 +67,22 @@ def remaining_seconds(earlier: Snapshot, now: Snapshot) -> float | None:
 
 
 def describe(now: Snapshot, remaining: float | None) -> str:
-    """One line: bar, rows, rate, what is left."""
-    parts = [f"{now.stage:<9}", _bar(now.share), f"{now.rows} rows", f"{now.rows_per_second:.0f} rows/s"]
+    """One line: bar, rows, rate, what is left. The parts that matter most come first: a short line ends before."""
+    parts = [now.stage, _bar(now.share), f"{now.rows} rows"]
+    if now.refused_rows:
+        parts.append(f"{now.refused_rows} refused")
+    if now.rows_per_second is not None:
+        parts.append(f"{now.rows_per_second:.0f} rows/s")
     if now.stage == "full data":
         parts.append(f"channels {now.channels_done}/{now.channels_total}")
     elif now.lag_seconds is not None:
-        parts.append(f"copied to {_clock(now.consumed_micros)}, {now.lag_seconds:.1f} s behind")
+        parts.append(f"{now.lag_seconds:.1f} s behind")
     if remaining is not None and remaining > 0:
         parts.append(f"about {_duration(remaining)} left")
     if now.retried_rows:
         parts.append(f"{now.retried_rows} rows written again")
-    if now.refused_rows:
-        parts.append(f"{now.refused_rows} rows refused")
+    if now.stage != "full data" and now.lag_seconds is not None:
+        parts.append(f"copied to {_clock(now.consumed_micros)}")
     return "  ".join(parts)
 
 

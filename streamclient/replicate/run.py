@@ -22,10 +22,14 @@ from streamclient.replicate.settings import Source as SourceKind
 from streamclient.replicate.sources import Source, SourceState, StreamSource, TunnelSource
 from streamclient.replicate.writer import DestinationWriter
 from streamclient.tablestore.call import SignedCalls
+from streamclient.tablestore.connect import Connection
 from streamclient.wire.sdk_logging import SILENT, silence
 
 POLL_SECONDS = 5.0
 """Between two looks at the source's progress: the service's management calls go to a single node."""
+
+RATE_SECONDS = 1.0
+"""Before this a rate says nothing."""
 
 Say = Callable[[str], None]
 
@@ -70,12 +74,15 @@ def _shown(value: Any) -> Any:
 
 def client_for(side: Endpoint) -> OTSClient:
     """The SDK's client for one side. What it would log is raised and told by this program."""
-    options: dict[str, Any] = {"logger_name": SILENT.name}
-    if side.region is not None:
-        options["region"] = side.region
-    if side.security_token is not None:
-        options["sts_token"] = side.security_token
-    client = OTSClient(side.endpoint, side.access_id, side.access_key, side.instance_name, **options)
+    connection = Connection(
+        endpoint=side.endpoint,
+        instance=side.instance_name,
+        access_key_id=side.access_id,
+        access_key_secret=side.access_key,
+        sts_token=side.security_token or "",
+        region=side.region or "",
+    )
+    client = connection.client(logger_name=SILENT.name)
     silence(client)
     return client
 
@@ -162,7 +169,7 @@ class Replication:
         return Snapshot(
             stage="full data" if state.is_full else "changes",
             rows=counts.rows,
-            rows_per_second=counts.rows / max(seconds, 0.001),
+            rows_per_second=counts.rows / seconds if seconds >= RATE_SECONDS else None,
             channels_done=state.channels_done,
             channels_total=state.channels_total,
             created_micros=state.created_micros,

@@ -15,6 +15,7 @@ from tablestore import OTSServiceError
 
 from streamclient.core.retry import doubling_millis, with_jitter
 from streamclient.errors import DependencyException, StreamClientError, StreamClientException
+from streamclient.outages import OutageLog
 from streamclient.records import ColumnOperation
 from streamclient.replicate.changes import ChangeKind, RowChange, batches, is_put, keys_of
 from streamclient.tablestore.call import SignedCalls
@@ -24,6 +25,7 @@ from streamclient.wire.schema import OperationType, RowExistenceExpectation
 from streamclient.wire.service_errors import classify
 
 _log = logging.getLogger(__name__)
+_outages = OutageLog(_log)
 
 SHORTEST_PAUSE_MILLIS = 100
 LONGEST_PAUSE_MILLIS = 10_000
@@ -133,7 +135,9 @@ class DestinationWriter:
 
     def _pause(self, failures: int, left: Sequence[RowChange], error: StreamClientError | None) -> None:
         pause = with_jitter(doubling_millis(failures, SHORTEST_PAUSE_MILLIS, LONGEST_PAUSE_MILLIS), self.dice) / 1_000
-        _log.warning("%s rows of %s not written yet, again in %.1f s: %s", len(left), self.table_name, pause, error)
+        text = "%s rows of %s not written yet, again in %.1f s: %s"
+        kind = (self.table_name, type(error), getattr(error, "code", None))
+        _outages.log(logging.WARNING, kind, text, len(left), self.table_name, pause, error)
         if self.stop.wait(pause):
             raise error or StreamClientException(f"{len(keys_of(left))} rows were not written before the stop")
 

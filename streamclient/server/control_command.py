@@ -5,29 +5,37 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from streamclient.server.command import DEFAULT_PORT, add_secret_arguments, secret_of
+from streamclient.tablestore.connect import connection_of, connection_parent
+from streamclient.terminal.layout import Column, matching_id
+from streamclient.terminal.output import id_shortener, print_json, print_table, print_text
+from streamclient.terminal.running import EXIT_DONE, EXIT_REFUSED, EXIT_UNUSABLE, CommandFailed, runs
 
 TIMEOUT_SECONDS = 30.0
 """For one admin call; those never wait for anything but the engine's lock."""
 
-EXIT_REFUSED = 1
-"""The server answered with an error."""
-
-EXIT_UNREACHABLE = 2
-"""No server answered."""
-
-
-class ControlError(Exception):
-    """An admin call failed; the text is for the user."""
-
-    def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
+SHARD_COLUMNS = (
+    Column("SHARD"),
+    Column("STATE"),
+    Column("RECORDS"),
+    Column("PARENTS", drop=1, least=8),
+    Column("KEYS", drop=2, least=12),
+    Column("OLDEST", drop=4),
+    Column("NEWEST", drop=3),
+)
+REQUEST_COLUMNS = (
+    Column("OPERATION"),
+    Column("TABLE", least=8),
+    Column("REQUESTS"),
+    Column("ERRORS"),
+    Column("ROWS READ", drop=1),
+    Column("ROWS WRITTEN", drop=2),
+)
+FAULT_COLUMNS = (Column("FAULT"), Column("STRUCK"), Column("SEEN"), Column("RULE", least=20))
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -36,22 +44,29 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "control",
         help="split, merge, trim, advance the clock of, or inject faults into a running local Tablestore",
         description="Control a running local Tablestore.",
+        parents=[_server_options(is_group=True)],
     )
-    parser.add_argument("--endpoint", default=f"http://127.0.0.1:{DEFAULT_PORT}", help="server (default: %(default)s)")
-    add_secret_arguments(parser, "the server's secret")
-    parser.add_argument("--json", action="store_true", help="print the server's answer as JSON")
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
     _add_shard_actions(actions)
     _add_data_actions(actions)
     _add_fault_actions(actions.add_parser("fault", help="fault rules").add_subparsers(required=True, metavar="ACTION"))
 
 
+def _server_options(*, is_group: bool = False) -> argparse.ArgumentParser:
+    return connection_parent(
+        only=("endpoint", "access-key-secret"), json="print the server's answer as JSON", is_group=is_group
+    )
+
+
 Actions = Any  # argparse's own type is generic over a private class
 
 
 def _add_action(actions: Actions, name: str, call: Callable[..., Any], text: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = actions.add_parser(name, help=text, description=text)
-    parser.set_defaults(run=run, call=call)
+    parser: argparse.ArgumentParser = actions.add_parser(
+        name, help=text, description=f"{text[0].upper()}{text[1:]}.", parents=[_server_options()]
+    )
+    parser.set_defaults(call=call)
+    runs(parser, run)
     return parser
 
 
@@ -60,7 +75,9 @@ def _add_shard_actions(actions: Actions) -> None:
     shards.add_argument("table")
     split = _add_action(actions, "split", _split, "split an open shard in two")
     split.add_argument("table")
-    split.add_argument("shard", nargs="?", help="shard id; default: the open shard with most rows")
+    split.add_argument(
+        "shard", nargs="?", help="id of a shard, or its beginning; default: the open shard with most rows"
+    )
     split.add_argument("--at", metavar="KEY", help='first key of the second child: text, a number, or JSON ["a", 1]')
     merge = _add_action(actions, "merge", _merge, "merge two adjacent open shards")
     merge.add_argument("table")
@@ -71,7 +88,7 @@ def _add_shard_actions(actions: Actions) -> None:
 def _add_data_actions(actions: Actions) -> None:
     trim = _add_action(actions, "trim", _trim, "forget stream records as if their retention were over")
     trim.add_argument("table")
-    trim.add_argument("shard", nargs="?", help="shard id; default: all shards")
+    trim.add_argument("shard", nargs="?", help="id of a shard, or its beginning; default: all shards")
     trim.add_argument("--before-micros", type=int, metavar="MICROSECONDS", help="forget records written earlier")
     trim.add_argument("--keep-last", type=int, metavar="N", help="forget all but the N newest records of each shard")
     expire = _add_action(actions, "expire-iterators", _expire_iterators, "make all iterators handed out so far fail")
@@ -92,16 +109,15 @@ def _add_fault_actions(actions: Actions) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do the action and print what came of it; the exit code."""
-    try:
-        answer, text = arguments.call(_Session(arguments.endpoint, secret_of(arguments)), arguments)
-    except ControlError as error:
-        print(f"streamclient control: {error}", file=sys.stderr)
-        return error.exit_code
-    except ValueError as error:
-        print(f"streamclient control: {error}", file=sys.stderr)
-        return EXIT_UNREACHABLE
-    print(json.dumps(answer) if arguments.json else text)
-    return 0
+    connection = connection_of(arguments)
+    answer, show = arguments.call(_Session(connection.endpoint, connection.access_key_secret), arguments)
+    if arguments.json:
+        print_json(answer)
+    elif isinstance(show, str):
+        print_text(show)
+    else:
+        show()
+    return EXIT_DONE
 
 
 class _Session:
@@ -120,15 +136,15 @@ class _Session:
         try:
             answer: dict[str, Any] = json.loads(content)
         except ValueError as error:
-            raise ControlError(f"{self._endpoint} is not a local Tablestore: status {status}", EXIT_REFUSED) from error
+            raise CommandFailed(f"{self._endpoint} is not a local Tablestore: status {status}", EXIT_REFUSED) from error
         if status != 200:
-            raise ControlError(str(answer.get("error", answer)), EXIT_REFUSED)
+            raise CommandFailed(str(answer.get("error", answer)), EXIT_REFUSED)
         return answer
 
     def _send(self, method: str, target: str, body: bytes | None) -> tuple[int, bytes]:
         parts = urlsplit(self._endpoint)
         if parts.scheme != "http" or not parts.hostname:
-            raise ControlError(f"--endpoint must be http://HOST:PORT, not {self._endpoint!r}", EXIT_UNREACHABLE)
+            raise CommandFailed(f"--endpoint must be http://HOST:PORT, not {self._endpoint!r}", EXIT_UNUSABLE)
         headers = {"Authorization": f"Bearer {self._secret}"}
         connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=TIMEOUT_SECONDS)
         try:
@@ -136,27 +152,49 @@ class _Session:
             response = connection.getresponse()
             return response.status, response.read()
         except (OSError, http.client.HTTPException) as error:
-            raise ControlError(f"no answer from {self._endpoint}: {error}", EXIT_UNREACHABLE) from error
+            raise CommandFailed(f"no answer from {self._endpoint}: {error}", EXIT_UNUSABLE) from error
         finally:
             connection.close()
 
 
-Outcome = tuple[dict[str, Any], str]
-"""The server's answer, and the same for people."""
+Outcome = tuple[dict[str, Any], str | Callable[[], None]]
+"""The server's answer, and the same for people: a text, or what prints a table."""
 
 
 def _shards(session: _Session, arguments: argparse.Namespace) -> Outcome:
     answer = session.call("GET", "shards", {"table": arguments.table})
-    return answer, "\n".join(_shard_line(shard) for shard in answer["shards"]) or "no shards"
+    return answer, partial(_print_shards, answer["shards"])
 
 
-def _shard_line(shard: Mapping[str, Any]) -> str:
-    return "  ".join(f"{name}={value}" for name, value in shard.items())
+def _print_shards(shards: Sequence[Mapping[str, Any]]) -> None:
+    short = id_shortener(name for shard in shards for name in (shard["shard_id"], *shard["parent_ids"]))
+    rows = [
+        (
+            short(shard["shard_id"]),
+            "open" if shard["is_open"] else "closed",
+            str(shard["record_count"]),
+            short(",".join(shard["parent_ids"])) or "-",
+            shard["key_range"],
+            shard["oldest_sequence"] or "-",
+            shard["newest_sequence"] or "-",
+        )
+        for shard in shards
+    ]
+    print_table(SHARD_COLUMNS, rows, "no shards")
+
+
+def _full_id(session: _Session, table: str, given: str | None) -> str | None:
+    """The shard whose id this is, or begins with it."""
+    if given is None:
+        return None
+    listed = session.call("GET", "shards", {"table": table})["shards"]
+    return matching_id(given, [shard["shard_id"] for shard in listed], "shard")
 
 
 def _split(session: _Session, arguments: argparse.Namespace) -> Outcome:
     at = None if arguments.at is None else _key(arguments.at)
-    answer = session.call("POST", "split", {"table": arguments.table, "shard_id": arguments.shard, "at": at})
+    shard_id = _full_id(session, arguments.table, arguments.shard)
+    answer = session.call("POST", "split", {"table": arguments.table, "shard_id": shard_id, "at": at})
     return answer, "\n".join(answer["shard_ids"])
 
 
@@ -170,14 +208,16 @@ def _key(text: str) -> Any:
 
 
 def _merge(session: _Session, arguments: argparse.Namespace) -> Outcome:
-    names = {"table": arguments.table, "shard_a": arguments.shard_a, "shard_b": arguments.shard_b}
+    shards = (_full_id(session, arguments.table, given) for given in (arguments.shard_a, arguments.shard_b))
+    names = dict(zip(("table", "shard_a", "shard_b"), (arguments.table, *shards), strict=True))
     answer = session.call("POST", "merge", names)
     return answer, answer["shard_id"]
 
 
 def _trim(session: _Session, arguments: argparse.Namespace) -> Outcome:
     limits = {"before_micros": arguments.before_micros, "keep_last": arguments.keep_last}
-    answer = session.call("POST", "trim", {"table": arguments.table, "shard_id": arguments.shard, **limits})
+    shard_id = _full_id(session, arguments.table, arguments.shard)
+    answer = session.call("POST", "trim", {"table": arguments.table, "shard_id": shard_id, **limits})
     return answer, f"records forgotten: {answer['trimmed']}"
 
 
@@ -194,27 +234,29 @@ def _requests(session: _Session, arguments: argparse.Namespace) -> Outcome:
     answer = session.call("GET", "requests", {})
     if arguments.reset:
         session.call("DELETE", "requests", {})
-    return answer, "\n".join(_shard_line(count) for count in answer["requests"]) or "no requests"
+    names = ("operation", "table", "requests", "errors", "rows_read", "rows_written")
+    rows = [[str(count[name]) or "-" for name in names] for count in answer["requests"]]
+    return answer, partial(print_table, REQUEST_COLUMNS, rows, "no requests")
 
 
 def _add_fault(session: _Session, arguments: argparse.Namespace) -> Outcome:
     try:
         rule = json.loads(arguments.rule)
     except ValueError as error:
-        raise ControlError(f"the rule must be a JSON object: {error}", EXIT_REFUSED) from error
+        raise CommandFailed(f"the rule must be a JSON object: {error}", EXIT_REFUSED) from error
     if not isinstance(rule, dict):
-        raise ControlError(f"the rule must be a JSON object, not {rule!r}", EXIT_REFUSED)
+        raise CommandFailed(f"the rule must be a JSON object, not {rule!r}", EXIT_REFUSED)
     answer = session.call("POST", "faults", rule)
     return answer, f"fault {answer['id']} added"
 
 
 def _list_faults(session: _Session, arguments: argparse.Namespace) -> Outcome:
     answer = session.call("GET", "faults", {})
-    return answer, "\n".join(_fault_line(fault) for fault in answer["faults"]) or "no faults"
-
-
-def _fault_line(fault: Mapping[str, Any]) -> str:
-    return f"{fault['id']}: struck {fault['struck']} of {fault['seen']}: {json.dumps(fault['rule'])}"
+    rows = [
+        [str(fault["id"]), str(fault["struck"]), str(fault["seen"]), json.dumps(fault["rule"])]
+        for fault in answer["faults"]
+    ]
+    return answer, partial(print_table, FAULT_COLUMNS, rows, "no faults")
 
 
 def _clear_faults(session: _Session, arguments: argparse.Namespace) -> Outcome:

@@ -20,7 +20,7 @@ from attrs import field, frozen
 from streamclient.core.position import Position
 from streamclient.interfaces import IRecordProcessor
 from streamclient.model import InitializationInput, Lease, ProcessRecordsInput, Shard, ShutdownInput
-from streamclient.records import KeyValue, SequenceInfo, StreamRecord
+from streamclient.records import KeyValue, SequenceInfo, StreamRecord, readable_position
 from streamclient.stream.api import StreamApi
 
 LONGEST_SHARD_PAGES = 100_000
@@ -132,7 +132,8 @@ def unread(stream_api: StreamApi, stream_id: str, leases: Sequence[Lease]) -> li
         if lease is None:
             found.append(f"{shard.shard_id} has no lease yet")
         elif not lease.is_finished and _has_more(stream_api, lease):
-            found.append(f"{shard.shard_id} is unread from {lease.checkpoint} (owner {lease.owner or 'nobody'})")
+            where = readable_position(lease.checkpoint)
+            found.append(f"{shard.shard_id} is unread from {where} (owner {lease.owner or 'nobody'})")
     return found
 
 

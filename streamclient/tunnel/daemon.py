@@ -32,11 +32,12 @@ class TunnelDaemon(Running):
 
     def __init__(
         self,
-        client: Any,
         tunnel_id: str,
+        client: Any,
         processor: TunnelProcessor,
         config: TunnelWorkerConfig | None = None,
     ) -> None:
+        """Arguments and errors are those of ``TunnelWorker``, in the same order."""
         self._make_worker = partial(TunnelWorker, tunnel_id, client, processor, config)
         self._lock = threading.Lock()
         self._closed = threading.Event()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -49,8 +50,9 @@ class IChannelProcessorFactory(ABC):
         """Make a new channel processor."""
 
 
-ChannelCallback = Callable[[Sequence[StreamRecord]], None]
-"""The smallest processor: a function of the records of one batch."""
+ChannelCallback = Callable[[Sequence[StreamRecord]], None] | Callable[[Sequence[StreamRecord], str], None]
+"""The smallest processor: a function of the records of one batch, or of these and the id of their channel. It gets the
+id if its second parameter is positional and has no default."""
 
 TunnelProcessor = (
     ChannelCallback | IChannelProcessor | IChannelProcessorFactory | IRecordProcessorFactory | type[IRecordProcessor]
@@ -62,14 +64,28 @@ class CallbackProcessor(IChannelProcessor):
     """A callback as a channel processor."""
 
     def __init__(self, callback: ChannelCallback) -> None:
-        self._callback = callback
+        self._callback: Callable[..., None] = callback
+        self._takes_channel = _takes_channel(callback)
 
     def process(self, records_input: ChannelRecordsInput) -> None:
         """Hand the records over."""
-        self._callback(records_input.records)
+        if self._takes_channel:
+            self._callback(records_input.records, records_input.channel_id)
+        else:
+            self._callback(records_input.records)
 
     def shutdown(self) -> None:
         """A function has nothing to shut down."""
+
+
+def _takes_channel(callback: Callable[..., None]) -> bool:
+    """Whether there is a second parameter that must be given: one with a default may be there for its default."""
+    try:
+        parameters = list(inspect.signature(callback).parameters.values())
+    except ValueError:  # some built-in functions do not tell
+        return False
+    positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    return len(positional) > 1 and positional[1].default is inspect.Parameter.empty
 
 
 class ChannelRecordProcessor(IRecordProcessor):

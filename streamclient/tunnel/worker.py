@@ -67,8 +67,8 @@ class TunnelWorker(Running):
     Args:
         tunnel_id: what ``TunnelClient.create_tunnel`` returned.
         client: a ``TunnelClient``, or a ``tablestore.OTSClient`` to make one of.
-        processor: a function of records, an ``IChannelProcessor`` or a factory of them, or any factory of record
-            processors, such as the Spark processor's.
+        processor: a function of records, or of records and a channel id; an ``IChannelProcessor`` or a factory of
+            them; or any factory of record processors, such as the Spark processor's.
         config: how to behave.
         runtime: clocks and threads, for tests.
 

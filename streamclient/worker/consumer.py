@@ -21,8 +21,9 @@ from streamclient.model import (
     TrimmedDataPolicy,
     TrimmedRange,
 )
+from streamclient.outages import OutageLog
 from streamclient.reasons import Cause, Reason, text_of
-from streamclient.records import SequenceInfo
+from streamclient.records import SequenceInfo, readable_position
 from streamclient.stream.api import RecordPage
 from streamclient.worker.checkpointer import CheckpointTicket
 from streamclient.worker.consumer_state import READ_NAME, ConsumerState, Surroundings, described, times
@@ -35,6 +36,7 @@ from streamclient.worker.trimming import first_record_left
 from streamclient.worker.usercode import UserCall
 
 _log = logging.getLogger(__name__)
+_outages = OutageLog(_log)
 
 
 class ShardConsumer(ConsumerState):
@@ -225,9 +227,9 @@ class ShardConsumer(ConsumerState):
         self.around.facts.reads.failed(error, self.around.loop.now())
         reason = Reason(Cause.READING_FAILED, READ_NAME, f"{times(count)}: {described(error)}")
         self.say(reason)
-        # Each doubling is news; in between, the status tells.
-        level = logging.WARNING if count & (count - 1) == 0 else logging.DEBUG
-        _log.log(level, "shard %s: %s", self.shard_id, text_of(reason))
+        # One outage strikes all shards, again and again; the statuses tell of each.
+        kind = ("reading", type(error), getattr(error, "code", None))
+        _outages.log(logging.WARNING, kind, "shard %s: %s", self.shard_id, text_of(reason))
         self.decide_on_retry(error, count - 1, self.backoff.read_pause, self._read_decided)
 
     def _read_decided(self, pause: float | None) -> None:
@@ -429,7 +431,8 @@ class ShardConsumer(ConsumerState):
             self.around.instruments.end_not_stored()
             reason = Reason(Cause.END_NOT_STORED, detail=self._close_error)
             self.say(reason)
-            _log.error("shard %s: %s; it is delivered again from %s", self.shard_id, text_of(reason), self._stored)
+            where = readable_position(self._stored)
+            _log.error("shard %s: %s; it is delivered again from %s", self.shard_id, text_of(reason), where)
         self.stop_reason = None
 
     def _pause_before_start(self) -> None:

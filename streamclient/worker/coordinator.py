@@ -18,6 +18,7 @@ from streamclient.core.holdings import Holdings
 from streamclient.errors import StreamClientException
 from streamclient.model import ShardInfo, ShardStatus, ShutdownReason, TrimmedRange
 from streamclient.reasons import Cause, Reason
+from streamclient.records import readable_position
 from streamclient.worker.checkpointer import CheckpointTicket
 from streamclient.worker.consumer import ShardConsumer
 from streamclient.worker.consumer_state import Surroundings, described, watch_reads
@@ -226,7 +227,8 @@ class Coordinator:
                 raise StreamClientException(f"{other!r} still runs; a second consumer of its shard must not start")
         consumer = ShardConsumer(command, self._around)
         self._consumers[command.identifier] = consumer
-        _log.info("shard %s: starting at %s, tenancy %s", shard.shard_id, command.checkpoint, shard.lease_identifier)
+        where = readable_position(command.checkpoint)
+        _log.info("shard %s: starting at %s, tenancy %s", shard.shard_id, where, shard.lease_identifier)
         consumer.begin()
 
     def consumer_ended(self, shard: ShardInfo, end: events.ConsumerEnd) -> None:

@@ -16,14 +16,17 @@ from streamclient.core.failures import PagePlan, Span, Verdict, verdict
 from streamclient.core.lifecycle import Outcome
 from streamclient.errors import ApplicationException, ShutdownException
 from streamclient.model import ParkedKey, ParkedRecord
+from streamclient.outages import OutageLog
 from streamclient.parking.frames import key_text
 from streamclient.reasons import Cause, Reason
+from streamclient.records import readable_position
 from streamclient.stream.api import RecordPage
 from streamclient.worker.consumer_state import ConsumerState, described, times
 from streamclient.worker.parking_desk import BEHIND_PARKED, Failure, ParkingDesk
 from streamclient.worker.positions import further
 
 _log = logging.getLogger(__name__)
+_outages = OutageLog(_log)
 
 
 @frozen
@@ -211,7 +214,14 @@ class Delivery:
         pause = consumer.backoff.store_failed()
         count = consumer.backoff.store_failures
         consumer.say(Reason(Cause.PARKING_FAILED, what, f"{times(count)}: {what}: {described(error)}"))
-        _log.error("shard %s: the parking store failed: %s", consumer.shard_id, what, exc_info=error)
+        _outages.log(
+            logging.ERROR,
+            ("parking", type(error)),
+            "shard %s: the parking store failed: %s: %s",
+            consumer.shard_id,
+            what,
+            described(error),
+        )
         consumer.move(Outcome.REFUSED_FOR_NOW)
         consumer.pause(pause, again or self._proceed)
 
@@ -246,7 +256,7 @@ class Delivery:
         more = "" if len(indices) == 1 else f" and {len(indices) - 1} more"
         return (
             f"record {key_text(record.primary_key)} ({record.sequence_info}), number {indices[0]} behind position "
-            f"{self._consumer.fetcher.position}{more}"
+            f"{readable_position(self._consumer.fetcher.position.text)}{more}"
         )
 
     def _stop_reason(self, span: Span, error: BaseException) -> Reason:

@@ -21,6 +21,11 @@ from attrs import frozen
 
 _log = logging.getLogger(__name__)
 
+_scheduler_log = logging.getLogger(f"{__name__}.apscheduler")
+"""Where APScheduler's own lines would go: every job added and run, which says nothing to anybody. What is wrong is
+reported here by ``_report``."""
+_scheduler_log.setLevel(logging.CRITICAL + 1)
+
 SCHEDULER_THREADS = 2
 """The jobs return at once, so even one thread would do; the second covers a moment's delay in starting it."""
 
@@ -41,12 +46,21 @@ class Schedule(Protocol):
         """Start no job any more, and wait for those that run. Safe to call twice."""
 
 
+class _QuietExecutor(ThreadPoolExecutor):  # type: ignore[misc]  # the library has no types
+    """Logs where its scheduler does, not under its own name in the program's log."""
+
+    def start(self, scheduler: Any, alias: str) -> None:
+        super().start(scheduler, alias)
+        self._logger = _scheduler_log
+
+
 class SchedulerSchedule:
     """Runs jobs on a ``BackgroundScheduler`` of its own; the first run of each is at once."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._scheduler = BackgroundScheduler(
-            executors={"default": ThreadPoolExecutor(SCHEDULER_THREADS)},
+            logger=_scheduler_log,
+            executors={"default": _QuietExecutor(SCHEDULER_THREADS)},
             # Without a grace time of None a late heartbeat would be dropped, with no more than a warning.
             job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1},
             timezone=timezone.utc,

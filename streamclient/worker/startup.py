@@ -10,10 +10,12 @@ from typing import TypeVar
 from streamclient.core.retry import doubling_millis
 from streamclient.errors import ConfigurationError, DependencyException
 from streamclient.interfaces import ILeaseManager
+from streamclient.outages import OutageLog
 from streamclient.stream.api import StreamApi
 from streamclient.worker.health import CallWatchdog, WorkerHealth
 
 _log = logging.getLogger(__name__)
+_outages = OutageLog(_log)
 
 Result = TypeVar("Result")
 
@@ -74,7 +76,8 @@ class Persistence:
                 failures += 1
                 self._watchdog.failed(error, self._monotonic())
                 pause = doubling_millis(failures, SHORTEST_PAUSE_MILLIS, LONGEST_PAUSE_MILLIS) / 1_000
-                _log.warning("%s failed, next attempt in %.1f s: %s", what, pause, error)
+                kind = (what, error.kind, error.code)
+                _outages.log(logging.WARNING, kind, "%s failed, next attempt in %.1f s: %s", what, pause, error)
                 self._wait(self._stop, pause)
         raise StoppedEarly(what)
 

@@ -98,6 +98,12 @@ def test_a_second_one_on_a_registry_is_refused_with_advice() -> None:
         PrometheusMetrics(registry)
 
 
+def test_the_server_is_reached_from_this_machine_alone_unless_told_otherwise(metrics: PrometheusMetrics) -> None:
+    with metrics.serve(0) as server, metrics.serve(0, "0.0.0.0") as open_server:
+        assert server._server.server_address[0] == "127.0.0.1"
+        assert open_server._server.server_address[0] == "0.0.0.0"
+
+
 def test_the_server_stops_listening_when_closed_and_closes_twice(metrics: PrometheusMetrics) -> None:
     server = metrics.serve(0, "127.0.0.1")
     scrape(server)

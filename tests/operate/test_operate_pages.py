@@ -19,7 +19,7 @@ from operate_scene import STATUS, TABLE, Scene
 from stuck_workers import NoDatabase, Steady, working
 
 from streamclient import cli
-from streamclient.operate.running import operator_name
+from streamclient.operate.connection import operator_name
 from tests.patience import until
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from streamclient.errors import ConfigurationError
 from streamclient.model import utc_text
 from streamclient.operate.clock import ServiceClock
 from streamclient.operate.facts import Process
-from streamclient.operate.printing import plain_table
 from streamclient.operate.processes import process_of
 from streamclient.operate.text import duration, parse_duration, parse_moment
 from tests.patience import PATIENCE_SECONDS, until
@@ -145,7 +144,3 @@ def test_a_process_of_this_machine_is_running_stopped_or_gone() -> None:
         child.wait(PATIENCE_SECONDS)
 
     assert process_of(info) is Process.GONE
-
-
-def test_a_plain_table_cuts_nothing() -> None:
-    assert plain_table(("A", "LONG"), [("xyz", "1"), ("x", "")]) == "A    LONG\nxyz  1\nx"

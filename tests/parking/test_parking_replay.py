@@ -251,8 +251,9 @@ def test_listing_names_each_record_with_its_error(say: Say) -> None:
     code, text = say("list")
 
     assert code == 0
-    assert text.splitlines()[0] == (
-        f'{parked("a", 1).record_id}  1970-01-01T00:00:00.000Z  PUT  [["id", "a"]]  ValueError: no'
+    assert text.splitlines()[0].split() == ["RECORD", "WRITTEN", "CHANGE", "KEY", "ERROR"]
+    assert text.splitlines()[1] == (
+        f'{parked("a", 1).record_id}  1970-01-01T00:00:00.000Z  PUT     [["id", "a"]]  ValueError: no'
     )
     assert text.splitlines()[-1] == "3 records parked"
     assert say("list", "--shard", "t", "--key", '[["id", "b"]]')[1].endswith("1 record parked\n")
@@ -301,7 +302,10 @@ def test_a_factory_that_is_none_is_an_error(say: Say, name: str) -> None:
 
 def test_discarding_must_be_told_what(say: Say) -> None:
     code, text = say("discard")
-    assert (code, text) == (2, "streamclient parked: say which records to discard: --key, --record, --shard or --all\n")
+    assert (code, text) == (
+        2,
+        "streamclient parked discard: say which records to discard: --key, --record, --shard or --all\n",
+    )
     assert say("discard", "--record", "nothing")[0] == 2
     assert say("discard", "--key", '[["id", "a"]]') == (0, "2 records discarded\n")
 
@@ -327,7 +331,7 @@ def test_a_table_is_reached_as_options_or_environment_say(
     assert capsys.readouterr().out.endswith("1 record parked\n")
 
     assert main(["parked", "list", "--table", "parked", "--access-key-secret", "wrong"]) == 2
-    assert "streamclient parked: " in capsys.readouterr().err
+    assert "streamclient parked list: " in capsys.readouterr().err
 
 
 def test_a_record_of_a_worker_can_be_found_by_its_sequence() -> None:

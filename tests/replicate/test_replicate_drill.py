@@ -89,7 +89,7 @@ def test_row_that_is_refused_for_good_ends_the_replication_and_is_named(reader: 
         )
 
     assert ended.returncode == 1
-    assert "replication ended: table 'orders_copy' refuses put of row {'id': 0}" in ended.stderr
+    assert "streamclient replicate: ended: table 'orders_copy' refuses put of row {'id': 0}" in ended.stderr
 
 
 @pytest.mark.slow

@@ -63,15 +63,6 @@ def printed_as(expected: str, actual: str) -> bool:
     return re.fullmatch(pattern, actual.strip(), re.DOTALL) is not None
 
 
-@pytest.mark.slow
-def test_console_sample_prints_what_the_readme_shows() -> None:
-    shown = next(block for block in readme_blocks("text") if "worker1 reads from" in block)
-    with served() as endpoint:
-        actual = run(["samples/console.py"], endpoint=endpoint)
-
-    assert printed_as(shown, actual), actual
-
-
 def test_the_readme_shows_the_console_sample_itself() -> None:
     source = (ROOT / "samples" / "console.py").read_text()
     shown = next(block for block in readme_blocks("python") if "class RecordProcessor(" in block)

@@ -113,7 +113,7 @@ def test_own_credentials_are_the_only_ones() -> None:
         (["--port", "0", "--host", "203.0.113.1"], "cannot listen on 203.0.113.1:0"),
         (["--port", "0", "--data", "{data}"], "{data}"),
         (["--port", "0", "--data", "/dev/null/x"], "/dev/null/x"),
-        (["--port", "0", "--instance", ""], "instance must be"),
+        (["--port", "0", "--instance", ""], "name the instance name: --instance"),
     ],
 )
 def test_a_server_that_cannot_start_says_why_on_one_line(tmp_path: Path, arguments: list[str], reason: str) -> None:

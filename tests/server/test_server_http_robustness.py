@@ -18,7 +18,6 @@ from server_http_tools import connect, create_table, error_code, headers_for, re
 
 from streamclient.server import LocalTablestore, connections
 from streamclient.server.auth import Credentials, Doors, is_loopback, require_own_secret
-from streamclient.server.command import secret_of
 from streamclient.server.counters import LONGEST_NAME, MOST_TALLIES, OTHERS, RequestCounters
 from streamclient.server.errors import ServiceError
 from streamclient.wire import schema, signature
@@ -374,15 +373,14 @@ def test_a_secret_file_that_is_not_there_is_named_on_one_line(tmp_path: Path) ->
 def test_secrets_come_from_the_arguments_a_file_or_the_environment(tmp_path: Path) -> None:
     from argparse import ArgumentParser
 
-    from streamclient.server.command import add_arguments
+    from streamclient.tablestore.connect import connection_of, connection_parent
 
-    parser = ArgumentParser()
-    add_arguments(parser)
+    parser = ArgumentParser(parents=[connection_parent()])
     (tmp_path / "secret").write_text("from-file\n")
     environment = {"TABLESTORE_ACCESS_KEY_SECRET": "from-environment"}
 
     given = {
-        name: secret_of(parser.parse_args(arguments), environment)
+        name: connection_of(parser.parse_args(arguments), environment).access_key_secret
         for name, arguments in {
             "argument": ["--access-key-secret", "mine"],
             "file": ["--access-key-secret-file", str(tmp_path / "secret")],
@@ -391,7 +389,7 @@ def test_secrets_come_from_the_arguments_a_file_or_the_environment(tmp_path: Pat
     }
 
     assert given == {"argument": "mine", "file": "from-file", "environment": "from-environment"}
-    assert secret_of(parser.parse_args([]), {}) == "local-access-key-secret"
+    assert connection_of(parser.parse_args([]), {}).access_key_secret == "local-access-key-secret"
 
 
 # --- refused requests

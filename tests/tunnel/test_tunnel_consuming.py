@@ -247,7 +247,7 @@ def test_what_cannot_pass_ends_worker_and_daemon(scene: Scene, verb: str, code: 
         worker.wait(PATIENCE_SECONDS)
     assert isinstance(worker.exception, kind)
 
-    daemon, ended = TunnelDaemon(scene.tunnels, tunnel_id, Log()), list[BaseException]()
+    daemon, ended = TunnelDaemon(tunnel_id, scene.tunnels, Log()), list[BaseException]()
 
     def run() -> None:
         try:
@@ -276,9 +276,9 @@ def test_what_may_pass_is_waited_out_at_the_beginning(scene: Scene) -> None:
 
 def test_daemon_tells_wrong_arguments_when_it_is_made(scene: Scene) -> None:
     with pytest.raises(ConfigurationError, match="tunnel_id"):
-        TunnelDaemon(scene.tunnels, "", Log())
+        TunnelDaemon("", scene.tunnels, Log())
     with pytest.raises(ConfigurationError, match="processor"):
-        TunnelDaemon(scene.tunnels, "t", 5)  # type: ignore[arg-type]  # on purpose
+        TunnelDaemon("t", scene.tunnels, 5)  # type: ignore[arg-type]  # on purpose
 
 
 @pytest.mark.slow
@@ -294,7 +294,7 @@ def test_daemon_replaces_a_worker_that_failed(scene: Scene, monkeypatch: pytest.
 
     monkeypatch.setattr(TunnelCoordinator, "step", fail_once)
     log = Log()
-    daemon = TunnelDaemon(scene.tunnels, scene.tunnel(TunnelType.STREAM), log)
+    daemon = TunnelDaemon(scene.tunnel(TunnelType.STREAM), scene.tunnels, log)
     thread = threading.Thread(target=daemon.run)
     thread.start()
     scene.put(1)
@@ -309,7 +309,7 @@ def test_daemon_replaces_a_worker_that_failed(scene: Scene, monkeypatch: pytest.
 @pytest.mark.slow
 def test_closed_daemon_ends_its_session(scene: Scene) -> None:
     tunnel_id = scene.tunnel(TunnelType.STREAM)
-    daemon = TunnelDaemon(scene.tunnels, tunnel_id, Log())
+    daemon = TunnelDaemon(tunnel_id, scene.tunnels, Log())
     thread = threading.Thread(target=daemon.run)
     thread.start()
     until(lambda: bool(scene.tunnels.describe_tunnel(TABLE, "t").channels[0].client_id))

@@ -205,7 +205,7 @@ def test_missing_tunnel_ends_worker_and_daemon_with_a_name(scene: Scene) -> None
     assert worker.worker_status is WorkerStatus.ERROR
     assert isinstance(worker.exception, TunnelParameterInvalidError)
     with pytest.raises(TunnelParameterInvalidError):
-        TunnelDaemon(scene.tunnels, "no-such-tunnel", Log()).run()
+        TunnelDaemon("no-such-tunnel", scene.tunnels, Log()).run()
 
 
 @pytest.mark.slow
@@ -229,7 +229,7 @@ def test_daemon_runs_until_it_is_closed(scene: Scene) -> None:
     tunnel_id = scene.tunnel(TunnelType.STREAM)
     log = Log()
     daemon = TunnelDaemon(
-        scene.tunnels, tunnel_id, log, TunnelWorkerConfig(heartbeat_interval_seconds=1, heartbeat_timeout_seconds=10)
+        tunnel_id, scene.tunnels, log, TunnelWorkerConfig(heartbeat_interval_seconds=1, heartbeat_timeout_seconds=10)
     )
     thread = threading.Thread(target=daemon.run)
     thread.start()

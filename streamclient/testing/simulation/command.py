@@ -9,6 +9,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from streamclient.terminal.output import ProgressLine, print_text
+from streamclient.terminal.running import CommandFailed, runs
+
 if TYPE_CHECKING:
     from streamclient.testing.simulation.plan import Plan
     from streamclient.testing.simulation.report import Summary
@@ -26,9 +29,6 @@ PROGRESS_SECONDS = 10.0
 
 EXIT_VIOLATED = 1
 """A law was broken."""
-
-EXIT_UNUSABLE = 2
-"""Wrong arguments, or a file that is no plan."""
 
 DESCRIPTION = (
     "Run the production core in simulated fleets, under faults that each seed decides, and check the laws of the lease "
@@ -53,7 +53,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     one.add_argument("--replay", action="store_true", help="print every event, command and change of a row")
     one.add_argument("--lease", metavar="KEY", help="with --replay: only what is about this lease")
     one.add_argument("--step", action="store_true", help="with --replay: wait for Enter after each moment")
-    parser.set_defaults(run=run)
+    runs(parser, run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -61,8 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.seed is not None or arguments.plan:
         return _run_one(arguments)
     if arguments.replay or arguments.seeds < 1:
-        print("streamclient simulate: --replay needs --seed or --plan, and --seeds at least 1", file=sys.stderr)
-        return EXIT_UNUSABLE
+        raise CommandFailed("--replay needs --seed or --plan, and --seeds at least 1")
     return _run_many(arguments)
 
 
@@ -75,17 +74,19 @@ def _run_many(arguments: argparse.Namespace) -> int:
 
     seeds = range(arguments.first, arguments.first + arguments.seeds)
     size = Size.FULL if arguments.full_size else None
-    began, shown = time.monotonic(), [time.monotonic()]
+    began, shown, line = time.monotonic(), [time.monotonic()], ProgressLine(sys.stderr)
 
     def progress(summary: Summary, verdict: Verdict) -> None:
         now = time.monotonic()
         if now - shown[0] >= PROGRESS_SECONDS:
             shown[0] = now
             done = sum(summary.histories.values())
-            text = f"{done} of {len(seeds)} histories, {len(summary.violations)} violations, {now - began:.0f} s"
-            print(text, file=sys.stderr, flush=True)
+            line.show(f"{done} of {len(seeds)} histories, {len(summary.violations)} violations, {now - began:.0f} s")
 
-    summary, broken = run_campaign(seeds, processes=arguments.processes, size=size, progress=progress)
+    try:
+        summary, broken = run_campaign(seeds, processes=arguments.processes, size=size, progress=progress)
+    finally:
+        line.close()
     wall_seconds = time.monotonic() - began
     shrunk = _shrunk(broken, arguments)
     coverage = _coverage(arguments)
@@ -93,7 +94,7 @@ def _run_many(arguments: argparse.Namespace) -> int:
         entry = {**summary.as_json(), "wall_seconds": round(wall_seconds, 1), **coverage}
         print(json.dumps({**entry, "plans": [json.loads(verdict.plan.to_json()) for verdict in shrunk]}, indent=1))
     else:
-        print("\n".join([*summary.lines(), f"took {wall_seconds:.0f} s", *coverage.values()]))
+        print_text("\n".join([*summary.lines(), f"took {wall_seconds:.0f} s", *coverage.values()]))
     return EXIT_VIOLATED if summary.violations else 0
 
 
@@ -146,8 +147,7 @@ def _run_one(arguments: argparse.Namespace) -> int:
     try:
         plan = _plan(arguments)
     except (OSError, ValueError) as error:
-        print(f"streamclient simulate: {error}", file=sys.stderr)
-        return EXIT_UNUSABLE
+        raise CommandFailed(str(error)) from error
     replay = Replay(arguments.lease, step=arguments.step) if arguments.replay else None
     verdict = run_plan(plan, replay)
     summary = Summary()
@@ -155,7 +155,7 @@ def _run_one(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({**summary.as_json(), "plan": json.loads(plan.to_json())}, indent=1))
     else:
-        print("\n".join([*violation_lines(verdict), f"digest {verdict.digest}, {verdict.events} events"]))
+        print_text("\n".join([*violation_lines(verdict), f"digest {verdict.digest}, {verdict.events} events"]))
     return EXIT_VIOLATED if verdict.violation is not None else 0
 
 

@@ -1,0 +1,50 @@
+"""Saying an outage once a minute, however often and by however many it is met."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Hashable
+
+REPEAT_SECONDS = 60.0
+"""Between two lines about one outage: whoever watches knows that it goes on, and finds other lines in between."""
+
+MOST_REMEMBERED = 100
+"""Outages that are told apart; more at once are no outages any more."""
+
+
+class OutageLog:
+    """Logs what may be repeated many times a second. Thread-safe.
+
+    Of the lines about one outage the first of each minute is logged, and says how many were left out since the last;
+    the others are logged as DEBUG.
+    """
+
+    def __init__(self, logger: logging.Logger, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._logger = logger
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._said: dict[Hashable, tuple[float, int]] = {}
+
+    def log(self, level: int, outage: Hashable, text: str, *arguments: object) -> None:
+        """Log a line about an outage; what is equal counts as the same one."""
+        left_out = self._news(outage)
+        if left_out is None:
+            self._logger.debug(text, *arguments)
+            return
+        told = text % arguments
+        self._logger.log(level, "%s%s", told, f" ({left_out} more like this were left out)" if left_out else "")
+
+    def _news(self, outage: Hashable) -> int | None:
+        """How many lines were left out since the last one; ``None`` to leave out this one, too."""
+        now = self._monotonic()
+        with self._lock:
+            said_at, left_out = self._said.get(outage, (None, 0))
+            if said_at is not None and now - said_at < REPEAT_SECONDS:
+                self._said[outage] = (said_at, left_out + 1)
+                return None
+            if len(self._said) >= MOST_REMEMBERED:
+                self._said.clear()
+            self._said[outage] = (now, 0)
+            return left_out

@@ -1,0 +1,217 @@
+"""``docs/commands.md``: its commands, and what they print; ``python -m tests.commands.commands_page`` writes it anew.
+
+The page is written by hand but for what commands print. Every ``$ streamclient ...`` in it runs, in order, on a
+terminal of 80 columns against one local Tablestore that looks like a small fleet's. Ids of shards are those of the
+page: the beginning of the real ones is replaced in both directions.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from attrs import field, frozen
+
+from streamclient.core.worker_info import WorkerInfo
+from streamclient.model import ParkedRecord
+from streamclient.operate.connection import operator_name
+from streamclient.parking import TableParkingStore
+from streamclient.parking.frames import record_id
+from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
+from streamclient.server import LocalTablestore
+from tests.operate.operate_scene import STATUS, TABLE, Scene
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "commands.md"
+BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SHOWN_IDS = ("1f0c77a2", "52d4b8e1", "c90a6d3f")
+"""The first shard of the fleet's table, and its two children in the order of their ids."""
+
+INTERRUPTED = {"run": "reading from", "server": "listening on", "tail": "Berlin", "top": "TIME TO LOSS"}
+"""Commands that go on until Ctrl-C, which is pressed once they have shown this."""
+
+NOON = 1_767_268_800_000_000
+
+
+@frozen
+class Ran:
+    """What a command did."""
+
+    command: str
+    code: int
+    shown: str
+
+
+@frozen
+class Stage:
+    """A Tablestore, a folder, and a terminal."""
+
+    local: LocalTablestore
+    folder: Path
+    process: subprocess.Popen[str]
+    ids: dict[str, str] = field(factory=dict)
+    """Beginnings on the page and in truth."""
+
+    def run(self, command: str) -> Ran:
+        """Run a line of the page."""
+        for shown, real in self.ids.items():
+            command = command.replace(shown, real)
+        words = shlex.split(command)[1:]
+        if words == ["server"]:
+            words = ["server", "--port", "0"]
+        if words[:2] == ["control", "requests"]:
+            self.local.reset_requests()
+            self.local.client().describe_table(TABLE)
+        endless = INTERRUPTED.get(words[0]) if not {"--limit", "--once", "--help"} & {*words} else None
+        asked = {
+            "words": words,
+            "folder": str(self.folder),
+            "environment": {"TABLESTORE_ENDPOINT": self.local.endpoint, **ENVIRONMENT},
+            "interrupt_after": endless,
+        }
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(asked) + "\n")
+        self.process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
+        shown = answer["shown"].replace(operator_name(), "ann@ops")
+        for short, real in self.ids.items():
+            shown = shown.replace(real, short)
+        return Ran(command, answer["code"], shown)
+
+
+ENVIRONMENT = {"TABLESTORE_DATA_TABLE": TABLE, "TABLESTORE_STATUS_TABLE": STATUS}
+
+
+@contextmanager
+def stage() -> Iterator[Stage]:
+    """A Tablestore with a small fleet's tables, as the page describes them."""
+    with ExitStack() as stack:
+        local = stack.enter_context(LocalTablestore())
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        process = stack.enter_context(
+            subprocess.Popen(
+                [sys.executable, "-m", "tests.commands.terminal_process"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+            )
+        )
+        stack.callback(process.kill)
+        ids = furnish(local)
+        (folder / "copy.json").write_text(json.dumps(replication(local)))
+        yield Stage(local, folder, process, ids)
+
+
+def furnish(local: LocalTablestore) -> dict[str, str]:
+    """A table whose first shard was split and read to its end; one child is read, the other one's owner is dead."""
+    scene, parent, low, high = split_table(local)
+    scene.write(40)
+    told = WorkerInfo(host="ops-1", pid=4711, version="0.1.0", lease_duration_millis=3_600_000)
+    scene.put_worker("worker-1", info=told)
+    scene.put_lease(parent, "worker-1", checkpoint="SHARD_END")
+    scene.put_lease(low, "worker-1", parents=[parent], checkpoint=scene.iterator(low, after=3))
+    scene.put_lease(high, "worker-2", parents=[parent], beat=7_500, moved=7_500)
+    store = TableParkingStore(scene.client, "parked")
+    store.park([parked("k1", 3, low, scene.stream_id), parked("k2", 5, low, scene.stream_id)])
+    return dict(zip(SHOWN_IDS, (each[:8] for each in (parent, low, high)), strict=True))
+
+
+def split_table(local: LocalTablestore) -> tuple[Scene, str, str, str]:
+    """The first shard and its children, whose ids have the order of their keys: commands sort by either."""
+    while True:
+        scene = Scene(local, lease_seconds=None)
+        scene.write(20)
+        parent = scene.shard
+        low, high = scene.split()
+        if low < high:
+            return scene, parent, low, high
+        scene.client.delete_table(TABLE)
+        scene.client.delete_table(STATUS)
+
+
+def parked(key: str, number: int, shard_id: str, stream_id: str) -> ParkedRecord:
+    column = RecordColumn("amount", ColumnOperation.PUT, "twelve", NOON // 1_000)
+    record = StreamRecord(RecordType.PUT, (("id", key),), (column,), SequenceInfo(0, NOON + number, 0))
+    error = "ValueError: amount must be a number, not 'twelve'"
+    trace = 'File "shop.py", line 12, in process_records'
+    name = record_id(record)
+    return ParkedRecord(name, stream_id, shard_id, record, "TRIM_HORIZON", number, 1, error, trace, 4, NOON)
+
+
+def replication(local: LocalTablestore) -> dict[str, Any]:
+    def side(table: str, **more: str) -> dict[str, str]:
+        keys = {"accessId": local.access_key_id, "accessKey": local.access_key_secret}
+        return {"endpoint": local.endpoint, "instanceName": local.instance, "tableName": table, **keys, **more}
+
+    reader = side(TABLE, source="stream", statusTableName="copy_status", endTime="2020-01-01 00:00:00")
+    return {"ots-reader": reader, "ots-writer": side("orders_copy")}
+
+
+def commands_of(text: str) -> list[tuple[str, str]]:
+    """Every command on the page with what it prints there, in order."""
+    found = []
+    for block in BLOCK.findall(text):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, shown = part.partition("\n")
+            if command.startswith("streamclient "):
+                found.append((command, shown))
+    return found
+
+
+TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z"
+LASTING = r"\d+(\.\d+)? (ms|s|min|h|d)\b( \d+ (s|min|h)\b)?"
+
+
+def shape(text: str) -> str:
+    """Without what depends on the moment: numbers, times, ids, and how lines are broken and padded."""
+    text = re.sub(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}(_\d+)?|request [0-9a-f-]+", "ID", text)
+    text = re.sub(r"(?<=injected: ).*?(?=^took )", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"\b[0-9a-f]{12}(?:[0-9a-f]{4})?\b|\b(?=[0-9a-f]*\d)[0-9a-f]{8}\b", "ID", text)
+    text = re.sub(LASTING, "LASTING", re.sub(TIME, "TIME", text))
+    return re.sub(r"\s+", " ", re.sub(r"\d+", "#", text)).strip()
+
+
+def agrees(expected: str, actual: str) -> bool:
+    """Where something was cut, the few words before it may be cut elsewhere."""
+    parts = re.split(r"(?:\S+ ){0,3}\S*…", shape(expected))
+    return re.fullmatch(".*?".join(re.escape(part) for part in parts), shape(actual), re.DOTALL) is not None
+
+
+def is_for_programs(command: str) -> bool:
+    """Whether it prints a document, which may be as wide as it is."""
+    return "--json" in command
+
+
+def write_page() -> None:
+    """Run every command of the page, and put what it prints below it."""
+    text = PAGE.read_text()
+    with stage() as here:
+
+        def renewed(block: re.Match[str]) -> str:
+            parts = re.split(r"^\$ ", block[1], flags=re.MULTILINE)[1:]
+            commands = [part.partition("\n")[0] for part in parts]
+            done = [
+                (each, here.run(each).shown.strip("\n") if each.startswith("streamclient ") else "")
+                for each in commands
+            ]
+            lines = [f"$ {each}\n{shown}".rstrip() for each, shown in done]
+            return "```console\n" + "\n".join(lines) + "\n```"
+
+        text = BLOCK.sub(renewed, text)
+    PAGE.write_text(text)
+
+
+if __name__ == "__main__":
+    write_page()

@@ -1,0 +1,50 @@
+"""What every command prints on a terminal of 80 columns is on the page, and nothing is wider than the terminal."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+
+import pytest
+
+from streamclient.cli import make_parser
+from tests.commands.commands_page import PAGE, agrees, commands_of, is_for_programs, stage
+from tests.commands.terminal_process import COLUMNS
+
+
+def leaves(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """The words of every command that does something."""
+    groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    if not groups:
+        yield parser.prog
+    for group in groups:
+        for below in group.choices.values():
+            yield from leaves(below)
+
+
+@pytest.mark.slow
+def test_every_command_prints_what_the_page_shows_within_80_columns() -> None:
+    """Nothing wraps, and what comes next begins a new line: every command ends its last one."""
+    with stage() as here:
+        for command, expected in commands_of(PAGE.read_text()):
+            ran = here.run(command)
+            wide = [] if is_for_programs(command) else [line for line in ran.shown.splitlines() if len(line) > COLUMNS]
+
+            assert wide == [], f"$ {command}\n{ran.shown}"
+            assert agrees(expected, ran.shown), f"$ {command}\n{ran.shown}\nnot:\n{expected}"
+            assert ran.shown == "" or ran.shown.endswith("\n"), command
+
+
+@pytest.mark.parametrize("command", sorted(leaves(make_parser())))
+def test_every_command_is_on_the_page_with_its_help(command: str) -> None:
+    shown = [line for line, _ in commands_of(PAGE.read_text())]
+
+    assert f"{command} --help" in shown
+    assert any(line.split(" --help")[0] != line or line.startswith(command) for line in shown if "--help" not in line)
+
+
+def test_a_page_that_shows_something_else_is_noticed() -> None:
+    """The check itself can fail."""
+    assert agrees("SHARD  LAG\n1f0c77a2  12 s", "SHARD     LAG\nabcdef01  2 min 3 s")
+    assert not agrees("SHARD  LAG\n1f0c77a2  12 s", "SHARD  LAG\nabcdef01  -")
+    assert not agrees("no leases", "no tables")

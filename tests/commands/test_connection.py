@@ -1,0 +1,71 @@
+"""One recipe for a client: options, else the environment, else the local server."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from streamclient.errors import ConfigurationError
+from streamclient.server import DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET, DEFAULT_INSTANCE
+from streamclient.server.command import DEFAULT_PORT
+from streamclient.tablestore import Connection, connect
+from streamclient.tablestore.connect import connection_of, connection_parent, option_value
+
+
+def parsed(*words: str) -> argparse.Namespace:
+    return argparse.ArgumentParser(parents=[connection_parent(tables=("data-table",))]).parse_args(words)
+
+
+def test_without_anything_it_is_the_local_server() -> None:
+    found = connection_of(parsed(), {})
+
+    assert found == Connection()
+    assert found.endpoint == f"http://127.0.0.1:{DEFAULT_PORT}"
+    keys = (found.instance, found.access_key_id, found.access_key_secret)
+    assert keys == (DEFAULT_INSTANCE, DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET)
+
+
+def test_an_option_counts_more_than_the_environment() -> None:
+    environment = {"TABLESTORE_ENDPOINT": "http://a", "TABLESTORE_REGION": "cn-x", "TABLESTORE_STS_TOKEN": "t"}
+    found = connection_of(parsed("--endpoint", "http://b"), environment)
+
+    assert (found.endpoint, found.region, found.sts_token) == ("http://b", "cn-x", "t")
+
+
+def test_a_table_must_be_named() -> None:
+    assert option_value("data-table", parsed(), {"TABLESTORE_DATA_TABLE": "t"}) == "t"
+    with pytest.raises(ConfigurationError, match="--data-table, or TABLESTORE_DATA_TABLE in the environment"):
+        option_value("data-table", parsed(), {})
+
+
+def test_an_empty_value_is_refused_where_there_is_none_to_fall_back_on() -> None:
+    with pytest.raises(ConfigurationError, match="name the endpoint of the instance: --endpoint"):
+        connection_of(parsed("--endpoint", ""), {})
+    assert connection_of(parsed("--region", ""), {}).region == ""
+
+
+def test_a_region_signs_with_v4_and_a_token_is_passed_on() -> None:
+    plain = Connection().client()
+    temporary = Connection(region="cn-hangzhou", sts_token="token").client()
+
+    assert type(temporary._signer) is not type(plain._signer)
+    assert temporary.credentials_provider.get_credentials().get_security_token() == "token"
+    assert plain.credentials_provider.get_credentials().get_security_token() is None
+
+
+def test_what_the_sdk_refuses_is_named() -> None:
+    with pytest.raises(ConfigurationError, match="endpoint 'nonsense' or its keys cannot be used"):
+        Connection(endpoint="nonsense").client()
+
+
+def test_secrets_are_not_printed() -> None:
+    assert "s3cret" not in repr(Connection(access_key_secret="s3cret", sts_token="s3cret"))
+
+
+def test_a_program_connects_as_the_commands_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TABLESTORE_ENDPOINT", "http://127.0.0.1:4711")
+    monkeypatch.setenv("TABLESTORE_INSTANCE", "mine")
+    client = connect(socket_timeout=3)
+
+    assert (client.host, client.protocol.instance_name, client.socket_timeout) == ("http://127.0.0.1:4711", "mine", 3)

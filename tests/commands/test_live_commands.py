@@ -1,0 +1,252 @@
+"""``tail``, ``run`` and ``tables`` against real HTTP, in processes of their own where signals end them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamclient import cli
+from streamclient.commands.sample import write_sample
+from streamclient.errors import DependencyException, ErrorKind
+from streamclient.lease import LeaseManager
+from streamclient.server import FaultRule, LocalTablestore
+from streamclient.server.faults import Fail
+from streamclient.stream.following import FollowedRecord, Interruption, LostRecords, StreamFollower
+from tests.operate.operate_scene import TABLE, Scene, run_cli, until
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def scene(local: LocalTablestore) -> Scene:
+    return Scene(local)
+
+
+@contextmanager
+def running(folder: Path, endpoint: str, *words: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A command in a process; the file has what it prints."""
+    lines = folder / "lines"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TABLESTORE_ENDPOINT": endpoint}
+    with lines.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "streamclient.cli", *words],
+            stdout=output,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=folder,
+            env=environment,
+        )
+        try:
+            yield process, lines
+        finally:
+            process.kill()
+            process.communicate(timeout=60)
+
+
+def tail(scene: Scene, *words: str) -> list[Any]:
+    ran = run_cli("tail", TABLE, "--endpoint", scene.local.endpoint, "--json", *words)
+    assert (ran.code, ran.err) == (0, "")
+    return [json.loads(line) for line in ran.out.splitlines()]
+
+
+def test_tail_shows_a_shard_before_its_children(scene: Scene) -> None:
+    scene.write(5)
+    parent = scene.shard
+    children = scene.split()
+    scene.write(5)
+    found = tail(scene, "--from", "oldest", "--limit", "10")
+
+    assert [each["shard"] for each in found[:5]] == [parent] * 5
+    assert {each["shard"] for each in found[5:]} <= {*children}
+    assert [each["columns"][0]["value"] for each in found] == [0, 1, 2, 3, 4] * 2
+
+
+def test_tail_begins_at_a_time_and_takes_the_beginning_of_an_id(scene: Scene) -> None:
+    scene.write(5)
+    assert len(tail(scene, "--from", "1h-ago", "--shard", scene.shard[:8], "--limit", "5")) == 5
+    low, _ = scene.split()
+    ended = tail(scene, "--from", "oldest", "--shard", scene.shard)
+
+    assert len(ended) == 5, "it ends with the shard, which is closed"
+    ran = run_cli("tail", TABLE, "--endpoint", scene.local.endpoint, "--shard", f"{low}x")
+    assert (ran.code, ran.out) == (2, "")
+    assert "has no shard" in ran.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_tail_shows_changes_as_they_come_until_it_is_told_to_end(
+    scene: Scene, tmp_path: Path, number: signal.Signals
+) -> None:
+    scene.write(3)
+    with running(tmp_path, scene.local.endpoint, "tail", TABLE, "--from", "oldest") as (process, lines):
+        until(lambda: lines.read_text().count("\n") == 3, "what was there")
+        scene.write(2, start=3)
+        until(lambda: lines.read_text().count("\n") == 5, "what came")
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+
+    assert (process.returncode, err) == (0, "")
+    assert "PUT {id='key-04'} n=4" in lines.read_text().splitlines()[-1]
+
+
+def test_a_follower_outlives_an_outage_and_says_so_among_the_changes(scene: Scene) -> None:
+    from streamclient.stream import ReadRetry, TablestoreStreamApi
+
+    scene.write(2)
+    streams = TablestoreStreamApi(scene.client, retry=ReadRetry(retries=0))
+    stop = threading.Event()
+    changes = StreamFollower(streams, scene.stream_id, stop=stop).changes()
+    assert isinstance(next(changes), FollowedRecord)
+    next(changes)
+    scene.local.add_fault(FaultRule(operation="GetStreamRecord", times=1, action=Fail("OTSServerBusy")))
+    interrupted = next(changes)
+    scene.write(1, start=2)
+    after = next(changes)
+
+    assert isinstance(interrupted, Interruption)
+    assert interrupted.error.kind is ErrorKind.THROTTLED
+    assert isinstance(after, FollowedRecord)
+    stop.set()
+    assert list(changes) == []
+
+
+def test_a_follower_names_a_loss_and_goes_on_behind_it(scene: Scene) -> None:
+    scene.write(4)
+    changes = StreamFollower(scene.streams, scene.stream_id).changes()
+    follower = [next(changes) for _ in range(4)]
+    scene.write(3, start=4)
+    scene.local.trim(TABLE, keep_last=1)
+    found = [next(changes), next(changes)]
+
+    assert all(isinstance(each, FollowedRecord) for each in follower)
+    assert found[0] == LostRecords(scene.shard)
+    assert isinstance(found[1], FollowedRecord)
+    assert found[1].record.columns[0].value == 6
+
+
+def test_an_error_for_good_ends_a_follower(scene: Scene) -> None:
+    changes = StreamFollower(scene.streams, scene.stream_id).changes()
+    scene.write(1)
+    next(changes)
+    scene.client.delete_table(TABLE)
+
+    with pytest.raises(DependencyException, match="OTS"):
+        list(changes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
+def test_run_consumes_until_a_signal_and_ends_in_order(
+    scene: Scene, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    write_sample("print_changes", tmp_path)
+    scene.write(3)
+    words = ["run", "print_changes:PrintChanges", "--data-table", TABLE, "--status-table", "st", "--worker", "w1"]
+    with running(tmp_path, scene.local.endpoint, *words, "--log", "info") as (process, lines):
+        until(lambda: lines.read_text().count("PUT") == 3, "three changes")
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    (lease,) = LeaseManager(scene.client, "st", scene.stream_id).list_leases()
+
+    assert process.returncode == code
+    assert err.startswith(f"worker w1 reads table {TABLE}; Ctrl-C ends it\n")
+    assert "left for the next one" in err, "no other worker was there"
+    assert err.endswith("INFO worker w1 has ended\n")
+    assert lease.checkpoint == scene.iterator(after=3)
+    assert lease.checkpoint not in err, "positions in the log are readable"
+
+
+@pytest.mark.slow
+def test_run_ends_with_the_sentence_of_a_worker_that_cannot_work(scene: Scene, tmp_path: Path) -> None:
+    write_sample("print_changes", tmp_path)
+    words = ["run", "print_changes:PrintChanges", "--data-table", TABLE, "--status-table", TABLE]
+    with running(tmp_path, scene.local.endpoint, *words) as (process, _):
+        _, err = process.communicate(timeout=60)
+
+    assert process.returncode == 1
+    assert err.splitlines()[-1].startswith(f"streamclient run: table '{TABLE}' cannot be the status table: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["tail", TABLE, "--limit", "0"], "--limit must be at least 1, not 0"),
+        (["tail", TABLE, "--from", "yesterday"], "a time is written like"),
+        (["tail", "nothing"], "there is no table 'nothing'"),
+        (["tail", "quiet"], "table 'quiet' has no stream; `streamclient tables stream` enables it"),
+        (["tables", "describe", "nothing"], "there is no table 'nothing'"),
+        (["tables", "drop", "nothing", "--yes"], "there is no table 'nothing'"),
+        (["tables", "stream", "nothing"], "there is no table 'nothing'"),
+        (["tables", "drop", TABLE], "deletes its rows and its stream; add --yes"),
+        (["tables", "stream", TABLE, "--off"], "drops its records; add --yes"),
+        (["tables", "create", "x", "--key", "id:TEXT"], "--key must be NAME:TYPE with a type of STRING"),
+        (["tables", "create", "x", "--hours", "0"], "expiration_time_hours must be"),
+        (["tables", "create", TABLE], "OTSObjectAlreadyExist"),
+        (["run", "json:nothing", "--data-table", TABLE, "--status-table", "st"], "names no factory"),
+        (["parked", "list", "--table", "nothing"], "there is no table 'nothing' of parked records"),
+        (["parked", "list", "--table", TABLE], "cannot hold parked records: its primary key is"),
+        (["leases", "list", "--data-table", TABLE, "--status-table", TABLE], "cannot be the status table"),
+        (["leases", "list", "--data-table", TABLE, "--status-table", "nothing"], "there is no such table"),
+    ],
+)
+def test_what_cannot_work_is_one_line_that_begins_with_the_command(scene: Scene, words: list[str], reason: str) -> None:
+    run_cli("tables", "create", "quiet", "--no-stream", "--endpoint", scene.local.endpoint)
+    ran = run_cli(*words, "--endpoint", scene.local.endpoint)
+    command = " ".join(words[:2]) if words[0] in ("tables", "parked", "leases") else words[0]
+
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert ran.err.startswith(f"streamclient {command}: ")
+    assert reason in ran.err
+
+
+def test_nothing_is_made_by_looking_for_parked_records(scene: Scene) -> None:
+    run_cli("parked", "list", "--table", "nothing", "--endpoint", scene.local.endpoint)
+
+    assert "nothing" not in scene.client.list_table()
+
+
+def test_a_table_is_made_described_switched_and_dropped(local: LocalTablestore) -> None:
+    def say(*words: str) -> Any:
+        ran = run_cli("tables", *words, "--endpoint", local.endpoint, "--json")
+        assert (ran.code, ran.err) == (0, ""), ran
+        return ran.document
+
+    say("create", "t", "--key", "city", "--key", "day:integer", "--column", "n:INTEGER", "--origin", "n")
+    described = say("describe", "t")
+    assert described["key"] == [{"name": "city", "type": "STRING"}, {"name": "day", "type": "INTEGER"}]
+    assert (described["expiration_hours"], described["origin_columns"]) == (24, ["n"])
+    assert len(described["shards"]) == 1
+    assert say("stream", "t", "--off", "--yes")["stream"] is None
+    assert say("list") == {"tables": [{"table": "t", "stream": None}]}
+    assert say("stream", "t", "--hours", "48")["stream"].startswith("t_")
+    assert say("drop", "t", "--yes") == {"table": "t", "dropped": True}
+    assert say("list") == {"tables": []}
+
+
+def test_options_stand_on_either_side_of_an_action(local: LocalTablestore) -> None:
+    here = ["--endpoint", local.endpoint]
+
+    assert cli.main(["tables", *here, "--json", "list"]) == 0
+    assert cli.main(["tables", "list", *here, "--json"]) == 0
+    assert run_cli("tables", "--endpoint", "http://127.0.0.1:1", "list", *here).code == 0, "the nearer one counts"
+
+
+def test_a_sample_is_not_written_over(tmp_path: Path) -> None:
+    first = run_cli("sample", "console", "--directory", str(tmp_path))
+    again = run_cli("sample", "console", "--directory", str(tmp_path))
+
+    assert first.code == 0
+    assert (again.code, again.err.count("is there already; --force writes over it")) == (2, 1)
+    assert run_cli("sample", "console", "--directory", str(tmp_path), "--force").code == 0
+    assert run_cli("sample", "console", "--directory", "/dev/null/x").code == 2
