@@ -8,8 +8,9 @@ ROUNDS ?= 20
 MINUTES ?= 30
 ROWS ?= 100000
 SEEDS ?= 2000
+SECONDS ?= 60
 
-.PHONY: help demo test check lint docs bench rounds simulate-tunnels tunnel-rounds replicate-drill simulate simulate-mutations bench-leases soak clean
+.PHONY: help demo test check lint docs bench rounds simulate-tunnels tunnel-rounds replicate-drill simulate simulate-mutations bench-leases soak fuzz-codec clean
 
 help:
 	@echo "make demo      the main job on one laptop: a table, a fleet, a lake; under two minutes (SEED=$(SEED))"
@@ -22,6 +23,7 @@ help:
 	@echo "make simulate-tunnels simulated tunnel clients under faults (SEEDS=$(SEEDS))"
 	@echo "make tunnel-rounds    a tunnel of each kind over ROWS rows, workers killed and joining (ROUNDS=$(ROUNDS))"
 	@echo "make replicate-drill  a table of ROWS rows replicated under a writer, killed and resumed, then compared"
+	@echo "make fuzz-codec       damaged pages against the compiled codec under sanitizers (SECONDS=$(SECONDS))"
 	@echo "make docs      the documentation, in docs/_build/html"
 	@echo "make clean     remove everything made here"
 
@@ -80,6 +82,10 @@ simulate:
 simulate-mutations:
 	@tools/setup-environment spark,cli,docs,dev
 	@$(BIN)/python -m tests.simulation.mutations
+
+fuzz-codec:
+	@tools/setup-environment spark,cli,docs,dev
+	@$(BIN)/python -m tests.wire.fuzz --seconds $(SECONDS)
 
 clean:
 	rm -rf $(VENV) docs/_build demo-output build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
