@@ -30,6 +30,7 @@ help:
 	@echo "make tunnel-rounds    a tunnel of each kind over ROWS rows, workers killed and joining (ROUNDS=$(ROUNDS))"
 	@echo "make replicate-drill  a table of ROWS rows replicated under a writer, killed and resumed, then compared"
 	@echo "make structure figures of the code: its size, names used twice, circles, and how much of it one journey touches"
+	@echo "make fuzz-codec       damaged pages against the compiled codec under sanitizers (SECONDS=$(SECONDS))"
 	@echo "make docs      the documentation, in docs/_build/html"
 	@echo "make clean     remove everything made here"
 
@@ -104,6 +105,10 @@ structure:
 simulate-mutations:
 	@tools/setup-environment spark,cli,docs,dev
 	@$(BIN)/python -m tests.simulation.mutations
+
+fuzz-codec:
+	@tools/setup-environment spark,cli,docs,dev
+	@$(BIN)/python -m tests.wire.fuzz --seconds $(SECONDS)
 
 clean:
 	rm -rf $(VENV) docs/_build demo-output build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -8,11 +8,86 @@ from __future__ import annotations
 
 import base64
 import binascii
+import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
+from typing import Any, TypeVar, cast
 
 from attrs import frozen
+
+_Class = TypeVar("_Class", bound=type)
+
+
+NATIVE: Any = None
+"""The compiled codec, where it serves. Chosen once, at import, as the classes below live in it."""
+
+if os.environ.get("STREAMCLIENT_PURE_PYTHON", "") in ("", "0"):
+    try:
+        from streamclient.wire import _native
+
+        NATIVE = _native
+    except ImportError:  # not built here
+        pass
+
+
+class _Unmade:
+    """What columns are made of, until somebody asks for them."""
+
+    __slots__ = ("cells", "make")
+
+    def __init__(self, make: Callable[[Any], tuple[Any, ...]], cells: Any) -> None:
+        self.make = make
+        self.cells = cells
+
+
+def unmade(make: Callable[[Any], tuple[RecordColumn, ...]], cells: Any) -> tuple[RecordColumn, ...]:
+    """Columns for the constructor of ``StreamRecord``, which ``make`` makes of the cells when they are asked for.
+
+    Making them costs as much as reading the cells. The compiled codec knows a way of its own.
+    """
+    return make(cells) if NATIVE is not None else cast("tuple[RecordColumn, ...]", _Unmade(make, cells))
+
+
+class _OnDemand:
+    """The slot of ``StreamRecord.columns``, as an attribute that makes what is unmade."""
+
+    def __init__(self, slot: Any) -> None:
+        self._slot = slot
+
+    def __get__(self, record: Any, owner: Any = None) -> Any:
+        if record is None:
+            return self
+        columns = self._slot.__get__(record)
+        if columns.__class__ is _Unmade:
+            columns = columns.make(columns.cells)
+            self._slot.__set__(record, columns)
+        return columns
+
+    def __set__(self, record: Any, columns: Any) -> None:
+        self._slot.__set__(record, columns)
+
+    def __delete__(self, record: Any) -> None:
+        self._slot.__delete__(record)
+
+
+def _compact(attrs_class: _Class) -> _Class:
+    """The class with the storage of the compiled codec, which fills it from a page and makes what is asked for.
+
+    Everything that attrs made stays; only the slots are others. The collector does not track these objects: made from
+    a page they hold plain values, which cannot refer back to them.
+    """
+    made: Any = attrs_class
+    if NATIVE is None:
+        if attrs_class.__name__ == "StreamRecord":
+            made.columns = _OnDemand(made.columns)
+        return attrs_class
+    stored: _Class = getattr(NATIVE, attrs_class.__name__)
+    for name, value in vars(attrs_class).items():
+        if name not in made.__slots__:
+            setattr(stored, name, value)
+    return stored
+
 
 KeyValue = int | str | bytes
 """What a primary key column may hold: INTEGER, STRING, BINARY."""
@@ -75,6 +150,7 @@ class ColumnOperation(Enum):
     DELETE_ALL_VERSION = "DELETE_ALL_VERSION"
 
 
+@_compact
 @frozen(order=True)
 class SequenceInfo:
     """Position of a record inside its shard. Order is (epoch, timestamp, row index); never compare across shards."""
@@ -89,6 +165,7 @@ class SequenceInfo:
         return f"{self.epoch}/{self.timestamp_micros}/{self.row_index}"
 
 
+@_compact
 @frozen
 class RecordColumn:
     """One cell of a record."""
@@ -109,6 +186,7 @@ class RecordColumn:
         return f"{name} {self.operation.value}{version}"
 
 
+@_compact
 @frozen
 class StreamRecord:
     """One change of one row, as the stream delivers it."""

@@ -7,26 +7,28 @@ and something always must. ``as_codec_error`` translates those, which keeps boun
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from streamclient.errors import CodecError
 from streamclient.records import ColumnValue, KeyValue, SequenceInfo
 from streamclient.wire import _tags as tags
-from streamclient.wire.crc8 import AFTER_EIGHT_BYTES, TABLE, crc8
+from streamclient.wire.crc8 import AFTER_EIGHT_BYTES, PAIRS, TABLE, crc8
 from streamclient.wire.rows import CellOperation, KeyBound
 
-_T = TypeVar("_T")
-CellMaker = Callable[[str, "ColumnValue | KeyBound | None", int, "int | None"], _T]
-"""Makes a cell of name, value, operation number (0 is put) and timestamp; may raise ``CodecError``."""
+RawCell = tuple[str, "ColumnValue | KeyBound | None", int, "int | None"]
+"""Name, value, operation number (0 is put), timestamp."""
 
-ParsedRow = tuple[tuple[tuple[str, "KeyValue | KeyBound"], ...], list[_T], bool, "SequenceInfo | None", int]
+ParsedRow = tuple[tuple[tuple[str, "KeyValue | KeyBound"], ...], list[RawCell], bool, "SequenceInfo | None", int]
 """Key, cells, delete marker, sequence information, and the offset after the row."""
 
 _u32 = struct.Struct("<I").unpack_from
 _i64 = struct.Struct("<q").unpack_from
 _f64 = struct.Struct("<d").unpack_from
+_cell_head = struct.Struct("<BBI").unpack_from
+_value_head = struct.Struct("<BIB").unpack_from
+_nine_bytes = struct.Struct("<BHHHH").unpack
+_stamp_tail = struct.Struct("<BqBB").unpack_from
 _extension = struct.Struct("<BIBIBIBqBI").unpack_from
 _sequence = struct.Struct("<BIBqBI").unpack_from
 
@@ -38,12 +40,10 @@ _USUAL_EXTENSION = (
     tags.TAG_SEQUENCE_TIMESTAMP,
     tags.TAG_SEQUENCE_ROW_INDEX,
 )
-_LOOP_BELOW_BYTES = 64
-"""Longer values amortise a call, and crc8 has a faster way for them."""
-
 _BOUNDS = {bound.value: bound for bound in KeyBound}
 _OPERATIONS = frozenset(int(operation) for operation in CellOperation if operation is not CellOperation.PUT)
-_KEY_TYPES = (int, str, bytes, KeyBound)
+_KEY_TYPES = frozenset((int, str, bytes, KeyBound))
+_USUAL_TAGS = (tags.TAG_CELL_NAME, tags.TAG_CELL_VALUE, tags.TAG_CELL_CHECKSUM)
 
 
 def fail(offset: int, found: object, expected: str) -> NoReturn:
@@ -93,8 +93,8 @@ def read_value(data: bytes, offset: int) -> tuple[ColumnValue | KeyBound, int]:
     fail(offset, f"value type {kind:#04x}", "00 to 03, 07, or 09 to 0b")
 
 
-def _read_cell(data: bytes, offset: int) -> tuple[str, ColumnValue | KeyBound | None, int, int | None, int, int]:
-    """One cell from its tag 03 on: name, value, operation, timestamp, checksum, offset after it.
+def _read_any_cell(data: bytes, offset: int) -> tuple[str, ColumnValue | KeyBound | None, int, int | None, int, int]:
+    """Any cell from its tag 03 on: name, value, operation, timestamp, checksum, offset after it. Says what is wrong.
 
     On the wire the operation stands before the timestamp; the checksum takes it after the timestamp.
     """
@@ -112,11 +112,7 @@ def _read_cell(data: bytes, offset: int) -> tuple[str, ColumnValue | KeyBound | 
         value, end = read_value(data, begin)
         if _u32(data, offset + 1)[0] != end - begin:
             fail(offset + 1, f"value length {_u32(data, offset + 1)[0]}", f"{end - begin}, which its content has")
-        if end - begin < _LOOP_BELOW_BYTES:
-            for byte in data[begin:end]:  # the loop of crc8, without the call
-                crc = TABLE[crc ^ byte]
-        else:
-            crc = crc8(data[begin:end], crc)
+        crc = crc8(data[begin:end], crc)
         offset = end
         tag = data[offset]
     if tag == tags.TAG_CELL_OPERATION:
@@ -127,7 +123,7 @@ def _read_cell(data: bytes, offset: int) -> tuple[str, ColumnValue | KeyBound | 
         tag = data[offset]
     if tag == tags.TAG_CELL_TIMESTAMP:
         timestamp = _i64(data, offset + 1)[0]
-        crc = AFTER_EIGHT_BYTES[crc] ^ _cached_crc8(data[offset + 1 : offset + 9])
+        crc = crc8(data[offset + 1 : offset + 9], crc)
         offset += 9
         tag = data[offset]
     if operation:
@@ -145,27 +141,76 @@ def _refuse_cell(data: bytes, offset: int, name: str, crc: int) -> NoReturn:
     fail(offset, f"cell {name!r} with neither value nor operation", "one of them")
 
 
-def read_row(data: bytes, offset: int, make_cell: CellMaker[_T]) -> ParsedRow[_T]:
+def _read_cells(data: bytes, offset: int, row_crc: int) -> tuple[list[RawCell], int, int]:
+    """Cells from here on, as long as there are any; with the offset after them, and the row's checksum so far.
+
+    Nearly all time goes here. So the loop reads each cell as what nearly all are, a value that may have a version, in
+    as few steps as Python allows, and asks at the end whether it was one. If not, be the cell unusual or wrong,
+    ``_read_any_cell`` begins anew at it.
+    """
+    cells: list[RawCell] = []
+    while data[offset] == tags.TAG_CELL:
+        try:
+            _, name_tag, size = _cell_head(data, offset)
+            begin = offset + 11 + size
+            raw = data[offset + 6 : begin - 5]
+            name, crc = _cached_name(raw) if size <= tags.CACHED_NAME_BYTES else _decode_name(raw)
+            value_tag, size, kind = _value_head(data, begin - 5)
+            end = begin + size
+            raw = data[begin:end]
+            value: Any = None
+            if kind == tags.TYPE_STRING:
+                value = raw[5:].decode("utf-8")
+                size -= 5 + _u32(raw, 1)[0]
+            elif kind == tags.TYPE_INTEGER:
+                (value,) = _i64(raw, 1)
+                size -= 9
+            elif kind == tags.TYPE_DOUBLE:
+                (value,) = _f64(raw, 1)
+                size -= 9
+            elif kind == tags.TYPE_BLOB:
+                value = raw[5:]
+                size -= 5 + _u32(raw, 1)[0]
+            elif kind == tags.TYPE_BOOLEAN and raw[1] <= 1:
+                value = raw[1] == 1
+                size -= 2
+            if len(raw) == 9:  # a number: the steps of crc8 without loop and call
+                first, second, third, fourth, fifth = _nine_bytes(raw)
+                crc = PAIRS[PAIRS[PAIRS[PAIRS[TABLE[crc ^ first] ^ second] ^ third] ^ fourth] ^ fifth]
+            else:
+                crc = crc8(raw, crc)
+            timestamp = None
+            tag, found = data[end], data[end + 1]
+            if tag == tags.TAG_CELL_TIMESTAMP:
+                _, timestamp, tag, found = _stamp_tail(data, end)
+                crc = AFTER_EIGHT_BYTES[crc] ^ _cached_crc8(data[end + 1 : end + 9])
+                end += 9
+            # What is left of the size is what the form of the value does not explain.
+            is_usual = value is not None and not size and found == crc and (name_tag, value_tag, tag) == _USUAL_TAGS
+        except READ_ERRORS:
+            is_usual = False
+        if is_usual:
+            cells.append((name, value, 0, timestamp))
+            offset = end + 2
+        else:
+            name, value, operation, timestamp, crc, offset = _read_any_cell(data, offset)
+            cells.append((name, value, operation, timestamp))
+        row_crc = TABLE[row_crc ^ crc]
+    return cells, offset, row_crc
+
+
+def read_row(data: bytes, offset: int) -> ParsedRow:
     """One row from its tag 01 on. May raise ``READ_ERRORS``."""
     if data[offset] != tags.TAG_ROW_KEY:
         fail(offset, f"tag {data[offset]:#04x}", "01, the row's key")
-    offset += 1
-    row_crc = 0
-    key: list[tuple[str, Any]] = []
-    while data[offset] == tags.TAG_CELL:
-        begin = offset
-        name, value, operation, timestamp, crc, offset = _read_cell(data, begin)
-        if operation or timestamp is not None or not isinstance(value, _KEY_TYPES) or isinstance(value, bool):
+    begin = offset + 1
+    key, offset, row_crc = _read_cells(data, begin, 0)
+    for name, value, operation, timestamp in key:
+        if operation or timestamp is not None or type(value) not in _KEY_TYPES:
             fail(begin, f"key column {name!r} = {value!r}", "only a name and an INTEGER, STRING, BINARY or bound")
-        key.append((name, value))
-        row_crc = TABLE[row_crc ^ crc]
-    cells: list[_T] = []
+    cells: list[RawCell] = []
     if data[offset] == tags.TAG_ROW_DATA:
-        offset += 1
-        while data[offset] == tags.TAG_CELL:
-            name, value, operation, timestamp, crc, offset = _read_cell(data, offset)
-            cells.append(make_cell(name, value, operation, timestamp))
-            row_crc = TABLE[row_crc ^ crc]
+        cells, offset, row_crc = _read_cells(data, offset + 1, row_crc)
     deleted = data[offset] == tags.TAG_DELETE_MARKER
     offset += deleted
     sequence = None
@@ -176,7 +221,8 @@ def read_row(data: bytes, offset: int, make_cell: CellMaker[_T]) -> ParsedRow[_T
     row_crc = TABLE[row_crc ^ deleted]
     if data[offset + 1] != row_crc:
         fail(offset + 1, f"row checksum {data[offset + 1]:#04x}", f"{row_crc:#04x}")
-    return tuple(key), cells, deleted, sequence, offset + 2
+    names_and_values: Any = tuple([(name, value) for name, value, _, _ in key])
+    return names_and_values, cells, deleted, sequence, offset + 2
 
 
 def _read_extension(data: bytes, offset: int) -> tuple[SequenceInfo, int]:

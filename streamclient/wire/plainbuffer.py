@@ -79,10 +79,17 @@ def decode_rows(data: bytes) -> list[Row]:
     while offset < len(data):
         begin = offset
         try:
-            key, cells, deleted, sequence, offset = read_row(data, begin, _make_cell)
+            key, cells, deleted, sequence, offset = read_row(data, begin)
         except READ_ERRORS as error:
             raise as_codec_error(error, data, f"row {len(rows)}, which begins at byte {begin}") from error
-        rows.append(Row(key, tuple(cells), deleted, sequence))
+        rows.append(
+            Row(
+                key,
+                tuple([Cell(name, value, _OPERATIONS[number], stamp) for name, value, number, stamp in cells]),
+                deleted,
+                sequence,
+            )
+        )
     return rows
 
 
@@ -96,7 +103,3 @@ def decode_value(data: bytes) -> ColumnValue | KeyBound:
     if end != len(data):
         fail(end, f"{len(data) - end} more bytes", "the end of the value")
     return value
-
-
-def _make_cell(name: str, value: ColumnValue | KeyBound | None, operation: int, timestamp: int | None) -> Cell:
-    return Cell(name, value, _OPERATIONS[operation], timestamp)

@@ -1,7 +1,8 @@
 """Stream records on the wire, behind one small interface.
 
-``RecordCodec`` is all that the rest of the package knows; a faster codec takes the place of ``PurePythonCodec`` by
-being returned from ``default_codec``.
+``RecordCodec`` is all that the rest of the package knows. ``default_codec`` gives the one that is compiled, where this
+installation has it, and else its twin in Python, which states readably what both do; ``docs/decisions/native-codec.md``
+says how they stay equal.
 
 What a record may hold is what the Java SDK accepts: a put has a value and a timestamp, a deletion of one
 version has a timestamp, a deletion of all versions has neither, increments do not occur, DELETE has no cells.
@@ -9,39 +10,142 @@ version has a timestamp, a deletion of all versions has neither, increments do n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import NoReturn, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NoReturn, Protocol
 
-from attrs import frozen
+from attrs import field, frozen
 
 from streamclient.errors import CodecError
+from streamclient.model import ColumnType
 from streamclient.records import (
+    NATIVE,
     ColumnOperation,
-    ColumnValue,
     KeyValue,
     RecordColumn,
     RecordType,
     SequenceInfo,
     StreamRecord,
+    unmade,
 )
+from streamclient.wire import _tags as tags
 from streamclient.wire import schema
-from streamclient.wire._reader import READ_ERRORS, CellMaker, ParsedRow, as_codec_error, fail, read_row
+from streamclient.wire._reader import READ_ERRORS, ParsedRow, RawCell, as_codec_error, fail, read_row
 from streamclient.wire._tags import HEADER
 from streamclient.wire._writer import CellParts, write_row
+from streamclient.wire.columns import checked_schema, record_batch
 from streamclient.wire.rows import CellOperation, KeyBound
 from streamclient.wire.schema import ActionType
+
+
+class PageContent(Protocol):
+    """What a page holds, verified as a whole, in the form in which its codec keeps it."""
+
+    @property
+    def record_count(self) -> int:
+        """How many records the page holds."""
+
+    def records(self) -> tuple[StreamRecord, ...]:
+        """The records, oldest first; the same tuple each time."""
+
+    def arrow(self, schema: Mapping[str, ColumnType] | None) -> Any:
+        """The cells by column."""
+
+
+@frozen
+class _ReadRecords:
+    """The content of a page that was read in Python: its records."""
+
+    _records: tuple[StreamRecord, ...]
+
+    @property
+    def record_count(self) -> int:
+        return len(self._records)
+
+    def records(self) -> tuple[StreamRecord, ...]:
+        return self._records
+
+    def arrow(self, schema: Mapping[str, ColumnType] | None) -> Any:
+        return record_batch(self._records, schema)
+
+
+@frozen
+class _NativePage:
+    """The content of a page that the compiled codec has read: an index of its cells."""
+
+    _page: Any
+
+    @property
+    def record_count(self) -> int:
+        return int(self._page.record_count)
+
+    def records(self) -> tuple[StreamRecord, ...]:
+        records: tuple[StreamRecord, ...] = self._page.records()
+        return records
+
+    def arrow(self, schema: Mapping[str, ColumnType] | None) -> Any:
+        given = None
+        if schema is not None:
+            given = tuple((name, _TYPE_NUMBERS[kind]) for name, kind in checked_schema(schema).items())
+        columns = self._page.columns(given)
+        return record_batch(self.records(), schema) if columns is None else columns  # the twin says what is wrong
 
 
 @frozen
 class DecodedPage:
     """One GetStreamRecord response."""
 
-    records: tuple[StreamRecord, ...]
-    """Oldest first."""
+    _content: PageContent = field(repr=False)
     next_shard_iterator: str | None
     """``None`` (never empty) once the shard is closed and everything was read."""
     may_more_record: bool | None
     """The service's hint that more records wait; ``None`` where it gives none."""
+
+    @property
+    def records(self) -> tuple[StreamRecord, ...]:
+        """Oldest first. Made when first asked for, if the codec is compiled."""
+        return self._content.records()
+
+    def arrow(self, schema: Mapping[str, ColumnType] | None = None) -> Any:
+        """The same by column, without making records: an object with ``__arrow_c_array__``.
+
+        ``pyarrow.record_batch`` and every other Arrow library takes it in; ``streamclient.wire.columns`` describes its
+        layout. A schema names the attribute columns, and their types, that columns are made of.
+
+        Raises:
+            CodecError: the records are not of one table.
+            ConfigurationError: the schema holds what Arrow cannot, or the codec is in Python and pyarrow is missing.
+        """
+        return self._content.arrow(schema)
+
+
+@frozen
+class TunnelPage:
+    """One ReadRecords response."""
+
+    _content: PageContent = field(repr=False)
+    next_token: str
+    """``finished`` behind the last record of the channel."""
+    may_more_record: bool | None
+    """The service's hint that more waits; ``None`` where it gives none."""
+    body_bytes: int
+
+    @property
+    def records(self) -> tuple[StreamRecord, ...]:
+        """In the channel's order. Rows of full data have a sequence of zeros."""
+        return self._content.records()
+
+    def arrow(self, schema: Mapping[str, ColumnType] | None = None) -> Any:
+        """The same by column, as ``DecodedPage.arrow``."""
+        return self._content.arrow(schema)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing follows, ever."""
+        return self.next_token == FINISHED
+
+
+FINISHED = "finished"
+"""The token behind the last record of a channel; as a checkpoint, it ends the channel."""
 
 
 class RecordCodec(Protocol):
@@ -50,29 +154,27 @@ class RecordCodec(Protocol):
     def decode_page(self, body: bytes) -> DecodedPage:
         """Decode a GetStreamRecord response body; ``CodecError`` if any part is corrupt, and no record then."""
 
+    def decode_tunnel_page(self, body: bytes) -> TunnelPage:
+        """Decode a ReadRecords response body; ``CodecError`` if any part is corrupt, and no record then."""
+
     def encode_record(self, record: StreamRecord) -> tuple[int, bytes, bytes | None]:
         """Encode for the message StreamRecord: action type, record, origin record."""
 
 
 class PurePythonCodec:
-    """The codec that always works, and the readable statement of what a faster one must do."""
+    """The codec that always works, and the readable statement of what the compiled one must do."""
 
     def decode_page(self, body: bytes) -> DecodedPage:
         """Decode a GetStreamRecord response body; ``CodecError`` if any part is corrupt, and no record then."""
         message = schema.parse(schema.GetStreamRecordResponse, body)
-        records: list[StreamRecord] = []
-        for entry in message.stream_records:
-            try:
-                records.append(decode_record(entry.action_type, entry.record, entry.origin_record))
-            except CodecError as error:
-                raise CodecError(
-                    f"record {len(records)} of a page of {len(message.stream_records)}: {error}"
-                ) from error
-        return DecodedPage(
-            tuple(records),
-            message.next_shard_iterator or None,
-            message.may_more_record if message.HasField("may_more_record") else None,
-        )
+        content = _read_entries(message.stream_records, needs_sequence=True)
+        return DecodedPage(content, message.next_shard_iterator or None, _hint(message))
+
+    def decode_tunnel_page(self, body: bytes) -> TunnelPage:
+        """Decode a ReadRecords response body; ``CodecError`` if any part is corrupt, and no record then."""
+        message = schema.parse(schema.ReadRecordsResponse, body)
+        content = _read_entries(message.records, needs_sequence=False)
+        return TunnelPage(content, message.next_token, _hint(message), len(body))
 
     def encode_record(self, record: StreamRecord) -> tuple[int, bytes, bytes | None]:
         """Encode for the message StreamRecord: action type, record, origin record.
@@ -91,13 +193,61 @@ class PurePythonCodec:
         return int(_ACTIONS[record.record_type]), b"".join(parts), _encode_origin(record)
 
 
+def _read_entries(entries: Any, *, needs_sequence: bool) -> _ReadRecords:
+    records: list[StreamRecord] = []
+    for entry in entries:
+        try:
+            records.append(
+                decode_record(entry.action_type, entry.record, entry.origin_record, needs_sequence=needs_sequence)
+            )
+        except CodecError as error:
+            raise CodecError(f"record {len(records)} of a page of {len(entries)}: {error}") from error
+    return _ReadRecords(tuple(records))
+
+
+def _hint(message: Any) -> bool | None:
+    return message.may_more_record if message.HasField("may_more_record") else None
+
+
+class NativeCodec(PurePythonCodec):
+    """The compiled codec, which reads pages as its twin does, many times faster.
+
+    It reads or declines. What it declines the twin decides: so that errors are worded in one place, and so that the
+    few pages that are right but unusual need no second reader (docs/decisions/native-codec.md).
+    """
+
+    def __init__(self, native: Any) -> None:
+        self._codec = native.Codec(tuple(RecordType), tuple(ColumnOperation))
+
+    def decode_page(self, body: bytes) -> DecodedPage:
+        """Decode a GetStreamRecord response body; ``CodecError`` if any part is corrupt, and no record then."""
+        page = self._codec.decode(bytes(body), False)
+        if page is None:
+            return super().decode_page(body)
+        return DecodedPage(_NativePage(page), page.next or None, page.may_more_record)
+
+    def decode_tunnel_page(self, body: bytes) -> TunnelPage:
+        """Decode a ReadRecords response body; ``CodecError`` if any part is corrupt, and no record then."""
+        page = self._codec.decode(bytes(body), True)
+        if page is None:
+            return super().decode_tunnel_page(body)
+        return TunnelPage(_NativePage(page), page.next, page.may_more_record, len(body))
+
+
 _NO_SEQUENCE = SequenceInfo(0, 0, 0)
-_PURE_PYTHON = PurePythonCodec()
+_TYPE_NUMBERS = {
+    ColumnType.INTEGER: tags.TYPE_INTEGER,
+    ColumnType.DOUBLE: tags.TYPE_DOUBLE,
+    ColumnType.BOOLEAN: tags.TYPE_BOOLEAN,
+    ColumnType.STRING: tags.TYPE_STRING,
+    ColumnType.BINARY: tags.TYPE_BLOB,
+}
+_CODEC = PurePythonCodec() if NATIVE is None else NativeCodec(NATIVE)
 
 
 def default_codec() -> RecordCodec:
     """The fastest codec that this installation has. The same object each time; safe to share between threads."""
-    return _PURE_PYTHON
+    return _CODEC
 
 
 _ACTIONS = {
@@ -105,6 +255,7 @@ _ACTIONS = {
     RecordType.UPDATE: ActionType.UPDATE_ROW,
     RecordType.DELETE: ActionType.DELETE_ROW,
 }
+_RECORD_TYPES = {int(action): record_type for record_type, action in _ACTIONS.items()}
 _OPERATION_NUMBERS = {
     ColumnOperation.PUT: CellOperation.PUT,
     ColumnOperation.DELETE_ONE_VERSION: CellOperation.DELETE_ONE_VERSION,
@@ -112,43 +263,51 @@ _OPERATION_NUMBERS = {
 }
 
 
+_OPERATIONS = {int(number): operation for operation, number in _OPERATION_NUMBERS.items()}
+
+
 def decode_record(action_type: int, data: bytes, origin: bytes, *, needs_sequence: bool = True) -> StreamRecord:
     """One record of a page. Only rows of a tunnel's full data have no sequence information; theirs is all zero."""
-    known = _DECODERS.get(action_type)
-    if known is None:
+    record_type = _RECORD_TYPES.get(action_type)
+    if record_type is None:
         raise CodecError(
             f"action type {action_type} is unknown, expected 1 (PUT_ROW), 2 (UPDATE_ROW) or 3 (DELETE_ROW)"
         )
-    record_type, make_column, may_have_marker = known
-    key, columns, deleted, sequence, _ = _read_only_row(data, make_column, "the record")
+    key, cells, deleted, sequence, _ = _read_only_row(data, "the record")
+    _check_cells(cells, _CHECKS[record_type])
     if not key:
         raise CodecError("a record without primary key, expected at least one key column")
-    if deleted and not may_have_marker:
+    if deleted and record_type is not RecordType.DELETE:
         raise CodecError(f"a {record_type.value} record with delete marker, expected one in DELETE records only")
     if sequence is None and needs_sequence:
         raise CodecError("a record without sequence information, expected the extension 0b before the checksum")
     originals = _decode_origin(origin, key) if origin else None
-    return StreamRecord(record_type, _plain_key(key), tuple(columns), sequence or _NO_SEQUENCE, originals)
+    return StreamRecord(record_type, _plain_key(key), unmade(_columns, cells), sequence or _NO_SEQUENCE, originals)
 
 
 def _decode_origin(data: bytes, key: tuple[tuple[str, KeyValue | KeyBound], ...]) -> tuple[RecordColumn, ...]:
     """Previous cells; the key cells may be left out, but if present must be those of the record."""
-    origin_key, columns, deleted, _, _ = _read_only_row(data, _put_column, "the origin record")
+    origin_key, cells, deleted, _, _ = _read_only_row(data, "the origin record")
+    _check_cells(cells, _check_put)
     if deleted or origin_key not in ((), key):
         raise CodecError(f"an origin record of key {origin_key!r}, expected {key!r} without delete marker")
-    return tuple(columns)
+    return _columns(cells)
 
 
-def _read_only_row(data: bytes, make_column: CellMaker[RecordColumn], what: str) -> ParsedRow[RecordColumn]:
+def _read_only_row(data: bytes, what: str) -> ParsedRow:
     if data[:4] != HEADER:
         fail(0, f"header {data[:4].hex(' ')} of {what}", HEADER.hex(" "))
     try:
-        row = read_row(data, len(HEADER), make_column)
+        row = read_row(data, len(HEADER))
     except READ_ERRORS as error:
         raise as_codec_error(error, data, what) from error
     if row[4] != len(data):
         fail(row[4], f"{len(data) - row[4]} more bytes", f"the end of {what}: it holds exactly one row")
     return row
+
+
+def _columns(cells: Iterable[tuple[str, Any, int, int | None]]) -> tuple[RecordColumn, ...]:
+    return tuple([RecordColumn(name, _OPERATIONS[number], value, stamp) for name, value, number, stamp in cells])
 
 
 def _plain_key(key: tuple[tuple[str, KeyValue | KeyBound], ...]) -> tuple[tuple[str, KeyValue], ...]:
@@ -165,25 +324,26 @@ def _bad_column(name: str, operation: int, found: str, expected: str) -> NoRetur
     raise CodecError(f"column {name!r} with operation {operation} has {found}, expected {expected}")
 
 
-def _put_column(name: str, value: ColumnValue | KeyBound | None, operation: int, timestamp: int | None) -> RecordColumn:
-    if operation != 0 or value is None or isinstance(value, KeyBound) or timestamp is None or timestamp < 0:
-        _refuse_put(name, value, operation, timestamp)
-    return RecordColumn(name, ColumnOperation.PUT, value, timestamp)
+def _check_cells(cells: Iterable[RawCell], check: Check) -> None:
+    """Whether a record of this kind may hold them. Most are puts with a version: asked here, without a call."""
+    for name, value, operation, timestamp in cells:
+        if operation or timestamp is None or timestamp < 0 or value.__class__ is KeyBound or check is _check_none:
+            check(name, value, operation, timestamp)
 
 
-def _refuse_put(name: str, value: ColumnValue | KeyBound | None, operation: int, timestamp: int | None) -> NoReturn:
+def _check_put(name: str, value: object, operation: int, timestamp: int | None) -> None:
     if operation != CellOperation.PUT:
         _bad_column(name, operation, "another operation than put", "puts only in PUT records and origin records")
     if value is None or isinstance(value, KeyBound):
         _bad_column(name, operation, f"value {value}", "an INTEGER, DOUBLE, BOOLEAN, STRING or BINARY")
-    _bad_column(name, operation, f"timestamp {timestamp}", "one that is not negative")
+    if timestamp is None or timestamp < 0:
+        _bad_column(name, operation, f"timestamp {timestamp}", "one that is not negative")
 
 
-def _updated_column(
-    name: str, value: ColumnValue | KeyBound | None, operation: int, timestamp: int | None
-) -> RecordColumn:
+def _check_update(name: str, value: object, operation: int, timestamp: int | None) -> None:
     if operation == CellOperation.PUT:
-        return _put_column(name, value, operation, timestamp)
+        _check_put(name, value, operation, timestamp)
+        return
     if operation == CellOperation.INCREMENT:
         _bad_column(name, operation, "an increment", "a put of the result: streams hold no increments")
     if value is not None:
@@ -191,25 +351,26 @@ def _updated_column(
     if operation == CellOperation.DELETE_ALL_VERSIONS:
         if timestamp is not None:
             _bad_column(name, operation, f"timestamp {timestamp}", "none: it deletes all versions")
-        return RecordColumn(name, ColumnOperation.DELETE_ALL_VERSION)
-    if timestamp is None or timestamp < 0:
+    elif timestamp is None or timestamp < 0:
         _bad_column(name, operation, f"timestamp {timestamp}", "that of the deleted version")
-    return RecordColumn(name, ColumnOperation.DELETE_ONE_VERSION, None, timestamp)
 
 
-def _no_column(name: str, value: ColumnValue | KeyBound | None, operation: int, timestamp: int | None) -> RecordColumn:
+def _check_none(name: str, value: object, operation: int, timestamp: int | None) -> None:
     _bad_column(name, operation, "come with a DELETE record", "none")
 
 
-_DECODERS: dict[int, tuple[RecordType, CellMaker[RecordColumn], bool]] = {
-    ActionType.PUT_ROW: (RecordType.PUT, _put_column, False),
-    ActionType.UPDATE_ROW: (RecordType.UPDATE, _updated_column, False),
-    ActionType.DELETE_ROW: (RecordType.DELETE, _no_column, True),
+Check = Callable[[str, object, int, "int | None"], None]
+"""Refuses a cell, given as name, value, operation and timestamp, that a record of some kind cannot hold."""
+
+_CHECKS: dict[RecordType, Check] = {
+    RecordType.PUT: _check_put,
+    RecordType.UPDATE: _check_update,
+    RecordType.DELETE: _check_none,
 }
 
 
 def _cells(columns: Iterable[RecordColumn], *, puts_only: bool) -> Iterator[CellParts]:
-    check = _put_column if puts_only else _updated_column
+    check = _check_put if puts_only else _check_update
     for column in columns:
         operation = int(_OPERATION_NUMBERS[column.operation])
         check(column.name, column.value, operation, column.timestamp_millis)

@@ -12,12 +12,10 @@ import binascii
 from attrs import frozen
 
 from streamclient.errors import CodecError
-from streamclient.records import StreamRecord
 from streamclient.wire import schema
-from streamclient.wire.records import decode_record
+from streamclient.wire.records import FINISHED, TunnelPage, default_codec
 
-FINISHED = "finished"
-"""The token behind the last record of a channel; as a checkpoint, it ends the channel."""
+__all__ = ["FINISHED", "Token", "TunnelPage", "decode_token", "decode_tunnel_page"]
 
 _VERSION = 2
 """Version 2 added ``total_count``; the rest is as in version 1, so one reader serves both."""
@@ -68,32 +66,6 @@ def decode_token(text: str) -> Token:
     return Token(content.iterator, content.primary_key, content.timestamp, content.total_count)
 
 
-@frozen
-class TunnelPage:
-    """One ReadRecords response."""
-
-    records: tuple[StreamRecord, ...]
-    """In the channel's order. Rows of full data have a sequence of zeros."""
-    next_token: str
-    """``finished`` behind the last record of the channel."""
-    may_more_record: bool | None
-    """The service's hint that more waits; ``None`` where it gives none."""
-    body_bytes: int
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether nothing follows, ever."""
-        return self.next_token == FINISHED
-
-
 def decode_tunnel_page(body: bytes) -> TunnelPage:
     """Decode a ReadRecords response body; ``CodecError`` if any part is corrupt, and no record then."""
-    message = schema.parse(schema.ReadRecordsResponse, body)
-    records: list[StreamRecord] = []
-    for entry in message.records:
-        try:
-            records.append(decode_record(entry.action_type, entry.record, entry.origin_record, needs_sequence=False))
-        except CodecError as error:
-            raise CodecError(f"record {len(records)} of a page of {len(message.records)}: {error}") from error
-    more = message.may_more_record if message.HasField("may_more_record") else None
-    return TunnelPage(tuple(records), message.next_token, more, len(body))
+    return default_codec().decode_tunnel_page(body)

@@ -7,6 +7,7 @@ import pytest
 from benchmarks.__main__ import run
 from benchmarks.report import HEADING, Line, compare, interleaved, table
 from benchmarks.settings import QUICK
+from streamclient.records import NATIVE
 
 
 def lines_of(group: str) -> list[Line]:
@@ -35,11 +36,16 @@ def test_cost_rows_are_measured_for_each_operation_storage_and_kind_of_shards() 
 
 @pytest.mark.slow
 def test_decode_rows_are_measured_for_each_shape() -> None:
-    """Each shape has the SDK's Python decoder and ours; the SDK's one in C where it loads."""
+    """Each shape has the SDK's Python decoder and ours; those in C where they load."""
     names = [line.name for line in lines_of("decode")]
+    compiled = 0 if NATIVE is None else 4
 
     assert sum("SDK, its decoder in Python" in name for name in names) == 4
-    assert sum("streamclient" in name for name in names) == 4
+    assert sum("streamclient in Python" in name for name in names) == 4
+    assert sum(name.endswith("compiled codec, records") for name in names) == compiled
+    assert sum(name.endswith("each cell looked at") for name in names) == compiled
+    assert sum(name.endswith("Arrow") for name in names) == compiled
+    assert sum(name.endswith(("one thread", "two threads")) for name in names) == compiled // 2
 
 
 @pytest.mark.slow

@@ -22,7 +22,8 @@ from streamclient.lease import LeaseManager
 from streamclient.server import FaultRule, LocalTablestore
 from streamclient.server.faults import Fail
 from streamclient.stream.following import FollowedRecord, Interruption, LostRecords, StreamFollower
-from tests.operate.operate_scene import TABLE, Scene, run_cli, until
+from tests.operate.operate_scene import TABLE, Scene, run_cli
+from tests.patience import until
 
 ROOT = Path(__file__).resolve().parents[2]
 

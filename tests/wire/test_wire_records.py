@@ -7,49 +7,12 @@ from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire_examples import DELETE_RECORD, KEY_A, MILLIS, ORIGIN_RECORD, PUT_COLUMN, PUT_RECORD, RECORDS, UPDATE_RECORD
+from wire_pages import Encoded, body, records
 
 from streamclient.errors import CodecError
 from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
-from streamclient.wire import schema
 from streamclient.wire.plainbuffer import Cell, CellOperation, KeyBound, Row, decode_row, encode_row
 from streamclient.wire.records import DecodedPage, PurePythonCodec, default_codec
-
-Encoded = tuple[int, bytes, "bytes | None"]
-
-integers = st.integers(-(2**63), 2**63 - 1)
-names = st.text(min_size=1, max_size=12)
-stamps = st.integers(0, 2**50)
-values = st.one_of(integers, st.floats(allow_nan=False), st.booleans(), st.text(max_size=30), st.binary(max_size=90))
-puts = st.builds(RecordColumn, names, st.just(ColumnOperation.PUT), values, stamps)
-deletions = st.one_of(
-    st.builds(RecordColumn, names, st.just(ColumnOperation.DELETE_ONE_VERSION), st.none(), stamps),
-    st.builds(RecordColumn, names, st.just(ColumnOperation.DELETE_ALL_VERSION)),
-)
-keys = st.lists(
-    st.tuples(names, st.one_of(integers, st.text(max_size=9), st.binary(max_size=9))), min_size=1, max_size=4
-)
-sequences = st.builds(SequenceInfo, st.integers(0, 2**32 - 1), st.integers(0, 2**60), st.integers(0, 2**32 - 1))
-originals = st.none() | st.lists(puts, max_size=3).map(tuple)
-
-
-def records_of(record_type: RecordType, columns: st.SearchStrategy[Any] | None) -> st.SearchStrategy[StreamRecord]:
-    listed = st.just(()) if columns is None else st.lists(columns, max_size=6).map(tuple)
-    return st.builds(StreamRecord, st.just(record_type), keys.map(tuple), listed, sequences, originals)
-
-
-records = st.one_of(
-    records_of(RecordType.PUT, puts),
-    records_of(RecordType.UPDATE, puts | deletions),
-    records_of(RecordType.DELETE, None),
-)
-
-
-def body(*entries: Encoded, **fields: Any) -> bytes:
-    page = schema.GetStreamRecordResponse(**fields)
-    for action_type, record, origin in entries:
-        page.stream_records.add(action_type=action_type, record=record, origin_record=origin)
-    data: bytes = page.SerializeToString()
-    return data
 
 
 def decode(*entries: Encoded, **fields: Any) -> DecodedPage:

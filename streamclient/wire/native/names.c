@@ -1,0 +1,89 @@
+/* Column names that occurred, by number. */
+#include "wire.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static uint64_t hash_of(const uint8_t *bytes, size_t size)
+{
+    uint64_t hash = size * 0x9e3779b97f4a7c15u, part;
+    for (; size >= 8; size -= 8, bytes += 8) {
+        memcpy(&part, bytes, 8);
+        hash = (hash ^ part) * 0x9e3779b97f4a7c15u;
+        hash ^= hash >> 32;
+    }
+    part = 0;
+    memcpy(&part, bytes, size);
+    hash = (hash ^ part) * 0x9e3779b97f4a7c15u;
+    return hash ^ hash >> 29;
+}
+
+static bool grow_slots(struct names *names)
+{
+    uint32_t slot_count = names->slot_count ? names->slot_count * 2 : 64;
+    uint32_t *slots = calloc(slot_count, sizeof *slots);
+    if (slots == NULL)
+        return false;
+    for (uint32_t number = 0; number < names->count; number++) {
+        uint32_t slot = (uint32_t)name_at(names, number)->hash & (slot_count - 1);
+        while (slots[slot])
+            slot = (slot + 1) & (slot_count - 1);
+        slots[slot] = number + 1;
+    }
+    free(names->slots);
+    names->slots = slots;
+    names->slot_count = slot_count;
+    return true;
+}
+
+static enum verdict add(struct names *names, uint64_t hash, const uint8_t *bytes, uint32_t size, uint32_t *number)
+{
+    if (names->count >= MOST_NAMES || !is_utf8(bytes, size))
+        return NOT_ACCEPTED;
+    struct name **chunk = &names->chunks[names->count / NAMES_PER_CHUNK];
+    if (*chunk == NULL && (*chunk = calloc(NAMES_PER_CHUNK, sizeof **chunk)) == NULL)
+        return OUT_OF_MEMORY;
+    if (names->slot_count < 2 * (names->count + 1) && !grow_slots(names))
+        return OUT_OF_MEMORY;
+    struct name *name = name_at(names, names->count);
+    name->bytes = malloc(size ? size : 1);
+    if (name->bytes == NULL)
+        return OUT_OF_MEMORY;
+    memcpy(name->bytes, bytes, size);
+    memcpy(name->head, bytes, size < sizeof name->head ? size : sizeof name->head);
+    name->size = size;
+    name->hash = hash;
+    name->crc = crc8(0, bytes, size);
+    uint32_t slot = (uint32_t)hash & (names->slot_count - 1);
+    while (names->slots[slot])
+        slot = (slot + 1) & (names->slot_count - 1);
+    *number = names->count;
+    names->slots[slot] = ++names->count;
+    return ACCEPTED;
+}
+
+enum verdict names_find(struct names *names, const uint8_t *bytes, uint32_t size, uint32_t *number)
+{
+    uint64_t hash = hash_of(bytes, size);
+    if (names->slot_count) {
+        for (uint32_t slot = (uint32_t)hash & (names->slot_count - 1); names->slots[slot];
+             slot = (slot + 1) & (names->slot_count - 1)) {
+            struct name *name = name_at(names, names->slots[slot] - 1);
+            if (name->hash == hash && name->size == size && memcmp(name->bytes, bytes, size) == 0) {
+                *number = names->slots[slot] - 1;
+                return ACCEPTED;
+            }
+        }
+    }
+    return add(names, hash, bytes, size, number);
+}
+
+void names_clear(struct names *names)
+{
+    for (uint32_t number = 0; number < names->count; number++)
+        free(name_at(names, number)->bytes);
+    for (size_t chunk = 0; chunk < MOST_CHUNKS && names->chunks[chunk]; chunk++)
+        free(names->chunks[chunk]);
+    free(names->slots);
+    memset(names, 0, sizeof *names);
+}

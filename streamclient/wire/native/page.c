@@ -1,0 +1,249 @@
+/* The outer message of a page: a protobuf message of entries, each with an action and one or two rows. */
+#include "row.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum wire_type { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 };
+
+struct field {
+    uint64_t number; /* of the field */
+    uint64_t value;  /* of a varint */
+    size_t offset;   /* of bytes, in the body */
+    size_t size;
+    uint8_t wire_type;
+};
+
+static bool read_varint(const uint8_t **from, const uint8_t *end, uint64_t *value)
+{
+    const uint8_t *at = *from;
+    *value = 0;
+    for (int shift = 0; shift < 63 && at < end; shift += 7, at++) {
+        *value |= (uint64_t)(*at & 0x7f) << shift;
+        if (*at < 0x80) {
+            *from = at + 1;
+            return true;
+        }
+    }
+    return false; /* ten bytes are a negative number, which no field here may have */
+}
+
+enum step { FIELD, END, BROKEN };
+
+static enum step next_field(const uint8_t *body, const uint8_t **at, const uint8_t *end, struct field *field)
+{
+    uint64_t tag;
+    if (*at == end)
+        return END;
+    if (!read_varint(at, end, &tag) || tag >> 3 == 0 || tag > UINT32_MAX)
+        return BROKEN;
+    *field = (struct field){.number = tag >> 3, .wire_type = tag & 7};
+    switch (field->wire_type) {
+    case VARINT:
+        return read_varint(at, end, &field->value) ? FIELD : BROKEN;
+    case FIXED64:
+        field->size = 8;
+        break;
+    case FIXED32:
+        field->size = 4;
+        break;
+    case BYTES:
+        if (!read_varint(at, end, &tag) || tag > (size_t)(end - *at))
+            return BROKEN;
+        field->size = (size_t)tag;
+        break;
+    default:
+        return BROKEN;
+    }
+    if (field->size > (size_t)(end - *at))
+        return BROKEN;
+    field->offset = (size_t)(*at - body);
+    *at += field->size;
+    return FIELD;
+}
+
+/* A message of two varints at most, as both parts of the consumed capacity are. */
+static bool is_number_pair(const uint8_t *body, const struct field *outer)
+{
+    const uint8_t *at = body + outer->offset, *end = at + outer->size;
+    struct field field;
+    enum step step;
+    while ((step = next_field(body, &at, end, &field)) == FIELD)
+        if (field.number <= 2 && field.wire_type != VARINT)
+            return false;
+    return step == END;
+}
+
+/* The consumed capacity, whose first part is required. Nobody reads it, but it must be well-formed. */
+static bool is_consumed(const uint8_t *body, const struct field *outer)
+{
+    const uint8_t *at = body + outer->offset, *end = at + outer->size;
+    struct field field;
+    enum step step;
+    bool has_unit = false;
+    while ((step = next_field(body, &at, end, &field)) == FIELD) {
+        if (field.number <= 2 && (field.wire_type != BYTES || !is_number_pair(body, &field)))
+            return false;
+        has_unit |= field.number == 1;
+    }
+    return step == END && has_unit;
+}
+
+static enum verdict add_row(struct page *page, struct row **row)
+{
+    if (page->row_count == page->row_room) {
+        size_t room = page->row_room ? page->row_room * 2 : page->size / 100 + 16;
+        struct row *rows = realloc(page->rows, room * sizeof *rows);
+        if (rows == NULL)
+            return OUT_OF_MEMORY;
+        page->rows = rows;
+        page->row_room = room;
+    }
+    *row = &page->rows[page->row_count++];
+    return ACCEPTED;
+}
+
+static bool is_same_key_cell(const uint8_t *body, const struct cell *left, const struct cell *right)
+{
+    size_t size = left->type == TYPE_INTEGER ? 8 : left->size;
+    return left->name == right->name && left->type == right->type && left->size == right->size &&
+           memcmp(body + left->offset, body + right->offset, size) == 0;
+}
+
+/* The previous cells; the key may be left out, but if present must be that of the record. */
+static enum verdict read_origin(struct reader *reader, size_t offset, size_t size, struct row *row)
+{
+    struct page *page = reader->page;
+    struct row_facts facts;
+    size_t first = page->cell_count;
+    enum verdict verdict = row_read(reader, offset, size, ORIGIN_ROLE, &facts);
+    if (verdict != ACCEPTED)
+        return verdict;
+    if (facts.is_deleted || (facts.key_count != 0 && facts.key_count != row->key_count))
+        return NOT_ACCEPTED;
+    for (uint32_t place = 0; place < facts.key_count; place++)
+        if (!is_same_key_cell(page->body, &page->cells[row->first_cell + place], &page->cells[first + place]))
+            return NOT_ACCEPTED;
+    memmove(page->cells + first, page->cells + first + facts.key_count, facts.cell_count * sizeof *page->cells);
+    page->cell_count -= facts.key_count;
+    row->has_origin = true;
+    row->origin_count = facts.cell_count;
+    row->origin_has_one_stamp = facts.has_one_stamp;
+    row->origin_stamp = facts.stamp;
+    return ACCEPTED;
+}
+
+static enum verdict read_record(struct reader *reader, uint64_t action, const struct field *record,
+                                const struct field *origin)
+{
+    struct page *page = reader->page;
+    struct row_facts facts;
+    struct row *row;
+    if (action < PUT_ROW || action > DELETE_ROW)
+        return NOT_ACCEPTED;
+    enum verdict verdict = add_row(page, &row);
+    if (verdict != ACCEPTED)
+        return verdict;
+    memset(row, 0, sizeof *row);
+    row->first_cell = page->cell_count;
+    verdict = row_read(reader, record->offset, record->size, (enum role)(action - PUT_ROW), &facts);
+    if (verdict != ACCEPTED)
+        return verdict;
+    if (facts.key_count == 0 || (facts.is_deleted && action != DELETE_ROW) ||
+        (!facts.has_sequence && page->kind == STREAM_PAGE))
+        return NOT_ACCEPTED;
+    row->action = (uint8_t)action;
+    row->key_count = facts.key_count;
+    row->cell_count = facts.cell_count;
+    row->has_one_stamp = facts.has_one_stamp;
+    row->stamp = facts.stamp;
+    row->epoch = facts.epoch;
+    row->timestamp_micros = facts.timestamp_micros;
+    row->row_index = facts.row_index;
+    return origin->size ? read_origin(reader, origin->offset, origin->size, row) : ACCEPTED;
+}
+
+static enum verdict read_entry(struct reader *reader, const struct field *outer)
+{
+    const uint8_t *body = reader->page->body, *at = body + outer->offset, *end = at + outer->size;
+    struct field field, record = {0}, origin = {0};
+    uint64_t action = 0;
+    enum step step;
+    while ((step = next_field(body, &at, end, &field)) == FIELD) {
+        if (field.number == 1 && field.wire_type == VARINT)
+            action = field.value;
+        else if (field.number == 2 && field.wire_type == BYTES)
+            record = field;
+        else if (field.number == 3 && field.wire_type == BYTES)
+            origin = field;
+        else if (field.number <= 3)
+            return NOT_ACCEPTED;
+    }
+    return step == END ? read_record(reader, action, &record, &origin) : NOT_ACCEPTED;
+}
+
+/* Fields of the two messages: GetStreamRecordResponse and ReadRecordsResponse. */
+enum { RECORDS_FIELD = 1, NEXT_FIELD = 2, CONSUMED_FIELD = 3, MORE_FIELD = 4, TUNNEL_MORE_FIELD = 3 };
+
+static enum verdict read_field(struct reader *reader, const struct field *field, bool *has_next)
+{
+    struct page *page = reader->page;
+    bool is_stream = page->kind == STREAM_PAGE;
+    if (field->number == RECORDS_FIELD)
+        return field->wire_type == BYTES ? read_entry(reader, field) : NOT_ACCEPTED;
+    if (field->number == NEXT_FIELD) {
+        page->next.offset = field->offset;
+        page->next.size = field->size;
+        *has_next = true;
+        return field->wire_type == BYTES ? ACCEPTED : NOT_ACCEPTED;
+    }
+    if (field->number == (is_stream ? MORE_FIELD : TUNNEL_MORE_FIELD)) {
+        page->may_more = field->value != 0;
+        return field->wire_type == VARINT ? ACCEPTED : NOT_ACCEPTED;
+    }
+    if (is_stream && field->number == CONSUMED_FIELD)
+        return field->wire_type == BYTES && is_consumed(page->body, field) ? ACCEPTED : NOT_ACCEPTED;
+    return ACCEPTED; /* a field that later versions added */
+}
+
+enum verdict page_read(struct page *page, struct names *names)
+{
+    struct reader reader = {.page = page, .names = names};
+    const uint8_t *at = page->body, *end = at + page->size;
+    struct field field;
+    enum step step;
+    bool has_next = false;
+    page->may_more = -1;
+    if (page->size > INT32_MAX)
+        return NOT_ACCEPTED;
+    while ((step = next_field(page->body, &at, end, &field)) == FIELD) {
+        enum verdict verdict = read_field(&reader, &field, &has_next);
+        if (verdict != ACCEPTED)
+            return verdict;
+    }
+    if (step != END || !is_utf8(page->body + page->next.offset, page->next.size))
+        return NOT_ACCEPTED;
+    return has_next || page->kind == STREAM_PAGE ? ACCEPTED : NOT_ACCEPTED; /* a tunnel's token is required */
+}
+
+void page_clear(struct page *page)
+{
+    free(page->rows);
+    free(page->cells);
+    page->rows = NULL;
+    page->cells = NULL;
+    page->row_count = page->row_room = page->cell_count = page->cell_room = 0;
+}
+
+void page_swap_memory(struct page *page, struct page *other)
+{
+    struct page before = *page;
+    page->rows = other->rows;
+    page->row_room = other->row_room;
+    page->cells = other->cells;
+    page->cell_room = other->cell_room;
+    other->rows = before.rows;
+    other->row_room = before.row_room;
+    other->cells = before.cells;
+    other->cell_room = before.cell_room;
+}

@@ -1,0 +1,129 @@
+/* Pages of stream records, from bytes to an index of their cells. Knows nothing of Python and needs no lock of it.
+
+   Everything is judged here, once: the outer message, the form of each row, both checksums, text, and which cells a
+   record may hold. Whoever reads the index afterwards may trust each offset in it. A page that is not accepted is not
+   explained: the decoder in Python explains it, and also reads what is right but so unusual that it is not read here
+   (groups in the outer message, fields of another type than theirs, more than 65,535 different column names). */
+#ifndef STREAMCLIENT_WIRE_H
+#define STREAMCLIENT_WIRE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum value_type {
+    TYPE_INTEGER = 0x00,
+    TYPE_DOUBLE = 0x01,
+    TYPE_BOOLEAN = 0x02,
+    TYPE_STRING = 0x03,
+    TYPE_BINARY = 0x07,
+    TYPE_NONE = 0xff, /* the cell carries no value */
+};
+
+enum operation { PUT_CELL = 0, DELETE_ALL_VERSIONS = 1, DELETE_ONE_VERSION = 3, INCREMENT = 4 };
+
+enum action { PUT_ROW = 1, UPDATE_ROW = 2, DELETE_ROW = 3 };
+
+/* A column name that occurred. `object` is its text, for the layer above, which also releases it. */
+struct name {
+    uint8_t head[16]; /* the first bytes again, in the same line of the cache as what is read next */
+    uint8_t *bytes;
+    void *object;
+    uint64_t hash;
+    uint32_t size;
+    uint16_t follower; /* the name that came after this one the last time; a guess that is mostly right */
+    uint8_t crc;
+};
+
+#define NAMES_PER_CHUNK 256
+#define MOST_CHUNKS 256
+#define MOST_NAMES (NAMES_PER_CHUNK * MOST_CHUNKS - 1)
+
+/* Column names by number. Chunks never move, so names may be read while one owner adds others. */
+struct names {
+    struct name *chunks[MOST_CHUNKS];
+    uint32_t count;
+    uint32_t *slots; /* hash table of numbers + 1, twice as large as needed */
+    uint32_t slot_count;
+    uint16_t first; /* the name that began the last row */
+};
+
+static inline struct name *name_at(const struct names *names, uint32_t number)
+{
+    return &names->chunks[number / NAMES_PER_CHUNK][number % NAMES_PER_CHUNK];
+}
+
+enum verdict { ACCEPTED, NOT_ACCEPTED, OUT_OF_MEMORY };
+
+/* The number of a name, which is added if it is new. Not accepted: no UTF-8, or one name too many. */
+enum verdict names_find(struct names *names, const uint8_t *bytes, uint32_t size, uint32_t *number);
+void names_clear(struct names *names);
+
+struct cell {
+    int64_t stamp;   /* version in milliseconds, where has_stamp */
+    uint32_t offset; /* of the payload in the body: behind type and length */
+    uint32_t size;   /* of the payload of text and bytes */
+    uint16_t name;
+    uint8_t type;
+    uint8_t operation;
+    bool has_stamp;
+};
+
+struct row {
+    int64_t timestamp_micros;
+    size_t first_cell; /* key cells, then attribute cells, then those of the origin row */
+    uint32_t key_count;
+    uint32_t cell_count;
+    uint32_t origin_count;
+    uint32_t epoch;
+    uint32_t row_index;
+    uint8_t action;
+    bool has_origin;
+    bool has_one_stamp; /* all cells that have a version have the same one, `stamp` */
+    bool origin_has_one_stamp;
+    int64_t stamp;
+    int64_t origin_stamp;
+};
+
+enum page_kind { STREAM_PAGE = 0, TUNNEL_PAGE = 1 };
+
+struct page {
+    const uint8_t *body;
+    size_t size;
+    enum page_kind kind;
+    struct row *rows;
+    size_t row_count, row_room;
+    struct cell *cells;
+    size_t cell_count, cell_room;
+    struct {
+        size_t offset, size;
+    } next; /* iterator or token: text; size 0 where absent or empty */
+    int may_more; /* -1 where absent */
+};
+
+/* Index a page whose body, size and kind are set. Clear it afterwards, whatever the verdict. */
+enum verdict page_read(struct page *page, struct names *names);
+void page_clear(struct page *page);
+
+/* Give the index's memory to another page, in exchange for what that one has. */
+void page_swap_memory(struct page *page, struct page *other);
+
+/* Compute the tables of the checksum. Call it once before anything else; again does no harm. */
+void crc8_prepare(void);
+extern uint8_t crc8_after[16][256]; /* [k][b]: the checksum of byte b with k zero bytes behind it */
+bool is_utf8(const uint8_t *bytes, size_t size);
+uint8_t crc8(uint8_t state, const uint8_t *bytes, size_t size);
+
+static inline uint32_t read_u32(const uint8_t *bytes)
+{
+    return (uint32_t)bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 | (uint32_t)bytes[3] << 24;
+}
+
+static inline uint64_t read_u64(const uint8_t *bytes)
+{
+    return (uint64_t)read_u32(bytes) | (uint64_t)read_u32(bytes + 4) << 32;
+}
+
+static inline int64_t read_i64(const uint8_t *bytes) { return (int64_t)read_u64(bytes); }
+
+#endif

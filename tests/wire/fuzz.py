@@ -1,0 +1,288 @@
+"""Random and damaged pages for the compiled codec, judged by its twin; under sanitizers with ``make fuzz-codec``.
+
+``python -m tests.wire.fuzz --seconds 60`` builds the extension with the address and the undefined-behaviour sanitizer,
+beside the installed one, and runs itself on it. Each page follows from one seed, which a finding names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build" / "sanitized"
+COMPILED = "SANITIZED_CODEC"
+
+SANITIZERS = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -O1 -g -Wall -Wextra"
+
+
+def build() -> Path:
+    """The extension with sanitizers; fails where the compiler lacks them."""
+    shutil.rmtree(BUILD, ignore_errors=True)
+    command = [sys.executable, "setup.py", "-q", "build_ext", "--build-lib", str(BUILD), "--build-temp", f"{BUILD}.tmp"]
+    subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "CFLAGS": SANITIZERS, "LDFLAGS": SANITIZERS})
+    found = list(BUILD.rglob("_native*.so"))
+    if not found:
+        raise SystemExit("the extension could not be built with -fsanitize=address,undefined; see above")
+    return found[0]
+
+
+def sanitized_environment(extension: Path) -> dict[str, str]:
+    """Surroundings in which the sanitizer sees each allocation, also those of Python."""
+    asked = ["gcc", "-print-file-name=libasan.so"]
+    library = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    return {
+        **os.environ,
+        "LD_PRELOAD": library,
+        "PYTHONMALLOC": "malloc",
+        "ASAN_OPTIONS": "detect_leaks=0",  # Python itself keeps memory to its end; leaks are looked for by the tests
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+        COMPILED: str(extension),
+    }
+
+
+def load(extension: Path) -> None:
+    """Put this build in the place of the installed one, before records are imported."""
+    spec = spec_from_file_location("streamclient.wire._native", extension)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    sys.modules["streamclient.wire._native"] = module
+
+
+# --- pages ------------------------------------------------------------------------------------------------------------
+
+
+class Writer:
+    """Pages whose checksums are right and whose content need not be, so that damage reaches the rules behind them."""
+
+    NAMES = (b"a", b"b", b"column_of_usual_length", "имя".encode(), b"", b"n\0l", b"\xff")
+    TEXTS = (
+        b"",
+        b"text",
+        "愿 \U0001f600".encode(),
+        b"\xed\xa0\x80",
+        b"x" * 70,
+        b"\xf4\x90\x80\x80",
+        b"\xc0\x80",
+        b"\xe2\x82",
+    )
+
+    def __init__(self, dice: random.Random, crc8: Callable[..., int]) -> None:
+        self.dice = dice
+        self.crc8 = crc8
+
+    def mostly(self, usual: Any, *others: Any) -> Any:
+        """The usual choice, except once in a while."""
+        return self.dice.choice(others) if self.dice.random() < 0.02 else usual
+
+    def length(self, true: int) -> bytes:
+        lie = self.mostly(true, 0, true + 1, true - 1, 2**31, 2**32 - 1, self.dice.getrandbits(16))
+        return int(max(lie, 0)).to_bytes(4, "little")
+
+    def payload(self) -> bytes:
+        kind = self.dice.choice((0, 1, 2, 3, 3, 7, *self.mostly((), (9, 10, 11, 4))))
+        if kind in (0, 1):
+            return bytes([kind]) + self.dice.randbytes(8)
+        if kind == 2:
+            return bytes([2, self.mostly(self.dice.getrandbits(1), 2)])
+        if kind in (3, 7):
+            content = self.dice.choice(self.TEXTS[:3] if self.dice.random() < 0.97 else self.TEXTS)
+            return bytes([kind]) + self.length(len(content)) + content
+        return bytes([kind])
+
+    def stamp(self) -> bytes:
+        number = self.mostly(self.dice.choice((5, 6, 1_700_000_000_000)), -1, 2**63 - 1)
+        return int(number).to_bytes(8, "little", signed=True)
+
+    def cell(self, *, is_key: bool, may_delete: bool) -> tuple[bytes, int]:
+        name = self.mostly(self.dice.choice(self.NAMES[:4]), *self.NAMES)
+        operation = self.dice.choice((0, 0, 1, 3)) if may_delete else self.mostly(0, 1, 2, 3, 4)
+        has_value = self.mostly(operation == 0, True, False)
+        has_stamp = self.mostly(not is_key and operation != 1, True, False)
+        data = bytes([3, 4]) + self.length(len(name)) + name
+        crc = self.crc8(name)
+        if has_value:
+            payload = self.payload()
+            while is_key and payload[0] in (1, 2):
+                payload = self.payload()
+            data += b"\x05" + self.length(len(payload)) + payload
+            crc = self.crc8(payload, crc)
+        if operation:
+            data += bytes([6, operation])
+        if has_stamp:
+            stamp = self.stamp()
+            data += b"\x07" + stamp
+            crc = self.crc8(stamp, crc)
+        if operation:
+            crc = self.crc8(bytes([operation]), crc)
+        return data + bytes([10, crc]), crc
+
+    def extension(self) -> bytes:
+        micros = int(self.mostly(self.dice.getrandbits(50), -1)).to_bytes(8, "little", signed=True)
+        numbers = self.dice.randbytes(4), micros, self.dice.randbytes(4)
+        sequence = b"\x0c" + self.length(19) + b"\x0d%b\x0e%b\x0f%b" % numbers
+        unknown = b"\x2a" + self.length(3) + b"abc"
+        content = self.mostly(sequence, unknown + sequence, sequence + unknown, unknown, b"", sequence + sequence)
+        return b"\x0b" + self.length(len(content)) + bytes(content)
+
+    def row(self, action: int, *, is_origin: bool = False) -> bytes:
+        keys = self.mostly(0 if is_origin else self.dice.choice((1, 1, 2)), 0, 3)
+        cells = self.mostly(0 if action == 3 else self.dice.randrange(7), 1)
+        data, row_crc = self.mostly(b"\x75\x00\x00\x00\x01", b"\x75\x00\x00\x00", b"\x75\x00\x00\x01\x01"), 0
+        for place in range(keys + cells):
+            if place == keys:
+                data += b"\x02"
+            one, crc = self.cell(is_key=place < keys, may_delete=place >= keys and action == 2 and not is_origin)
+            data += one
+            row_crc = self.crc8(bytes([crc]), row_crc)
+        is_deleted = self.mostly(action == 3, True, False)
+        data += b"\x08" * is_deleted
+        if self.mostly(not is_origin, True, False):
+            data += self.extension()
+        return bytes(data + bytes([9, self.crc8(bytes([is_deleted]), row_crc)]))
+
+    def page(self) -> bytes:
+        def field(tag: int, data: bytes) -> bytes:
+            size, head = len(data), b""
+            while size > 127:
+                head, size = head + bytes([size & 127 | 128]), size >> 7
+            return bytes([tag]) + head + bytes([size]) + data
+
+        page = b""
+        for _ in range(self.dice.randrange(5)):
+            action = self.mostly(self.dice.choice((1, 2, 2, 3)), 0, 4)
+            entry = bytes([8, action]) + field(0x12, self.row(action))
+            if self.dice.random() < 0.2:
+                entry += field(0x1A, self.row(1, is_origin=True))
+            page += field(0x0A, bytes(entry))
+        page += self.mostly(field(0x12, b"iterator"), b"", field(0x12, b"\xff"), field(0x1A, b"\x0a\x00"))
+        return page + bytes(self.mostly(b"", b"\x20\x01", b"\x18\x01", b"\x78\x05", b"\x7b\x7c"))
+
+
+def damaged(dice: random.Random, data: bytes) -> bytes:
+    """Often as it is, else with some bytes changed, cut, doubled or put in."""
+    for _ in range(dice.choice((0, 0, 1, 1, 2, 4))):
+        place = dice.randrange(len(data) + 1)
+        kind = dice.randrange(5)
+        if kind == 0 and data:
+            place %= len(data)
+            data = data[:place] + bytes([data[place] ^ 1 << dice.randrange(8)]) + data[place + 1 :]
+        elif kind == 1:
+            data = data[:place]
+        elif kind == 2:
+            data = data[:place] + dice.randbytes(dice.randrange(5)) + data[place + dice.randrange(5) :]
+        elif kind == 3:
+            other = dice.randrange(len(data) + 1)
+            data = data[:place] + data[min(place, other) : max(place, other)] + data[place:]
+        else:
+            data = data[:place] + data[place + dice.randrange(40) :]
+    return data
+
+
+# --- judging ----------------------------------------------------------------------------------------------------------
+
+
+class Judge:
+    """Runs both codecs on a page, and everything that may be asked of what they give."""
+
+    def __init__(self) -> None:
+        from streamclient.errors import CodecError
+        from streamclient.model import ColumnType
+        from streamclient.records import NATIVE
+        from streamclient.wire.crc8 import crc8
+        from streamclient.wire.records import NativeCodec, PurePythonCodec
+
+        assert NATIVE is not None, "the extension is not built"
+        self.error: type[Exception] = CodecError
+        self.crc8 = crc8
+        self.twin, self.native = PurePythonCodec(), NativeCodec(NATIVE)
+        self.schema = {"a": ColumnType.INTEGER, "b": ColumnType.STRING, "c": ColumnType.DOUBLE}
+        self.read = 0
+        """Pages that were read, and not refused."""
+
+    def page(self, seed: int) -> bytes:
+        """The page of a seed."""
+        dice = random.Random(seed)
+        return damaged(dice, Writer(dice, self.crc8).page())
+
+    def outcome(self, decode: Callable[[bytes], Any], data: bytes) -> Any:
+        """What a page shows, or the text of the error."""
+        try:
+            page = decode(data)
+        except self.error as error:
+            return str(error)
+        records = page.records
+        position = page.next_shard_iterator if hasattr(page, "next_shard_iterator") else page.next_token
+        return repr(records), [hash(one) for one in records], position, page.may_more_record
+
+    def columns(self, decode: Callable[[bytes], Any], data: bytes, schema: Any) -> Any:
+        """The columns of a page that can be read, or the text of the error."""
+        import pyarrow
+
+        try:
+            made = decode(data).arrow(schema)
+        except self.error as error:
+            return str(error)
+        batch = pyarrow.record_batch(made)
+        batch.validate(full=True)
+        return repr(batch.to_pylist()), str(batch.schema)
+
+    def judge(self, seed: int, *, with_columns: bool) -> None:
+        """Compare both on the page of a seed; ``AssertionError`` tells them apart."""
+        data = self.page(seed)
+        for name in ("decode_page", "decode_tunnel_page"):
+            own, other = getattr(self.native, name), getattr(self.twin, name)
+            expected = self.outcome(other, data)
+            found = self.outcome(own, data)
+            assert found == expected, f"seed {seed}, {name}: {data.hex()}\n{found}\nexpected {expected}"
+            if isinstance(expected, str):
+                continue
+            self.read += 1
+            for schema in (None, self.schema) if with_columns else ():
+                columns = self.columns(own, data, schema)
+                expected = self.columns(other, data, schema)
+                assert columns == expected, f"seed {seed}, {name}: {data.hex()}\n{columns}\nexpected {expected}"
+
+
+def run(seconds: float, first_seed: int) -> None:
+    """Judge pages until the time is over."""
+    judge = Judge()
+    until, seed = time.monotonic() + seconds, first_seed
+    while time.monotonic() < until:
+        judge.judge(seed, with_columns=seed % 8 == 0)
+        seed += 1
+    print(
+        f"{seed - first_seed} pages from seed {first_seed} on, each taken for two kinds: "
+        f"{judge.read} could be read, no finding"
+    )
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.wire.fuzz", description=__doc__.split("\n")[0])
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=None, help="where to begin; else another place each time")
+    options = parser.parse_args()
+    seed = random.SystemRandom().getrandbits(48) if options.seed is None else options.seed
+    if COMPILED in os.environ:
+        load(Path(os.environ[COMPILED]))
+        run(options.seconds, seed)
+        return
+    again = [sys.executable, "-m", "tests.wire.fuzz", "--seconds", str(options.seconds), "--seed", str(seed)]
+    done = subprocess.run(again, cwd=ROOT, env=sanitized_environment(build()), check=False)
+    raise SystemExit(done.returncode)
+
+
+if __name__ == "__main__":
+    main()
