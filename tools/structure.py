@@ -54,7 +54,10 @@ from streamclient.stream import StreamSpecification, TablestoreStreamApi
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "streamclient"
 LONG_FUNCTION_LINES = 30
-NO_ROOMS = {"_lazy", "_version", "__main__"}
+COMPILED = "_native"
+"""The compiled codec imports nothing, so it lies below every floor."""
+
+NO_ROOMS = {"_lazy", "_quiet", "_version", "__main__"}
 """Modules that everybody may use and nobody needs to know."""
 
 PICTURE_WIDTH, FLOOR_HEIGHT, ROOM_WIDTH, ROOM_HEIGHT = 720, 62, 92, 34
@@ -95,6 +98,8 @@ def imports_of(tree: ast.AST, known: dict[str, Path]) -> set[str]:
             found |= {alias.name for alias in node.names if alias.name in known}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
+                if alias.name == COMPILED:
+                    continue
                 full = f"{node.module}.{alias.name}"
                 found |= {full} if full in known else {node.module} & known.keys()
     return found

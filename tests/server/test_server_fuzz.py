@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from streamclient.server.engine import OPERATIONS
 from streamclient.server.errors import invalid
@@ -34,7 +35,7 @@ def test_a_refusal_with_an_effect_is_found(tmp_path: Path, monkeypatch: pytest.M
         raise invalid("No.")
 
     engine_table = dict(OPERATIONS)
-    engine_table["tunnel/shutdown"] = (engine_table["tunnel/shutdown"][0], shutdown)
+    engine_table["tunnel/shutdown"] = evolve(engine_table["tunnel/shutdown"], act=shutdown)
     monkeypatch.setattr("streamclient.server.engine.OPERATIONS", engine_table)
     with World(random.Random(1), tmp_path).open() as world:
         tunnel_id, tunnel = next(iter(world._state.tunnels.items()))

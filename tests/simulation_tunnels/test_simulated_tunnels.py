@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from streamclient.core.tunnel.connection import ChannelConnection, ConnectionState
 from streamclient.core.tunnel.session import TunnelSession
@@ -110,7 +111,7 @@ def server_takes_old_checkpoints(patch: pytest.MonkeyPatch) -> None:
     from streamclient.server import engine
 
     operations = dict(engine.OPERATIONS)
-    operations["tunnel/checkpoint"] = (operations["tunnel/checkpoint"][0], checkpoint)
+    operations["tunnel/checkpoint"] = evolve(operations["tunnel/checkpoint"], act=checkpoint)
     patch.setattr(engine, "OPERATIONS", operations)
 
 
