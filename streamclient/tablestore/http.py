@@ -111,6 +111,9 @@ class KeptConnections:
             raise ConnectTimeoutError(
                 f"{self._host}:{self._port} did not answer within {self._timeout_seconds} s"
             ) from error
+        except socket.gaierror as error:
+            text = f"cannot resolve the host name {self._host!r}: {error}"
+            raise NewConnectionError(None, text) from error  # type: ignore[arg-type]
         except OSError as error:
             raise NewConnectionError(None, f"{self._host}:{self._port}: {error}") from error  # type: ignore[arg-type]
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -385,3 +385,8 @@ def test_streams_are_read_over_connections_of_their_own(local: LocalTablestore) 
     api = TablestoreStreamApi(client)
     assert api.list_stream() == ()
     assert len(client.connection.pool.pools) == 0
+
+
+def test_a_host_that_does_not_exist_was_never_reached() -> None:
+    with pytest.raises(NewConnectionError, match=r"cannot resolve the host name 'no-such-host\.invalid'"):
+        post(KeptConnections("http://no-such-host.invalid", timeout_seconds=30, most_idle=1))
