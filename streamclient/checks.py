@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from enum import Enum
 from functools import wraps
@@ -102,6 +102,10 @@ flag = Check("True or False", lambda value: isinstance(value, bool))
 text = Check("a non-empty string", lambda value: isinstance(value, str) and bool(value))
 any_text = Check("a string", lambda value: isinstance(value, str))
 secret = Check("a non-empty string", text.fits, hides=True)
+names = Check(
+    "a sequence of non-empty strings",
+    lambda value: isinstance(value, Sequence) and not isinstance(value, str | bytes) and all(map(text.fits, value)),
+)
 path = Check("a path", lambda value: (isinstance(value, str) and bool(value)) or hasattr(type(value), "__fspath__"))
 port = Check("a port number from 0 to 65535", whole(0, 65_535).fits)
 share = number("a number above 0 and up to 1", lambda value: 0 < value <= 1)

@@ -70,6 +70,7 @@ class LocalTablestore:
         self._port = checks.port.require("port", port)
         checks.optional(checks.path).require("data_dir", data_dir)
         checks.optional(checks.instance(Clock)).require("clock", clock)
+        checks.names.require("allowed_hosts", allowed_hosts)
         checks.flag.require("allow_public_secret", allow_public_secret)
         self._credentials = Credentials(instance, access_key_id, access_key_secret)
         self._data_dir = data_dir

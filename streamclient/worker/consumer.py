@@ -21,7 +21,6 @@ from streamclient.model import (
     TrimmedDataPolicy,
     TrimmedRange,
 )
-from streamclient.outages import OutageLog
 from streamclient.reasons import Cause, Reason, text_of
 from streamclient.records import SequenceInfo, readable_position
 from streamclient.stream.api import RecordPage
@@ -36,7 +35,6 @@ from streamclient.worker.trimming import first_record_left
 from streamclient.worker.usercode import UserCall
 
 _log = logging.getLogger(__name__)
-_outages = OutageLog(_log)
 
 
 class ShardConsumer(ConsumerState):
@@ -229,7 +227,7 @@ class ShardConsumer(ConsumerState):
         self.say(reason)
         # One outage strikes all shards, again and again; the statuses tell of each.
         kind = ("reading", type(error), getattr(error, "code", None))
-        _outages.log(logging.WARNING, kind, "shard %s: %s", self.shard_id, text_of(reason))
+        self.around.outages.log(logging.WARNING, kind, "shard %s: %s", self.shard_id, text_of(reason))
         self.decide_on_retry(error, count - 1, self.backoff.read_pause, self._read_decided)
 
     def _read_decided(self, pause: float | None) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from functools import partial
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from streamclient.config import ClientConfig
 from streamclient.core.events import ConsumerEnd, StartConsumer
@@ -19,6 +19,7 @@ from streamclient.core.retention import Backlog
 from streamclient.core.retry import decision_of
 from streamclient.interfaces import IRecordProcessor, RetryableAction
 from streamclient.model import CheckpointPosition, ShardInfo, ShardStatus, ShutdownReason, TrimmedRange
+from streamclient.outages import OutageLog
 from streamclient.reasons import Cause, Reason
 from streamclient.records import SequenceInfo
 from streamclient.stream.api import StreamApi
@@ -79,6 +80,8 @@ class Surroundings:
     stalled: Callable[[ShardInfo, str], None]
     """The consumer makes no progress; the text says why."""
     instruments: Instruments
+    outages: OutageLog = field(factory=lambda: OutageLog(_log))
+    """One outage strikes all shards of a worker."""
 
 
 class ConsumerState:

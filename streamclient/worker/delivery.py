@@ -16,7 +16,6 @@ from streamclient.core.failures import PagePlan, Span, Verdict, verdict
 from streamclient.core.lifecycle import Outcome
 from streamclient.errors import ApplicationException, ShutdownException
 from streamclient.model import ParkedKey, ParkedRecord
-from streamclient.outages import OutageLog
 from streamclient.parking.frames import key_text
 from streamclient.reasons import Cause, Reason
 from streamclient.records import readable_position
@@ -26,7 +25,6 @@ from streamclient.worker.parking_desk import BEHIND_PARKED, Failure, ParkingDesk
 from streamclient.worker.positions import further
 
 _log = logging.getLogger(__name__)
-_outages = OutageLog(_log)
 
 
 @frozen
@@ -214,7 +212,7 @@ class Delivery:
         pause = consumer.backoff.store_failed()
         count = consumer.backoff.store_failures
         consumer.say(Reason(Cause.PARKING_FAILED, what, f"{times(count)}: {what}: {described(error)}"))
-        _outages.log(
+        consumer.around.outages.log(
             logging.ERROR,
             ("parking", type(error)),
             "shard %s: the parking store failed: %s: %s",

@@ -176,7 +176,7 @@ def test_a_malformed_row_hinders_no_command_that_reads(scene: Scene) -> None:
 def test_a_snapshot_and_its_differences_are_told_in_words(scene: Scene, tmp_path: Path) -> None:
     parent, first, second = family(scene)
     before, after = str(tmp_path / "before.json"), str(tmp_path / "after.json")
-    assert scene.run("leases", "snapshot", before).out == f"saved 3 leases and 1 workers to {before}\n"
+    assert scene.run("leases", "snapshot", before).out == f"saved 3 leases and 1 worker to {before}\n"
     assert scene.run("leases", "diff", before).out == "no difference\n"
     scene.put_lease(second, "w2", parents=[parent], checkpoint=scene.iterator(second))
     scene.put_lease(first, "w1", parents=[parent], counter=99)

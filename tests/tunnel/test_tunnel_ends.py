@@ -72,7 +72,7 @@ def test_daemon_is_as_healthy_as_its_worker(scene: Scene) -> None:
     config = TunnelWorkerConfig(
         heartbeat_interval_seconds=1, heartbeat_timeout_seconds=10, client_config=quick(**LIMIT)
     )
-    with TunnelDaemon(scene.tunnels, tunnel_id, accept, config) as daemon:
+    with TunnelDaemon(tunnel_id, scene.tunnels, accept, config) as daemon:
         until(lambda: "OTSAuthFailed" in daemon.health.reason)
         scene.local.clear_faults()
         until(lambda: daemon.health.is_healthy)
@@ -84,7 +84,7 @@ def test_daemon_whose_workers_fail_one_after_the_other_is_unhealthy(
 ) -> None:
     """Each new worker has just begun and knows of no trouble."""
     monkeypatch.setattr(TunnelCoordinator, "step", lambda *_: 1 // 0)
-    with TunnelDaemon(scene.tunnels, scene.tunnel(TunnelType.STREAM), accept) as daemon:
+    with TunnelDaemon(scene.tunnel(TunnelType.STREAM), scene.tunnels, accept) as daemon:
         until(lambda: daemon.health.reason.startswith("its last worker ended: ZeroDivisionError"))
 
 
@@ -125,7 +125,7 @@ def test_fault_of_the_package_is_told_at_once_although_a_callback_holds_up_the_e
 @pytest.mark.slow
 def test_whoever_waits_for_a_daemon_is_woken_by_what_can_never_work(scene: Scene) -> None:
     def work() -> None:
-        with TunnelDaemon(scene.tunnels, "no-such-tunnel", accept) as daemon:
+        with TunnelDaemon("no-such-tunnel", scene.tunnels, accept) as daemon:
             daemon.wait(until=lambda: False)
 
     with pytest.raises(TunnelError):
@@ -159,7 +159,7 @@ config = TunnelWorkerConfig(checkpoint_interval_millis=3_600_000)
     [
         "TunnelWorker(tunnel_id, client, Processor(), config).run()",
         "with TunnelWorker(tunnel_id, client, Processor(), config) as worker: worker.wait()",
-        "TunnelDaemon(client, tunnel_id, Processor(), config).run()",
+        "TunnelDaemon(tunnel_id, client, Processor(), config).run()",
     ],
     ids=["worker", "block", "daemon"],
 )
