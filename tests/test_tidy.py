@@ -26,6 +26,7 @@ FLOOR_ZERO = {
     "config",
     "outages",
     "pools",
+    "processes",
     "_version",
 }
 COMMAND_FLOOR = {"terminal", "tablestore"}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
-import socket
 import sys
 import time
 from importlib import import_module
@@ -40,7 +38,9 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         metavar="PACKAGE:FACTORY",
         help="what makes the record processors, as for Worker; looked for in this directory, too",
     )
-    parser.add_argument("--worker", metavar="NAME", help="name of the worker, unique in its fleet (default: HOST-PID)")
+    parser.add_argument(
+        "--worker", metavar="NAME", help="name of the worker, unique in its fleet (default: HOST-PID-RANDOM)"
+    )
     parser.add_argument(
         "--from",
         dest="beginning",
@@ -83,6 +83,7 @@ def make_worker(arguments: argparse.Namespace) -> Worker:
     """
     from streamclient.config import StreamConfig  # noqa: PLC0415
     from streamclient.parking.replay import processor_named  # noqa: PLC0415
+    from streamclient.processes import unique_name  # noqa: PLC0415
     from streamclient.worker import Worker  # noqa: PLC0415
 
     if "" not in sys.path:
@@ -95,7 +96,7 @@ def make_worker(arguments: argparse.Namespace) -> Worker:
         status_table_name=option_value("status-table", arguments),
         initial_position=_position(arguments.beginning),
     )
-    name = arguments.worker or f"{socket.gethostname()}-{os.getpid()}"
+    name = arguments.worker or unique_name()
     return Worker(name, _client_config(arguments.lease_duration), stream, factory)
 
 

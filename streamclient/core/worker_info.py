@@ -64,6 +64,8 @@ class WorkerInfo:
 
     host: str = ""
     pid: int = 0
+    space: str = ""
+    """What ``pid`` counts in, as ``processes.process_space`` says it; empty if nobody can tell."""
     version: str = ""
     """Of this package."""
     started_micros: int = 0
@@ -90,6 +92,7 @@ class WorkerInfo:
         content: dict[str, Any] = {
             "host": self.host,
             "pid": self.pid,
+            "space": self.space,
             "version": self.version,
             "started_micros": self.started_micros,
             "lease_duration_millis": self.lease_duration_millis,
@@ -119,6 +122,7 @@ class WorkerInfo:
         return cls(
             host=_text(content, "host"),
             pid=_whole(content, "pid"),
+            space=_text(content, "space"),
             version=_text(content, "version"),
             started_micros=_whole(content, "started_micros"),
             lease_duration_millis=_whole(content, "lease_duration_millis"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import os
 import signal
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from streamclient.errors import ConfigurationError, StreamClientError
-from streamclient.terminal.output import ProgressLine, print_json_line, print_text
+from streamclient.terminal.output import ProgressLine, complain, print_json_line, print_text
 from streamclient.terminal.running import EXIT_DONE, EXIT_REFUSED, CommandFailed, runs
 
 SHOWN_DIFFERENCES = 100
@@ -51,18 +52,16 @@ def run(options: argparse.Namespace) -> int:
     logging.getLogger(SILENT.name).setLevel(logging.CRITICAL)
     settings = load_settings(options.configuration, os.environ)
     if options.check:
-        print("the configuration is valid")
+        if options.json:
+            print_json_line({"valid": True})
+        else:
+            print_text("the configuration is valid")
         return EXIT_DONE
-    try:
-        return _verify(settings, options) if options.verify else _replicate(settings, options)
-    except ConfigurationError:
-        raise
-    except StreamClientError as error:
-        raise CommandFailed(str(error), EXIT_REFUSED) from error
+    return _verify(settings, options) if options.verify else _replicate(settings, options)
 
 
 def _replicate(settings: Any, options: argparse.Namespace) -> int:
-    from streamclient.replicate.run import POLL_SECONDS, Replication  # noqa: PLC0415
+    from streamclient.replicate.run import POLL_SECONDS, Outcome, Replication  # noqa: PLC0415
 
     stop = threading.Event()
     stopped_by: list[int] = []
@@ -79,6 +78,10 @@ def _replicate(settings: Any, options: argparse.Namespace) -> int:
         line.say("endTime is past: changes after it are not copied, but full data is read as it is now")
     try:
         outcome = Replication(settings, line.say, line.show, stop, options.poll_seconds or POLL_SECONDS).run()
+    except ConfigurationError:
+        raise
+    except StreamClientError as failure:
+        outcome = Outcome(is_complete=False, rows=0, refused_rows=0, error=failure)  # before anything was copied
     finally:
         line.close()
     if options.json:
@@ -100,33 +103,50 @@ def _line(options: argparse.Namespace) -> ProgressLine:
     return ProgressLine(sys.stderr if options.json else sys.stdout)
 
 
+class _Comparison:
+    """What a comparison has found so far, and says on standard error while it goes on."""
+
+    def __init__(self) -> None:
+        self.rows = self.differences = 0
+        self.line = ProgressLine(sys.stderr)
+        self._told_at = -math.inf
+
+    def went_on(self, rows: int) -> None:
+        """So many rows were compared; tells it if it was not told lately."""
+        self.rows = rows
+        if time.monotonic() - self._told_at >= VERIFY_PROGRESS_SECONDS:
+            self._told_at = time.monotonic()
+            self.line.show(f"comparing  {rows} rows  {self.differences or 'no'} differences so far")
+
+
 def _verify(settings: Any, options: argparse.Namespace) -> int:
     from streamclient.replicate.run import client_for  # noqa: PLC0415
     from streamclient.replicate.verify import compare_tables  # noqa: PLC0415
 
-    rows, differences, line = 0, 0, _line(options)
-    shown = time.monotonic()
-
-    def progress(count: int) -> None:
-        nonlocal rows, shown
-        rows = count
-        if time.monotonic() - shown >= VERIFY_PROGRESS_SECONDS:
-            shown = time.monotonic()
-            line.show(f"compared {rows} rows: {differences or 'no'} differences")
-
     source, destination = settings.reader, settings.writer
     tables = (client_for(source), source.table_name, client_for(destination), destination.table_name)
+    found, say = _Comparison(), complain if options.json else print_text
+    error: StreamClientError | None = None
+    found.went_on(0)
     try:
-        for difference in compare_tables(*tables, progress):
-            differences += 1
-            if options.all or differences <= SHOWN_DIFFERENCES:
-                line.say(str(difference))
+        for difference in compare_tables(*tables, found.went_on):
+            found.differences += 1
+            if options.all or found.differences <= SHOWN_DIFFERENCES:
+                found.line.erase()
+                say(str(difference))
+    except ConfigurationError:
+        raise
+    except StreamClientError as ended:
+        error = ended
     finally:
-        line.close()
-    if differences > SHOWN_DIFFERENCES and not options.all:
-        line.say(f"... and {differences - SHOWN_DIFFERENCES} more; --all prints every one")
+        found.line.erase()
+    if found.differences > SHOWN_DIFFERENCES and not options.all:
+        say(f"... and {found.differences - SHOWN_DIFFERENCES} more; --all prints every one")
     if options.json:
-        print_json_line({"rows": rows, "differences": differences})
-    else:
-        print_text(f"compared {rows} rows: {differences or 'no'} differences")
-    return EXIT_DIFFERENT if differences else EXIT_DONE
+        reason = None if error is None else str(error)
+        print_json_line({"rows": found.rows, "differences": found.differences, "error": reason})
+    if error is not None:
+        raise CommandFailed(f"ended after {found.rows} rows: {error}", EXIT_REFUSED)
+    if not options.json:
+        print_text(f"compared {found.rows} rows: {found.differences or 'no'} differences")
+    return EXIT_DIFFERENT if found.differences else EXIT_DONE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 
-from attrs import frozen
+from attrs import define, evolve, field, frozen
 
 BAR_WIDTH = 12
 """Of the bar: with it and a rate, what is left still fits a line of 80."""
@@ -31,20 +31,30 @@ class Snapshot:
     end_micros: int | None = None
     retried_rows: int = 0
     refused_rows: int = 0
+    least_share: float | None = None
+    """What was told of this stage before, which still holds: new changes and channels show as a lag and in numbers."""
 
     @property
     def target_micros(self) -> int:
-        """Where the increments end: at the end time, or now where they are followed for ever."""
+        """What the copy can be behind: the end time once that is past, and until then the present."""
         return self.now_micros if self.end_micros is None else min(self.end_micros, self.now_micros)
 
     @property
     def share(self) -> float | None:
-        """Share of the present stage that is done, from 0 to 1; ``None`` where nobody knows."""
+        """Share of the present stage that is done, from 0 to 1; ``None`` where nobody knows.
+
+        Of increments it is that of the time from their beginning to the end time, or to the present without one.
+        """
+        shares = [share for share in (self._measured_share, self.least_share) if share is not None]
+        return max(shares, default=None)
+
+    @property
+    def _measured_share(self) -> float | None:
         if self.stage == "full data":
             return self.channels_done / self.channels_total if self.channels_total else None
         if self.consumed_micros <= 0:
             return None
-        span = self.target_micros - self.created_micros
+        span = (self.end_micros or self.now_micros) - self.created_micros
         return 1.0 if span <= 0 else min(1.0, max(0.0, (self.consumed_micros - self.created_micros) / span))
 
     @property
@@ -53,6 +63,24 @@ class Snapshot:
         if self.stage == "full data" or self.consumed_micros <= 0:
             return None
         return max(0.0, (self.target_micros - self.consumed_micros) / _MICROS)
+
+
+@define
+class Course:
+    """What was told of a run so far: from it follow what is left, and a share that never falls within a stage."""
+
+    _first: Snapshot | None = field(init=False, default=None)
+    """Of the present stage, the first with a share."""
+    _last: Snapshot | None = field(init=False, default=None)
+
+    def line(self, now: Snapshot) -> str:
+        """The progress line for this moment, no earlier than that of the line before."""
+        if self._last is not None and self._last.stage == now.stage:
+            now = evolve(now, least_share=self._last.share)
+        if self._first is None or self._first.stage != now.stage or self._first.share is None:
+            self._first = now
+        self._last = now
+        return describe(now, remaining_seconds(self._first, now))
 
 
 def remaining_seconds(earlier: Snapshot, now: Snapshot) -> float | None:
@@ -74,7 +102,7 @@ def describe(now: Snapshot, remaining: float | None) -> str:
     if now.rows_per_second is not None:
         parts.append(f"{now.rows_per_second:.0f} rows/s")
     if now.stage == "full data":
-        parts.append(f"channels {now.channels_done}/{now.channels_total}")
+        parts += [f"channels {now.channels_done}/{now.channels_total}"] if now.channels_total else []
     elif now.lag_seconds is not None:
         parts.append(f"{now.lag_seconds:.1f} s behind")
     if remaining is not None and remaining > 0:

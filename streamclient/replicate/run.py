@@ -16,7 +16,7 @@ from streamclient.errors import StreamClientError, StreamClientException
 from streamclient.replicate.changes import RowChange
 from streamclient.replicate.destination import prepare_destination
 from streamclient.replicate.processor import ReplicationProcessors
-from streamclient.replicate.progress import Snapshot, describe, remaining_seconds
+from streamclient.replicate.progress import Course, Snapshot
 from streamclient.replicate.settings import Endpoint, PoisonRow, Settings
 from streamclient.replicate.settings import Source as SourceKind
 from streamclient.replicate.sources import Source, SourceState, StreamSource, TunnelSource
@@ -103,7 +103,7 @@ class Replication:
 
         Raises:
             ConfigurationError: the destination cannot take the rows; nothing was copied.
-            StreamClientError: source or destination cannot be reached or prepared.
+            StreamClientError: source or destination cannot be reached or prepared; nothing was copied by this run.
         """
         settings = self.settings
         reader, writer_client = client_for(settings.reader), client_for(settings.writer)
@@ -121,6 +121,8 @@ class Replication:
         source.start()
         try:
             error, is_complete = self._watch(source, processors)
+        except StreamClientError as ended:
+            error, is_complete = ended, False
         finally:
             source.stop()
         counts = writer.counts
@@ -134,7 +136,7 @@ class Replication:
     def _watch(self, source: Source, processors: ReplicationProcessors) -> tuple[BaseException | None, bool]:
         """Show progress until there is nothing left to wait for. A look that fails is repeated with the next one."""
         started = time.monotonic()
-        first: Snapshot | None = None
+        course = Course()
         was_healthy = True
         while True:
             problem = source.exception or processors.refused
@@ -147,9 +149,7 @@ class Replication:
             state = self._look(source)
             if state is not None:
                 now = self._snapshot(state, processors.writer, time.monotonic() - started)
-                if first is None or first.stage != now.stage or first.share is None:
-                    first = now
-                self.show(describe(now, remaining_seconds(first, now)))
+                self.show(course.line(now))
                 if state.is_past:
                     return None, True
             if self.stop.wait(self.poll_seconds):

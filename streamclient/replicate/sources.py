@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
-import platform
 import re
 import threading
 import time
+from collections.abc import Mapping
 from typing import Protocol
 
 from attrs import define, field, frozen
@@ -16,7 +15,8 @@ from tablestore import OTSClient
 from streamclient.config import ClientConfig, StreamConfig
 from streamclient.errors import StreamClientException, WorkerFailedError
 from streamclient.lease import LeaseManager
-from streamclient.model import InitialPosition, Lease, WorkerStatus
+from streamclient.model import InitialPosition, Lease, Shard, WorkerStatus
+from streamclient.processes import process_space, process_state, unique_name
 from streamclient.replicate.fullcopy import FullCopy
 from streamclient.replicate.processor import ReplicationProcessors
 from streamclient.replicate.settings import Settings
@@ -41,8 +41,9 @@ HEARTBEAT_SECONDS = 5
 HEARTBEAT_TIMEOUT_SECONDS = 30
 """Shorter than the defaults: a replication on another machine that died should not hold its channels for minutes."""
 
-_TAG = f"replicate-{platform.node() or 'host'}-"
-"""Begins the client id of every replication on this machine; its process id follows."""
+_CLIENT_ID = re.compile(r"replicate-([0-9a-f]{12})-.*-(\d+)-[0-9a-f]{8}(?![0-9a-f])")
+"""How the id of a replication's session begins where the system says what process ids count in: that, then
+``unique_name``. A session whose id does not begin so ends by its time-out alone."""
 
 CLOCK_MARGIN_MICROS = 5_000_000
 """How far the service's clock may be behind this machine's before an idle shard counts as past the end time."""
@@ -121,18 +122,17 @@ class TunnelSource:
         config = TunnelWorkerConfig(
             heartbeat_interval_seconds=HEARTBEAT_SECONDS,
             heartbeat_timeout_seconds=HEARTBEAT_TIMEOUT_SECONDS,
-            client_tag=f"{_TAG}{os.getpid()}",
+            client_tag=f"replicate-{process_space() or 'anywhere'}-{unique_name()}",
             client_config=_CLIENT_CONFIG,
         )
         self._worker = TunnelWorker(self.info.tunnel_id, self.tunnels, self.processors, config)
         self._worker.connect_and_working()
 
     def _end_dead_sessions(self, tunnel_id: str) -> None:
-        """Free the channels of replications on this machine that were killed; others end by their time-out."""
+        """Free the channels of replications that were killed, where that is certain; others end by their time-out."""
         described = self.tunnels.describe_tunnel(self.settings.reader.table_name, self.settings.tunnel_name)
         for client_id in {channel.client_id for channel in described.channels}:
-            found = re.match(rf"{re.escape(_TAG)}(\d+)(?!\d)", client_id)
-            if found is not None and not _is_alive(int(found[1])):
+            if _is_dead(client_id):
                 _log.info("ending the session %s of a replication that was killed", client_id)
                 self.tunnels.shutdown(tunnel_id, client_id)
 
@@ -167,26 +167,52 @@ class TunnelSource:
             self._worker.shutdown()
 
 
-def _is_alive(process_id: int) -> bool:
-    """Whether a process of that number runs on this machine; one that may not be asked does."""
-    try:
-        os.kill(process_id, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+def _is_dead(client_id: str) -> bool:
+    """Whether a session is a replication's whose process id is one of those here, and nobody has it any more.
+
+    The name of a host does not tell: containers share it, and each counts its processes from 1.
+    """
+    found = _CLIENT_ID.match(client_id)
+    return found is not None and found[1] == process_space() and process_state(int(found[2])) is None
 
 
 def _is_past(described: TunnelDescription, end_micros: int | None) -> bool:
-    """Whether every channel of increments that is not finished was consumed beyond the end time."""
+    """Whether every channel of increments was consumed beyond the end time, save finished ones with others after them.
+
+    If all of them are finished, those that follow are not listed yet, unless the tunnel itself has an end.
+    """
     if described.info.tunnel_type is TunnelType.BASE_DATA:
         return True
     if end_micros is None:
         return False
     stream = [channel for channel in described.channels if channel.channel_type is ChannelType.STREAM]
     left = [channel for channel in stream if channel.status is not ChannelStatus.TERMINATED]
-    return bool(stream) and all(channel.consume_point_micros > end_micros for channel in left)
+    if stream and not left and described.info.config is not None and described.info.config.end_micros is not None:
+        return True
+    return bool(stream) and all(channel.consume_point_micros > end_micros for channel in left or stream)
+
+
+def read_up_to(leases: Mapping[str, Lease], listing: Mapping[str, Shard], consumed: Mapping[str, int]) -> int | None:
+    """Up to when everything in the stream was read, in microseconds since 1970; ``None`` if no shard tells.
+
+    ``consumed`` says how far each shard with a row is, 0 if nothing was read of it; ``listing`` is younger than
+    ``leases``. Changes of a shard are later than those of its parents. So a shard is at least as far as its finished
+    parents; one that waits for parents, with or without a row, does not count; and a finished one counts until
+    something after it is known, as a closed shard always has some.
+    """
+    parents = {
+        key: frozenset().union(*(each[key].parent_shard_ids for each in (leases, listing) if key in each))
+        for key in (*leases, *listing)
+    }
+    continued = frozenset().union(*parents.values()) if parents else frozenset()
+    finished = {key for key, lease in leases.items() if lease.is_finished}
+    points = []
+    for key, named in parents.items():
+        is_waiting = bool((named - {key}) & parents.keys() - finished)
+        is_over = key in finished and (key in continued or key not in listing)
+        if not is_waiting and not is_over:
+            points.append(max(consumed.get(each, 0) for each in {key, *(named & finished)}))
+    return min(points, default=None)
 
 
 @define(eq=False)
@@ -206,6 +232,10 @@ class StreamSource:
     _thread: threading.Thread | None = field(init=False, default=None)
     _stop: threading.Event = field(init=False, factory=threading.Event)
     _leases: LeaseManager | None = field(init=False, default=None)
+    _stream_id: str = field(init=False, default="")
+    _worker_name: str = field(init=False, factory=lambda: f"replication-{unique_name()}")
+    _consumed_micros: int = field(init=False, default=0)
+    """The latest point up to which everything was seen to be read; it stays read."""
 
     def __attrs_post_init__(self) -> None:
         table, status_table = self.settings.reader.table_name, self.settings.status_table_name
@@ -219,11 +249,12 @@ class StreamSource:
             raise StreamClientException(
                 f"table {name!r} has no stream; enable it by UpdateTable with a StreamSpecification, or use a tunnel"
             )
-        self._leases = LeaseManager(self.client, self.settings.status_table_name, streams[0].stream_id)
+        self._stream_id = streams[0].stream_id
+        self._leases = LeaseManager(self.client, self.settings.status_table_name, self._stream_id)
         self._leases.create_lease_table_if_not_exists()
         if not self._leases.wait_until_lease_table_ready():
             raise StreamClientException(f"status table {self.settings.status_table_name!r} does not answer")
-        self._copy.load(streams[0].stream_id)
+        self._copy.load(self._stream_id)
         stage = "changes" if self._copy.is_done else f"full data after {self._copy.rows} rows"
         return f"reading the stream of {name!r} with leases in {self.settings.status_table_name!r}: {stage}"
 
@@ -252,30 +283,32 @@ class StreamSource:
             status_table_name=self.settings.status_table_name,
             initial_position=InitialPosition.at(self._copy.start_micros),
         )
-        worker = Worker(f"replication-{id(self):x}", _CLIENT_CONFIG, stream_config, self.processors)
+        worker = Worker(self._worker_name, _CLIENT_CONFIG, stream_config, self.processors)
         self._worker = worker
         if not self._stop.is_set():
             worker.run()
 
     def state(self) -> SourceState:
         """How far scan and leases are."""
-        leases = [] if self._leases is None or not self._copy.is_done else list(self._leases.list_leases())
-        consumed = [self._consumed(lease) for lease in leases if not lease.is_finished]
+        is_full = not self._copy.is_done
+        if self._leases is not None and not is_full:
+            leases = {lease.lease_key: lease for lease in self._leases.list_leases()}
+            consumed = {key: self._consumed(lease) for key, lease in leases.items()}
+            shards = TablestoreStreamApi(self.client).describe_stream(self._stream_id).shards
+            point = read_up_to(leases, {shard.shard_id: shard for shard in shards}, consumed)
+            self._consumed_micros = max(self._consumed_micros, point or 0)
         end = self.settings.end_time_micros
-        slowest = min(consumed, default=0)
         return SourceState(
-            is_full=not self._copy.is_done,
-            channels_done=0,
-            channels_total=1,
+            is_full=is_full,
             created_micros=self._copy.start_micros,
-            consumed_micros=slowest,
-            is_past=bool(consumed) and end is not None and slowest > end,
+            consumed_micros=self._consumed_micros,
+            is_past=end is not None and self._consumed_micros > end,
         )
 
     def _consumed(self, lease: Lease) -> int:
         """How far a shard is: at its newest record, or, if it is caught up, at the present, less a margin."""
         worker = self._worker
-        status = None if worker is None else worker.shard_statuses().get(lease.lease_key)
+        status = None if worker is None or lease.is_finished else worker.shard_statuses().get(lease.lease_key)
         newest = lease.progress.record_micros if lease.progress is not None else 0
         if status is not None and status.lag_seconds == 0:
             return max(newest, time.time_ns() // 1_000 - CLOCK_MARGIN_MICROS)

@@ -67,7 +67,7 @@ def compare_tables(
     table: str,
     progress: Callable[[int], None] | None = None,
 ) -> Iterator[Difference]:
-    """Differences in key order. ``progress`` is told how many rows of the source were compared.
+    """Differences in key order. ``progress`` is told how many rows were compared, with each that either table has.
 
     Both tables are read while they may change: compare when nothing is written, or expect the latest changes here.
     """
@@ -82,19 +82,20 @@ def compare_rows(
 ) -> Iterator[Difference]:
     """Differences of two sequences of rows, both in ascending order of keys."""
     other = next(destination, None)
-    count = 0
+    compared = 0
     for row in source:
-        count += 1
-        progress(count)
         while other is not None and other.key < row.key:
+            progress(compared := compared + 1)
             yield Difference(DifferenceKind.EXTRA, other.key)
             other = next(destination, None)
+        progress(compared := compared + 1)
         if other is None or other.key != row.key:
             yield Difference(DifferenceKind.MISSING, row.key)
             continue
         yield from _column_differences(row, other)
         other = next(destination, None)
     while other is not None:
+        progress(compared := compared + 1)
         yield Difference(DifferenceKind.EXTRA, other.key)
         other = next(destination, None)
 

@@ -7,10 +7,42 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define
 
+from streamclient.errors import ConfigurationError
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+RENAMING_SCHEMES = ("file", "hdfs", "webhdfs", "swebhdfs", "viewfs", "abfs", "abfss")
+"""File systems that rename a directory in one step; ABFS does with a hierarchical namespace."""
+
+_OSS_HDFS = re.compile(r"oss://[^/]+\.oss-dls\.aliyuncs\.com(?:/|$)", re.IGNORECASE)
+"""OSS-HDFS by its full name. A bucket alone may be one of OSS without directories."""
+
+# A scheme of one letter would be a drive of Windows.
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
+
 _GLOB_CHARACTERS = re.compile(r"([\\{}\[\]*?^])")
+
+
+def check_renames(path: str) -> None:
+    """See to it that a lake may be at a path or address: that directories are renamed in one step there.
+
+    A path without a scheme is let through: whose it is shows when Spark's default file system is known.
+
+    Raises:
+        ConfigurationError: they are not, as on stores of objects, or that is not known.
+    """
+    found = _SCHEME.match(path)
+    if found is None or found[1].lower() in RENAMING_SCHEMES or _OSS_HDFS.match(path):
+        return
+    oss = "; OSS-HDFS is taken by its full name, oss://BUCKET.REGION.oss-dls.aliyuncs.com/"
+    raise ConfigurationError(
+        f"FileSink cannot write exactly once to {path}: it needs a file system that renames a directory in one step, "
+        f"and {found[1]}:// is not known to do that. Stores of objects copy file by file, so that readers see half a "
+        "batch, and a crash leaves it there. Use a local path or one of "
+        f"{', '.join(f'{scheme}://' for scheme in RENAMING_SCHEMES[1:])}, or write a Delta or Iceberg table with "
+        f"streamclient.destinations{oss if found[1].lower() == 'oss' else ''}"
+    )
 
 
 @define
@@ -26,6 +58,10 @@ class LakeFiles:
         jvm: Any = session.sparkContext._jvm
         configuration = session.sparkContext._jsc.hadoopConfiguration()
         return cls(jvm, jvm.org.apache.hadoop.fs.Path(path).getFileSystem(configuration))
+
+    def address(self, path: str) -> str:
+        """A path behind the scheme and host of Spark's default file system, if it names none itself."""
+        return path if _SCHEME.match(path) else f"{self._system.getUri().toString()}{path}"
 
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(path)

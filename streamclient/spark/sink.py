@@ -27,7 +27,7 @@ from streamclient.errors import StreamClientError, StreamClientException
 from streamclient.spark.catalog import old_layout
 from streamclient.spark.context import BatchContext, ShardRange, sequence_text
 from streamclient.spark.extra import spark_functions
-from streamclient.spark.files import LakeFiles
+from streamclient.spark.files import LakeFiles, check_renames
 from streamclient.spark.formats import Storage, encode, quoted
 from streamclient.spark.lake import read_directories
 from streamclient.spark.layout import FENCES, STAGING
@@ -54,10 +54,12 @@ class FileSink:
     """Writes batches as files, so that a repeat after a crash supersedes its own output and adds nothing.
 
     Read them back with ``read_changes`` and ``current_rows``. One sink may serve several factories, and processes may
-    share a path. The file system must rename directories in one step (local, HDFS, ABFS; not plain S3).
+    share a path. The file system must rename directories in one step: local, HDFS, ABFS with a hierarchical namespace,
+    OSS-HDFS.
 
     Args:
-        path: the lake's directory; any file system that Spark knows.
+        path: the lake's directory. Stores that cannot rename a directory in one step (S3, OSS, Google's, and
+            whatever is not known to do it) are refused.
         format: ``parquet``, ``orc``, ``json`` or ``csv``.
         options: Spark's options for that format, such as ``{"compression": "zstd"}``.
         application: names the fleet, which is all workers that share a status table. A lake belongs to one: epochs of
@@ -75,6 +77,7 @@ class FileSink:
         checks.text.require("application", application)
         checks.optional(_options).require("options", options)
         self._path = os.fspath(checks.path.require("path", path)).rstrip("/")
+        check_renames(self._path)
         self._storage = Storage.make(format, options)
         self._application = application
         self._is_prepared = False
@@ -87,6 +90,7 @@ class FileSink:
 
         Raises:
             StreamClientException: nothing can be written to this lake.
+            ConfigurationError: the path is on Spark's default file system, and that cannot rename in one step.
         """
         files = LakeFiles.of(frame.sparkSession, self._path)
         self._prepare(files)
@@ -158,6 +162,7 @@ class FileSink:
         """Once per sink: look at the lake, and remove what crashed jobs left behind."""
         if self._is_prepared:
             return
+        check_renames(files.address(self._path))
         if not files.names(f"{self._path}/{FENCES}") and old_layout(files, self._path):
             raise StreamClientException(
                 f"the lake {self._path} was written without epochs, by an earlier version: it can be read, but not "

@@ -96,6 +96,12 @@ class ProgressLine:
         self.close()
         print(fold(text, width_of(self._stream)), file=self._stream, flush=True)
 
+    def erase(self) -> None:
+        """Take the line away, if one was begun, so that whatever comes next stands in its place."""
+        if self._is_open:
+            print("\r\x1b[K", end="", file=self._stream, flush=True)
+            self._is_open = False
+
     def close(self) -> None:
         """End the line, if one was begun."""
         if self._is_open:

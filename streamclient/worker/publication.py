@@ -14,6 +14,7 @@ from attrs import evolve
 from streamclient._version import __version__
 from streamclient.core.worker_info import ShardTrouble, WorkerInfo
 from streamclient.model import ShardStatus
+from streamclient.processes import process_space
 from streamclient.reasons import Cause
 from streamclient.worker.health import WorkerHealth
 
@@ -28,6 +29,7 @@ class Publication:
         self._process = WorkerInfo(
             host=socket.gethostname(),
             pid=os.getpid(),
+            space=process_space(),
             version=__version__,
             started_micros=started_micros,
             lease_duration_millis=lease_duration_millis,

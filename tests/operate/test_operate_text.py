@@ -19,6 +19,7 @@ from streamclient.operate.clock import ServiceClock
 from streamclient.operate.facts import Process
 from streamclient.operate.processes import process_of
 from streamclient.operate.text import duration, parse_duration, parse_moment
+from streamclient.processes import process_space
 from tests.patience import PATIENCE_SECONDS, until
 
 NOON = 1_767_268_800_000_000
@@ -102,10 +103,12 @@ def test_a_stamp_is_a_lower_bound_and_nonsense_is_ignored() -> None:
 def test_what_a_worker_tells_comes_back_cut_to_its_bounds() -> None:
     trouble = ShardTrouble("x" * (LONGEST_REASON + 9), "reading")
     shards = {f"s{number:03}": trouble for number in range(MOST_SHARDS + 9)}
-    told = WorkerInfo(host="h", pid=3, version="1", started_micros=5, trouble="t", shards=shards, left=("b", "a"))
+    told = WorkerInfo(
+        host="h", pid=3, space="0a", version="1", started_micros=5, trouble="t", shards=shards, left=("b", "a")
+    )
     read = WorkerInfo.from_json(told.to_json())
 
-    assert (read.host, read.pid, read.trouble, read.left) == ("h", 3, "t", ("b", "a"))
+    assert (read.host, read.pid, read.space, read.trouble, read.left) == ("h", 3, "0a", "t", ("b", "a"))
     assert len(read.shards) == MOST_SHARDS
     assert read.unnamed == 9, "the rest is counted"
     assert {(len(each.reason), each.kind) for each in read.shards.values()} == {(LONGEST_REASON, "reading")}
@@ -127,14 +130,17 @@ def test_members_of_another_type_are_left_out() -> None:
 
 
 def test_a_process_elsewhere_is_not_judged() -> None:
-    assert process_of(WorkerInfo(host="another", pid=os.getpid())) is Process.ELSEWHERE
-    assert process_of(WorkerInfo(host=socket.gethostname(), pid=0)) is Process.ELSEWHERE
+    host, here = socket.gethostname(), process_space()
+
+    assert process_of(WorkerInfo(host=host, pid=os.getpid())) is Process.ELSEWHERE, "it does not say"
+    assert process_of(WorkerInfo(host=host, pid=0, space=here)) is Process.ELSEWHERE
+    assert process_of(WorkerInfo(host=host, pid=os.getpid(), space="0" * 12)) is Process.ELSEWHERE, "a container"
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="only Linux tells the state of a process")
+@pytest.mark.skipif(not process_space(), reason="only Linux says what process ids count in")
 def test_a_process_of_this_machine_is_running_stopped_or_gone() -> None:
     child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
-    info = WorkerInfo(host=socket.gethostname(), pid=child.pid)
+    info = WorkerInfo(host="any", pid=child.pid, space=process_space())
     try:
         assert process_of(info) is Process.RUNNING
         child.send_signal(signal.SIGSTOP)

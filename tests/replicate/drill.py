@@ -211,9 +211,9 @@ def verify(config: Path) -> tuple[int, int]:
     ended = subprocess.run(command(str(config), "--verify", "--json"), capture_output=True, text=True, check=False)
     if ended.returncode not in (0, 3):
         raise AssertionError(f"--verify failed: {ended.stderr}")
-    counts = json.loads(ended.stdout.splitlines()[-1])
+    counts = json.loads(ended.stdout)
     if counts["differences"]:
-        print(ended.stdout[-2_000:], file=sys.stderr)
+        print(ended.stderr[-2_000:], file=sys.stderr)
     return int(counts["rows"]), int(counts["differences"])
 
 

@@ -59,17 +59,44 @@ def test_programs_may_check_the_configuration_and_read_the_end_as_json(tmp_path:
         config = tmp_path / "copy.json"
         config.write_text(json.dumps(configuration(source, destination, endTime="2020-01-01 00:00:00")))
         checked = subprocess.run(command(str(config), "--check"), capture_output=True, text=True, check=False)
+        valid = subprocess.run(command(str(config), "--check", "--json"), capture_output=True, text=True, check=False)
         tables = destination.client().list_table()
         ended = subprocess.run(
             command(str(config), "--json", "--poll-seconds", "0.2"), capture_output=True, text=True, check=False
         )
 
     assert (checked.returncode, checked.stdout, list(tables)) == (0, "the configuration is valid\n", [])
+    assert (valid.returncode, valid.stdout) == (0, '{"valid": true}\n')
     assert ended.returncode == 0
-    told = [line for line in ended.stdout.splitlines() if line.startswith("{")]
-    assert told == ['{"complete": true, "rows": 300, "refused_rows": 0, "error": null}']
+    assert ended.stdout == '{"complete": true, "rows": 300, "refused_rows": 0, "error": null}\n'
     page = Path(__file__).resolve().parents[2] / "docs" / "replicate.md"
-    assert told[0] in page.read_text(encoding="utf-8")
+    assert ended.stdout in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("option", "counts"),
+    [("--json", {"complete": False, "rows": 0, "refused_rows": 0}), ("--verify", {"rows": 0, "differences": 0})],
+)
+def test_a_program_is_told_as_json_why_nothing_could_be_done(
+    option: str, counts: dict[str, object], tmp_path: Path
+) -> None:
+    with LocalTablestore() as source, LocalTablestore() as destination:
+        config = tmp_path / "copy.json"
+        config.write_text(json.dumps(configuration(source, destination)))
+        ended = subprocess.run(
+            command(str(config), "--json", option),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE_SECONDS,
+        )
+
+    told = json.loads(ended.stdout)
+    error = told.pop("error")
+    assert (ended.returncode, told) == (1, counts)
+    assert "OTSObjectNotExist" in error
+    assert error in ended.stderr.replace("\n  ", " ")
 
 
 @pytest.mark.slow
@@ -106,3 +133,4 @@ def test_verify_names_differences_and_fails(tmp_path: Path) -> None:
     assert (equal.returncode, equal.stdout) == (0, "compared 5 rows: no differences\n")
     assert ended.returncode == 3
     assert ended.stdout == "row (3) is missing in the destination\ncompared 5 rows: 1 differences\n"
+    assert "comparing  0 rows  no differences so far" in ended.stderr, "it is not silent before the first page"

@@ -13,7 +13,7 @@ from streamclient.errors import ConfigurationError, StreamClientError
 from streamclient.records import ColumnOperation, RecordColumn
 from streamclient.replicate.changes import ChangeKind, RowChange
 from streamclient.replicate.destination import WIDEST_DEVIATION_SECONDS, prepare_destination
-from streamclient.replicate.verify import DifferenceKind, compare_tables
+from streamclient.replicate.verify import DifferenceKind, TableRow, compare_rows, compare_tables
 from streamclient.replicate.writer import DestinationWriter, RefusedRowError
 from streamclient.server import FailRows, FaultRule, LocalTablestore
 from streamclient.stream import TablestoreStreamApi
@@ -254,3 +254,20 @@ def test_each_difference_is_named(local: LocalTablestore) -> None:
     ]
     assert str(found[1]) == f"row (1) column 'c0': source 1@{OLD}, destination 9@{OLD}"
     assert str(found[2]) == "row (2) is missing in the destination"
+
+
+def test_a_comparison_goes_on_with_every_row_of_either_table() -> None:
+    """A long stretch that only the destination has is not silent, either."""
+    here, there = ([TableRow((key,), {}) for key in keys] for keys in ((5, 6), (1, 2, 3, 6, 7, 8)))
+    told: list[int] = []
+    moments = [(each.key, tuple(told)) for each in compare_rows(iter(here), iter(there), told.append)]
+
+    assert told == [1, 2, 3, 4, 5, 6, 7]
+    assert [(key, seen[-1]) for key, seen in moments] == [
+        ((1,), 1),
+        ((2,), 2),
+        ((3,), 3),
+        ((5,), 4),
+        ((7,), 6),
+        ((8,), 7),
+    ]

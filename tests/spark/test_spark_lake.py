@@ -251,3 +251,57 @@ def test_making_a_frame_touches_no_setting_of_the_session(spark: Any, monkeypatc
     assert changed == []
     assert frame.count() == 30
     assert to_frame(spark, pa.table({"a": [1]})).sparkSession.table("known_to_the_session").count() == 1
+
+
+# --- file systems without a rename in one step -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "s3://bucket/lake",
+        "s3a://bucket/lake",
+        "S3N://bucket/lake/",
+        Path("s3a://bucket/lake"),
+        "oss://bucket/lake",
+        "oss://bucket.oss-cn-hangzhou.aliyuncs.com/lake",
+        "oss://bucket/x.oss-dls.aliyuncs.com/lake",
+        "gs://bucket/lake",
+        "cosn://bucket/lake",
+        "obs://bucket/lake",
+        "wasbs://container@account.blob.core.windows.net/lake",
+        "dbfs:/lake",
+    ],
+    ids=str,
+)
+def test_a_lake_on_a_store_of_objects_is_refused_with_a_sentence(path: str | Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"cannot write exactly once to .* renames a directory in one step"):
+        FileSink(path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "lake",
+        "/lake/with:colon",
+        "C:/lake",
+        "file:///lake",
+        "hdfs://name/lake",
+        "abfss://container@account.dfs.core.windows.net/lake",
+        "oss://bucket.cn-hangzhou.oss-dls.aliyuncs.com/lake",
+    ],
+)
+def test_a_lake_where_directories_are_renamed_in_one_step_is_taken(path: str) -> None:
+    FileSink(path)
+
+
+def test_a_lake_on_a_default_file_system_without_such_a_rename_is_refused_before_any_effect(spark: Any) -> None:
+    """FTP comes with Hadoop and connects with the first question only; a store of objects shows itself the same way."""
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    usual = hadoop.get("fs.defaultFS")
+    hadoop.set("fs.defaultFS", "ftp://user:word@localhost")
+    try:
+        with pytest.raises(ConfigurationError, match=r"cannot write exactly once to ftp://.*/lake: "):
+            FileSink("/lake")(spark.range(1), None)  # type: ignore[arg-type]
+    finally:
+        hadoop.set("fs.defaultFS", usual)

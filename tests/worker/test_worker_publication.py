@@ -7,6 +7,7 @@ import socket
 
 from streamclient.core.worker_info import ShardTrouble, WorkerInfo
 from streamclient.model import ShardState, ShardStatus
+from streamclient.processes import process_space
 from streamclient.reasons import Cause, Reason
 from streamclient.worker.health import WorkerHealth
 from streamclient.worker.publication import Publication
@@ -26,6 +27,7 @@ def test_a_worker_says_where_it_runs_from_the_start() -> None:
     told = WorkerInfo.from_json(Publication(20_000, 5).text)
 
     assert (told.host, told.pid, told.started_micros) == (socket.gethostname(), os.getpid(), 5)
+    assert told.space == process_space()
     assert told.lease_duration_millis == 20_000
     assert told.version
 

@@ -1,0 +1,97 @@
+"""A source against a local Tablestore: what counts as complete, and how far it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from tablestore import Condition, Row, RowExistenceExpectation
+
+from streamclient.lease.own_columns import PROGRESS_BYTES, PROGRESS_MICROS, PROGRESS_RECORDS
+from streamclient.lease.rows import CHECKPOINT, COUNTER, OWNER, PARENTS, STEALER, format_parents, key_of
+from streamclient.model import CheckpointPosition
+from streamclient.replicate.processor import ReplicationProcessors
+from streamclient.replicate.settings import Settings, parse_settings
+from streamclient.replicate.sources import StreamSource
+from streamclient.replicate.writer import DestinationWriter
+from streamclient.server import LocalTablestore
+from streamclient.stream import TablestoreStreamApi
+from streamclient.tablestore.call import SignedCalls
+from tests.replicate.drill import SOURCE, configuration, make_source
+
+END = "2020-01-01 00:00:00"
+
+
+@pytest.fixture
+def local() -> Iterator[LocalTablestore]:
+    with LocalTablestore() as running:
+        make_source(running.client(), 4)
+        yield running
+
+
+def settings_of(local: LocalTablestore, **reader: str) -> Settings:
+    return parse_settings(configuration(local, local, endTime=END, **reader), {})
+
+
+def processors_of(local: LocalTablestore) -> ReplicationProcessors:
+    return ReplicationProcessors(DestinationWriter(SignedCalls(local.client()), "copy", 200))
+
+
+def put_lease(local: LocalTablestore, stream: str, shard: str, checkpoint: str, micros: int, *parents: str) -> None:
+    columns = [
+        (COUNTER, 1),
+        (OWNER, ""),
+        (STEALER, ""),
+        (CHECKPOINT, checkpoint),
+        (PARENTS, format_parents(parents)),
+        (PROGRESS_MICROS, micros),
+        (PROGRESS_RECORDS, 1),
+        (PROGRESS_BYTES, 1),
+    ]
+    local.client().put_row("status", Row(key_of(stream, shard), columns), Condition(RowExistenceExpectation.IGNORE))
+
+
+def test_a_split_shard_whose_children_have_no_rows_yet_is_not_complete(local: LocalTablestore) -> None:
+    """One child is read far past the end time; of the other one nothing is known yet."""
+    parent = local.shards(SOURCE)[0].shard_id
+    left, right = local.split(SOURCE)
+    source = StreamSource(
+        local.client(), settings_of(local, source="stream", statusTableName="status"), processors_of(local)
+    )
+    source.prepare()
+    source._copy.is_done = True
+    stream = TablestoreStreamApi(local.client()).list_stream(SOURCE)[0].stream_id
+    now = time.time_ns() // 1_000
+    put_lease(local, stream, parent, CheckpointPosition.SHARD_END, 5)
+    put_lease(local, stream, left, "somewhere", now, parent)
+
+    assert not source.state().is_past
+    put_lease(local, stream, right, "somewhere", now, parent)
+    assert source.state().is_past
+
+
+def test_how_far_a_stream_was_read_does_not_go_back(local: LocalTablestore) -> None:
+    """A shard that is split has a newest record, and its children have none yet."""
+    parent = local.shards(SOURCE)[0].shard_id
+    source = StreamSource(
+        local.client(), settings_of(local, source="stream", statusTableName="status"), processors_of(local)
+    )
+    source.prepare()
+    source._copy.is_done = True
+    stream = TablestoreStreamApi(local.client()).list_stream(SOURCE)[0].stream_id
+    put_lease(local, stream, parent, "somewhere", 77)
+    before = source.state().consumed_micros
+    children = local.split(SOURCE)
+    put_lease(local, stream, parent, CheckpointPosition.SHARD_END, 77)
+    for child in children:
+        put_lease(local, stream, child, CheckpointPosition.TRIM_HORIZON, 0, parent)
+
+    assert (before, source.state().consumed_micros) == (77, 77)
+
+
+def test_two_sources_of_one_machine_have_different_names(local: LocalTablestore) -> None:
+    settings = settings_of(local, source="stream", statusTableName="status")
+    names = {StreamSource(local.client(), settings, processors_of(local))._worker_name for _ in range(3)}
+
+    assert len(names) == 3
