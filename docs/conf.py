@@ -1,5 +1,6 @@
 """Sphinx configuration. Build with ``make docs``; warnings are errors."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from streamclient import __version__
@@ -7,7 +8,7 @@ from streamclient.core.lifecycle import TRANSITIONS
 from streamclient.core.rows import RULES
 from streamclient.metrics import METRICS
 from streamclient.metrics.table import WORKER_LABELS
-from tools.structure import draw_floors
+from tools.pictures import write_pictures
 
 project = "streamclient"
 author = "The streamclient authors"
@@ -24,45 +25,57 @@ myst_heading_anchors = 3
 suppress_warnings = ["misc.highlighting_failure"]
 
 
+GENERATED = Path(__file__).parent / "_generated"
+
+
+def write_table(name: str, head: str, rows: Iterable[str]) -> None:
+    """A table for pages to include; cells are parted by bars."""
+    ruler = "---".join("|" * (head.count("|") + 2))
+    lines = [f"| {head} |", ruler, *(f"| {row} |" for row in rows)]
+    GENERATED.mkdir(exist_ok=True)
+    (GENERATED / name).write_text("\n".join(lines) + "\n")
+
+
 def write_lifecycle(app: object) -> None:
-    """Draw the consumer's life from the transition table itself, so that the page cannot go stale."""
-    lines = ["| While it is | and this happens | it becomes |", "|---|---|---|"]
-    lines += [f"| {phase.value} | {outcome.value} | {after.value} |" for (phase, outcome), after in TRANSITIONS.items()]
-    target = Path(__file__).parent / "_generated" / "lifecycle.md"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text("\n".join(lines) + "\n")
+    """Print the consumer's life from the table that the code uses."""
+    rows = [
+        f"{phase.value} | {outcome.value} | {after.value}"
+        for (phase, outcome), after in TRANSITIONS.items()
+    ]
+    head = "While it is | and this happens | it becomes"
+    write_table("lifecycle.md", head, rows)
 
 
 def write_metrics(app: object) -> None:
     """List what is measured, from the table that the code uses."""
-    lines = ["| Prometheus | OpenTelemetry, unit | kind | labels | says |", "|---|---|---|---|---|"]
+    rows = []
     for metric in METRICS:
-        labels = ", ".join(f"`{label}`" for label in metric.labels if label not in WORKER_LABELS)
+        labels = [name for name in metric.labels if name not in WORKER_LABELS]
+        shown = ", ".join(f"`{label}`" for label in labels)
         names = f"`{metric.name}` | `{metric.dotted_name}`, `{metric.unit}`"
-        lines.append(f"| {names} | {metric.kind.value} | {labels} | {metric.help} |")
-    target = Path(__file__).parent / "_generated" / "metrics.md"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text("\n".join(lines) + "\n")
+        rows.append(f"{names} | {metric.kind.value} | {shown} | {metric.help}")
+    head = "Prometheus | OpenTelemetry, unit | kind | labels | says"
+    write_table("metrics.md", head, rows)
 
 
 def write_rules(app: object) -> None:
-    """List what each write of the status table compares and stores, from the table that the code uses."""
-    lines = ["| Write | If it is as its writer saw it | Stores | and, where there is something to store |"]
-    lines.append("|---|---|---|---|")
+    """List what writes of the status table compare and store, by its rules."""
+    rows = []
     for kind, rule in RULES.items():
-        compared, always, sometimes = (", ".join(names) for names in (rule.if_same, rule.writes, rule.may_write))
-        stores = "removes the row" if rule.removes else always
-        lines.append(f"| {kind.value} | {compared or 'whatever it holds'} | {stores} | {sometimes} |")
-    target = Path(__file__).parent / "_generated" / "rules.md"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text("\n".join(lines) + "\n")
+        compared = ", ".join(rule.if_same) or "whatever it holds"
+        stored = "removes the row" if rule.removes else ", ".join(rule.writes)
+        also = ", ".join(rule.may_write)
+        rows.append(f"{kind.value} | {compared} | {stored} | {also}")
+    head = (
+        "Write | If it is as its writer saw it | Stores "
+        "| and, where there is something to store"
+    )
+    write_table("rules.md", head, rows)
 
 
-def write_floors(app: object) -> None:
-    """Draw the rooms of the package from their imports."""
-    target = Path(__file__).parent / "_generated" / "floors.svg"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(draw_floors())
+def draw_pictures(app: object) -> None:
+    """Draw what the pages show."""
+    write_pictures(GENERATED)
 
 
 def setup(app: object) -> None:
@@ -70,4 +83,4 @@ def setup(app: object) -> None:
     app.connect("builder-inited", write_lifecycle)  # type: ignore[attr-defined]
     app.connect("builder-inited", write_metrics)  # type: ignore[attr-defined]
     app.connect("builder-inited", write_rules)  # type: ignore[attr-defined]
-    app.connect("builder-inited", write_floors)  # type: ignore[attr-defined]
+    app.connect("builder-inited", draw_pictures)  # type: ignore[attr-defined]

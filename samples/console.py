@@ -41,9 +41,13 @@ class RecordProcessor(IRecordProcessor):
         self.seen = 0
 
     def initialize(self, initialization_input: InitializationInput) -> None:
-        print(f"{self.worker_identifier} reads from {initialization_input.initial_checkpoint}")
+        checkpoint = initialization_input.initial_checkpoint
+        print(f"{self.worker_identifier} reads from {checkpoint}")
 
-    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
+    def process_records(
+        self,
+        process_records_input: ProcessRecordsInput,
+    ) -> None:
         for record in process_records_input.records:
             print("record:", record)
         process_records_input.checkpointer.checkpoint()

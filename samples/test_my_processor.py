@@ -25,7 +25,7 @@ BUFFER_SIZE = 10
 
 
 class Warehouse:
-    """Keeps the newest number of each row, as a table that is updated by key would."""
+    """Keeps the newest number of each row, as a table updated by key would."""
 
     def __init__(self) -> None:
         self.rows: dict[str, int] = {}
@@ -35,8 +35,10 @@ class Warehouse:
 
     def check(self, run: Run) -> None:
         """Every row has the number of its last change."""
-        stale = {key: newest for key, newest in run.newest.items() if self.rows.get(key) != newest}
-        assert not stale, f"{len(stale)} rows are not up to date: {sorted(stale)[:3]}"
+        items = run.newest.items()
+        stale = {key: new for key, new in items if self.rows.get(key) != new}
+        some = sorted(stale)[:3]
+        assert not stale, f"{len(stale)} rows are not up to date: {some}"
 
 
 class PatientProcessor(IRecordProcessor):
@@ -49,9 +51,13 @@ class PatientProcessor(IRecordProcessor):
     def initialize(self, initialization_input: InitializationInput) -> None:
         pass
 
-    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
+    def process_records(
+        self,
+        process_records_input: ProcessRecordsInput,
+    ) -> None:
         for record in process_records_input.records:
-            self.buffer.append((str(record.key["id"]), int(record.columns[0].value or 0)))
+            number = int(record.columns[0].value or 0)
+            self.buffer.append((str(record.key["id"]), number))
         if len(self.buffer) >= BUFFER_SIZE:
             self.flush()
             process_records_input.checkpointer.checkpoint()
@@ -69,26 +75,46 @@ class PatientProcessor(IRecordProcessor):
 class HastyProcessor(PatientProcessor):
     """Checkpoints every batch, whether its buffer is written or not."""
 
-    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
+    def process_records(
+        self,
+        process_records_input: ProcessRecordsInput,
+    ) -> None:
         super().process_records(process_records_input)
         process_records_input.checkpointer.checkpoint()
 
 
-FAULTS = [Faults.crash(), Faults.stop(), Faults.split(), Faults.lost_answers(0.05)]
+FAULTS = [
+    Faults.crash(),
+    Faults.stop(),
+    Faults.split(),
+    Faults.lost_answers(0.05),
+]
 
 
-def test_every_row_is_up_to_date_in_the_end(stream_simulation: StreamSimulation) -> None:
+def test_every_row_is_up_to_date_in_the_end(
+    stream_simulation: StreamSimulation,
+) -> None:
     warehouse = Warehouse()
     result = stream_simulation.run(
-        lambda: PatientProcessor(warehouse), faults=FAULTS, seeds=5, before=warehouse.rows.clear, check=warehouse.check
+        lambda: PatientProcessor(warehouse),
+        faults=FAULTS,
+        seeds=5,
+        before=warehouse.rows.clear,
+        check=warehouse.check,
     )
     print(result)
 
 
-def test_a_hasty_processor_is_found_out(stream_simulation: StreamSimulation) -> None:
+def test_a_hasty_processor_is_found_out(
+    stream_simulation: StreamSimulation,
+) -> None:
     warehouse = Warehouse()
-    with pytest.raises(SimulationFailed, match="rows are not up to date") as failure:
+    refusal = "rows are not up to date"
+    with pytest.raises(SimulationFailed, match=refusal) as failure:
         stream_simulation.run(
-            lambda: HastyProcessor(warehouse), faults=FAULTS, before=warehouse.rows.clear, check=warehouse.check
+            lambda: HastyProcessor(warehouse),
+            faults=FAULTS,
+            before=warehouse.rows.clear,
+            check=warehouse.check,
         )
     print(failure.value)

@@ -1,0 +1,1 @@
+"""Scripts of the project: figures of its structure, and the pictures of its pages."""
