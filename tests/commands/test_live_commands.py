@@ -171,12 +171,15 @@ def test_run_consumes_until_a_signal_and_ends_in_order(
 @pytest.mark.slow
 def test_run_ends_with_the_sentence_of_a_worker_that_cannot_work(scene: Scene, tmp_path: Path) -> None:
     write_sample("print_changes", tmp_path)
-    words = ["run", "print_changes:PrintChanges", "--data-table", TABLE, "--status-table", TABLE]
+    assert run_cli("tables", "create", "other", "--endpoint", scene.local.endpoint).code == 0
+    words = ["run", "print_changes:PrintChanges", "--data-table", TABLE, "--status-table", "other"]
     with running(tmp_path, scene.local.endpoint, *words) as (process, _):
         _, err = process.communicate(timeout=60)
 
     assert process.returncode == 1
-    assert err.splitlines()[-1].startswith(f"streamclient run: table '{TABLE}' cannot be the status table: ")
+    last = err.splitlines()[-1]
+    assert last.startswith("streamclient run: ")
+    assert "table 'other' cannot be the status table: " in last
 
 
 @pytest.mark.parametrize(

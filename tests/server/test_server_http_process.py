@@ -109,7 +109,7 @@ def test_own_credentials_are_the_only_ones() -> None:
     ("arguments", "reason"),
     [
         (["--port", "{port}"], "cannot listen on 127.0.0.1:{port}"),
-        (["--port", "99999"], "cannot listen on 127.0.0.1:99999"),
+        (["--port", "99999"], "port must be a port number from 0 to 65535, not 99999"),
         (["--port", "0", "--host", "203.0.113.1"], "cannot listen on 203.0.113.1:0"),
         (["--port", "0", "--data", "{data}"], "{data}"),
         (["--port", "0", "--data", "/dev/null/x"], "/dev/null/x"),
