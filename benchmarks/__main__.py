@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from benchmarks import costs, decoding, flow, leases, metrics, pages, parquet, polling, tunnels, workers
+from benchmarks import costs, decoding, destinations, flow, leases, metrics, pages, parquet, polling, tunnels, workers
 from benchmarks.report import Line, load, machine, progress, table
 from benchmarks.settings import FULL, QUICK, Settings
 from benchmarks.stage import Stage
@@ -16,6 +16,7 @@ GROUPS: Mapping[str, Callable[[Stage, Settings], list[Line]]] = {
     "server": pages.measure,
     "costs": costs.measure,
     "decode": decoding.measure,
+    "destinations": destinations.measure,
     "worker": workers.measure,
     "flow": flow.measure,
     "polling": polling.measure,

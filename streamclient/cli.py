@@ -21,6 +21,7 @@ COMMANDS = (
     "streamclient.operate.explain_command",
     "streamclient.operate.top_command",
     "streamclient.parking.command",
+    "streamclient.commands.verify",
     "streamclient.replicate.command",
     "streamclient.testing.simulation.command",
 )

@@ -12,6 +12,7 @@ from streamclient._lazy import loader
 from streamclient.destinations.changes import change_rows, records_of
 from streamclient.destinations.commit import Commit, Destination, FencedCommit, LogEntry
 from streamclient.destinations.digest import records_digest
+from streamclient.destinations.pages import columns_of_pages
 from streamclient.destinations.partitions import Day, Key
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ __all__ = [
     "LogEntry",
     "PostgresDestination",
     "change_rows",
+    "columns_of_pages",
     "records_digest",
     "records_of",
 ]

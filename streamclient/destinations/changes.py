@@ -9,15 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, field
-
-from streamclient.destinations.digest import cell_order, in_order, split_cells
-from streamclient.destinations.extra import pyarrow
+from streamclient.destinations.columns import (
+    NO_VERSION,
+    Cells,
+    ChangeColumns,
+    arrow_type,
+    as_columns,
+    column_type,
+    in_order,
+    integers,
+)
+from streamclient.destinations.extra import compute, pyarrow
 from streamclient.destinations.names import original_name, stored_names
-from streamclient.destinations.types import fits, shown, text_of, type_of, value_of
+from streamclient.destinations.types import shown, text_of, value_of
 from streamclient.errors import CodecError
 from streamclient.model import ColumnType
-from streamclient.records import ColumnOperation, ColumnValue, RecordColumn, RecordType, SequenceInfo, StreamRecord
+from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
 
 if TYPE_CHECKING:
     from pyarrow import Array, DataType, Schema, Table
@@ -58,23 +65,6 @@ KEY = "_key"
 RESERVED = frozenset({*ADDED, DAY, KEY})
 
 
-def arrow_type(column: ColumnType) -> DataType:
-    """Type of the column that holds values of a type."""
-    pa = pyarrow()
-    return {
-        ColumnType.INTEGER: pa.int64(),
-        ColumnType.DOUBLE: pa.float64(),
-        ColumnType.BOOLEAN: pa.bool_(),
-        ColumnType.STRING: pa.string(),
-        ColumnType.BINARY: pa.binary(),
-    }[column]
-
-
-def column_type(kind: DataType) -> ColumnType | None:
-    """Type of the values that a column holds; ``None`` for one that holds none of the five."""
-    return next((one for one in ColumnType if arrow_type(one) == kind), None)
-
-
 def added_types() -> dict[str, DataType]:
     """Types of the added columns."""
     pa = pyarrow()
@@ -99,7 +89,7 @@ def added_types() -> dict[str, DataType]:
 
 
 def change_rows(
-    records: Sequence[StreamRecord],
+    changes: Iterable[StreamRecord] | ChangeColumns,
     *,
     shard: str,
     number: int,
@@ -109,54 +99,33 @@ def change_rows(
     """Rows of one commit's records, in the order of their sequence.
 
     Args:
-        records: what lies between the start and the end of the commit.
+        changes: what lies between the start and the end of the commit: records, or their columns
+            (``pages.columns_of_pages``), which give the same rows at a small part of the cost.
         shard: their shard.
         number: of the commit, so that a proof finds its rows.
         columns: those of the destination, ``Destination.columns()``; they keep their types and spellings.
         declared: types of columns that the destination need not have yet, by their name in the source. A column in
             neither takes the type of the first value among the records.
     """
-    ordered = in_order(records)
-    collected = _Collected.of(ordered)
-    types = _settle_types(collected, columns, declared or {})
+    given = as_columns(changes)
+    cells = _by_name(given)
+    types = _settle_types(cells, columns, declared or {})
     names = stored_names(types, [] if columns is None else columns.names, RESERVED)
-    unfit: list[list[tuple[str, dict[str, str]]]] = [[] for _ in ordered]
-    present = collected.order({*collected.values, *(declared or {})})
-    arrays = {names[name]: _own_array(name, collected.values.get(name, {}), types[name], unfit) for name in present}
-    added = _added_values(ordered, collected, shard, number) | {UNFIT: unfit}
-    pa = pyarrow()
-    arrays |= {name: pa.array(added[name], kind) for name, kind in added_types().items()}
-    return pa.table(arrays)
+    unfit: _ByPlace = {}
+    present = [*given.key, *sorted({*cells, *(declared or {})} - set(given.key))]
+    arrays = {names[name]: _own_array(given, name, cells.get(name, {}), types[name], unfit) for name in present}
+    added = _added_arrays(given, shard, number) | {UNFIT: _spread_lists(given, unfit, UNFIT)}
+    return pyarrow().table(arrays | {name: added[name] for name in ADDED})
 
 
-@define
-class _Collected:
-    """The records, column by column, before types are settled."""
+_ByPlace = dict[int, list[Any]]
 
-    keys: tuple[str, ...] = ()
-    values: dict[str, dict[int, ColumnValue]] = field(factory=dict)
-    """By column, the value at each place that has one."""
-    shown: list[dict[str, RecordColumn]] = field(factory=list)
-    older: list[list[RecordColumn]] = field(factory=list)
 
-    @classmethod
-    def of(cls, records: Sequence[StreamRecord]) -> _Collected:
-        made = cls()
-        for place, record in enumerate(records):
-            values, older = split_cells(record.columns)
-            made.shown.append(values)
-            made.older.append(older)
-            for name, key in record.primary_key:
-                made.values.setdefault(name, {})[place] = key
-            for name, cell in values.items():
-                if cell.value is not None:
-                    made.values.setdefault(name, {})[place] = cell.value
-        made.keys = tuple(name for name, _ in records[0].primary_key) if records else ()
-        return made
-
-    def order(self, names: Iterable[str]) -> list[str]:
-        """Keys in key order, then the other columns by name."""
-        return [*self.keys, *sorted(set(names) - set(self.keys))]
+def _by_name(changes: ChangeColumns) -> dict[str, dict[ColumnType, Cells]]:
+    found: dict[str, dict[ColumnType, Cells]] = {}
+    for (_, name, value_type), cells in changes.values.items():
+        found.setdefault(name, {})[value_type] = cells
+    return found
 
 
 def _own_names(columns: Schema | None) -> list[str]:
@@ -164,73 +133,118 @@ def _own_names(columns: Schema | None) -> list[str]:
 
 
 def _settle_types(
-    collected: _Collected, columns: Schema | None, declared: Mapping[str, ColumnType]
+    cells: Mapping[str, Mapping[ColumnType, Cells]], columns: Schema | None, declared: Mapping[str, ColumnType]
 ) -> dict[str, ColumnType]:
     types = dict(declared)
     for stored in _own_names(columns):
         known = column_type(columns.field(stored).type)  # type: ignore[union-attr]
         if known is not None:
             types[original_name(stored)] = known
-    for name, values in collected.values.items():
+    for name, by_type in cells.items():
         if name not in types:
-            types[name] = type_of(next(iter(values.values())))
+            types[name] = min(by_type, key=lambda value_type: by_type[value_type].places[0].as_py())
     return types
 
 
 def _own_array(
-    name: str, values: Mapping[int, ColumnValue], kind: ColumnType, unfit: list[list[tuple[str, dict[str, str]]]]
+    changes: ChangeColumns, name: str, by_type: Mapping[ColumnType, Cells], kind: ColumnType, unfit: _ByPlace
 ) -> Array:
     """One column; what does not fit goes to ``unfit``, by place."""
-    held: list[ColumnValue | None] = [None] * len(unfit)
-    for place, value in values.items():
-        if fits(value, kind):
-            held[place] = value
-        else:
-            held[place] = shown(value, kind)
-            unfit[place].append((name, {"type": type_of(value).value, "value": text_of(value)}))
-    return pyarrow().array(held, arrow_type(kind))
+    pa = pyarrow()
+    held = by_type.get(kind)
+    others = [(value_type, cells) for value_type, cells in by_type.items() if value_type is not kind]
+    places: list[int] = []
+    converted = []
+    for value_type, cells in others:
+        for place, value in zip(cells.places.to_pylist(), cells.values.to_pylist(), strict=True):
+            unfit.setdefault(place, []).append((name, {"type": value_type.value, "value": text_of(value)}))
+            equal = shown(value, kind)
+            if equal is not None:
+                places.append(place)
+                converted.append(equal)
+    if held is None and not converted:
+        return pa.nulls(changes.count, arrow_type(kind))
+    made = changes.spread(held) if held is not None else pa.nulls(changes.count, arrow_type(kind))
+    if converted:
+        beside = changes.spread(Cells(integers(places), pa.array(converted, arrow_type(kind))))
+        made = compute().coalesce(made, beside)
+    return made
 
 
-def _added_values(
-    records: Sequence[StreamRecord], collected: _Collected, shard: str, number: int
-) -> dict[str, list[Any]]:
-    sequences = [record.sequence_info for record in records]
+def _added_arrays(changes: ChangeColumns, shard: str, number: int) -> dict[str, Array]:
+    """The added columns, all but the last."""
+    pa = pyarrow()
+    epochs, stamps, rows = changes.sequences
     return {
-        OPERATION: [record.record_type.value for record in records],
-        EPOCH: [one.epoch for one in sequences],
-        TIMESTAMP: [one.timestamp_micros for one in sequences],
-        ROW_INDEX: [one.row_index for one in sequences],
-        SHARD: [shard] * len(records),
-        COMMIT: [number] * len(records),
-        VERSIONS: [sorted((name, cell.timestamp_millis) for name, cell in cells.items()) for cells in collected.shown],
-        DELETED_COLUMNS: [_deleted_columns(record) for record in records],
-        DELETED_VERSIONS: [_deleted_versions(record) for record in records],
-        OLDER_VERSIONS: [[_plain(cell) for cell in cells] for cells in collected.older],
-        ORIGINAL_COLUMNS: [_originals(record) for record in records],
+        OPERATION: changes.operations,
+        EPOCH: epochs,
+        TIMESTAMP: stamps.cast(added_types()[TIMESTAMP]),
+        ROW_INDEX: rows,
+        SHARD: pa.repeat(pa.scalar(shard, pa.string()), changes.count),
+        COMMIT: pa.repeat(pa.scalar(number, pa.int64()), changes.count),
+        VERSIONS: _versions(changes),
+        DELETED_COLUMNS: _spread_lists(changes, _deleted_columns(changes), DELETED_COLUMNS),
+        DELETED_VERSIONS: _spread_lists(changes, _deleted_versions(changes), DELETED_VERSIONS),
+        OLDER_VERSIONS: _spread_lists(changes, _plain_cells(changes, "older"), OLDER_VERSIONS),
+        ORIGINAL_COLUMNS: _spread_lists(changes, _originals(changes), ORIGINAL_COLUMNS),
     }
 
 
-def _deleted_columns(record: StreamRecord) -> list[str]:
-    return sorted({cell.name for cell in record.columns if cell.operation is ColumnOperation.DELETE_ALL_VERSION})
+def _spread_lists(changes: ChangeColumns, lists: _ByPlace, name: str) -> Array:
+    """The lists as a whole column: empty at the other places."""
+    pa, kind = pyarrow(), added_types()[name]
+    if not lists:
+        return pa.array([()], kind).take(pa.repeat(pa.scalar(0, pa.int32()), changes.count))
+    return pa.array([lists.get(place, ()) for place in range(changes.count)], kind)
 
 
-def _deleted_versions(record: StreamRecord) -> list[tuple[str, list[int | None]]]:
-    deleted: dict[str, list[RecordColumn]] = {}
-    for cell in record.columns:
-        if cell.operation is ColumnOperation.DELETE_ONE_VERSION:
-            deleted.setdefault(cell.name, []).append(cell)
-    return [
-        (name, [cell.timestamp_millis for cell in sorted(cells, key=cell_order)])
-        for name, cells in sorted(deleted.items())
-    ]
+def _versions(changes: ChangeColumns) -> Array:
+    """In each row the columns that were put, by name, each with its version."""
+    pa, pc = pyarrow(), compute()
+    names = sorted(changes.versions)
+    parts = [changes.versions[name] for name in names]
+    kind = added_types()[VERSIONS]
+    if not parts:
+        return pa.array([()] * changes.count, kind)
+    places = pa.concat_arrays([part.places for part in parts])
+    order = pc.sort_indices(places)  # stable, so within a place the names stay in order
+    numbers = [pa.repeat(pa.scalar(index, pa.int32()), len(part.places)) for index, part in enumerate(parts)]
+    keys = pa.array(names, pa.string()).take(pa.concat_arrays(numbers).take(order))
+    versions = pa.concat_arrays([part.values for part in parts]).take(order)
+    is_absent = pc.equal(versions, NO_VERSION)
+    if is_absent.true_count:
+        versions = pc.if_else(is_absent, pa.scalar(None, pa.int64()), versions)
+    return pa.MapArray.from_arrays(_ends(changes, places), keys, versions).cast(kind)
 
 
-def _originals(record: StreamRecord) -> list[dict[str, Any]]:
-    if record.original_columns is None:
-        return []
-    if not record.original_columns:
-        return [_NOTHING]
-    return [_plain(cell) for cell in sorted(record.original_columns, key=lambda one: (one.name, cell_order(one)))]
+def _ends(changes: ChangeColumns, places: Array) -> Array:
+    """Where the list of each place begins, and where the last one ends, if so many entries are at these places."""
+    pa, pc = pyarrow(), compute()
+    counted = pc.value_counts(places)
+    counts = counted.field("counts").take(pc.index_in(changes.everywhere, value_set=counted.field("values")))
+    ends = pc.cumulative_sum(pc.fill_null(counts, 0))
+    return pa.concat_arrays([integers([0]), ends]).cast(pa.int32())
+
+
+def _deleted_columns(changes: ChangeColumns) -> _ByPlace:
+    found: _ByPlace = {}
+    for name in sorted(changes.deleted):
+        for place in changes.deleted[name].to_pylist():
+            found.setdefault(place, []).append(name)
+    return found
+
+
+def _deleted_versions(changes: ChangeColumns) -> _ByPlace:
+    found: dict[int, dict[str, list[int | None]]] = {}
+    for (kind, name), cells in sorted(changes.lists.items()):
+        for place, version, _ in cells if kind == "deleted version" else ():
+            found.setdefault(place, {}).setdefault(name, []).append(_stored_version(version))
+    return {place: list(by_name.items()) for place, by_name in found.items()}
+
+
+def _originals(changes: ChangeColumns) -> _ByPlace:
+    found = _plain_cells(changes, "original")
+    return {place: found.get(place, [_NOTHING]) for place in changes.originals.to_pylist()}
 
 
 _NOTHING: dict[str, Any] = dict.fromkeys(("column", "version", "type", "value"))
@@ -238,14 +252,19 @@ _NOTHING: dict[str, Any] = dict.fromkeys(("column", "version", "type", "value"))
 writes tables keeps them apart."""
 
 
-def _plain(cell: RecordColumn) -> dict[str, Any]:
-    value = cell.value
-    return {
-        "column": cell.name,
-        "version": cell.timestamp_millis,
-        "type": None if value is None else type_of(value).value,
-        "value": None if value is None else text_of(value),
-    }
+def _plain_cells(changes: ChangeColumns, wanted: str) -> _ByPlace:
+    found: _ByPlace = {}
+    for (kind, name), cells in sorted(changes.lists.items()):
+        for place, version, text in cells if kind == wanted else ():
+            kind_name, separator, value = text.partition(":")
+            plain = {"column": name, "version": _stored_version(version)}
+            plain |= {"type": kind_name, "value": value} if separator else {"type": None, "value": None}
+            found.setdefault(place, []).append(plain)
+    return found
+
+
+def _stored_version(version: int) -> int | None:
+    return None if version == NO_VERSION else version
 
 
 # --- back -------------------------------------------------------------------------------------------------------------

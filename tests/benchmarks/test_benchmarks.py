@@ -49,6 +49,14 @@ def test_decode_rows_are_measured_for_each_shape() -> None:
 
 
 @pytest.mark.slow
+def test_destination_rows_are_measured_for_each_shape_both_ways() -> None:
+    lines = lines_of("destinations")
+
+    assert [line.ratio for line in lines[::2]] == [1.0] * 4
+    assert [line.name.split(" of ")[1] for line in lines] == ["records", "columns"] * 4
+
+
+@pytest.mark.slow
 def test_worker_rows_are_measured_for_shards_and_page_sizes() -> None:
     assert len(lines_of("worker")) == 4
 

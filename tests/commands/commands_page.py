@@ -14,14 +14,16 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from attrs import field, frozen
+from deltalake import DeltaTable
 
 from streamclient.core.worker_info import WorkerInfo
+from streamclient.destinations import Commit, DeltaDestination, change_rows, records_digest
 from streamclient.model import ParkedRecord
 from streamclient.operate.connection import operator_name
 from streamclient.parking import TableParkingStore
@@ -110,6 +112,7 @@ def stage() -> Iterator[Stage]:
         )
         stack.callback(process.kill)
         ids = furnish(local)
+        fill_lake(folder / "lake", ids)
         (folder / "copy.json").write_text(json.dumps(replication(local)))
         yield Stage(local, folder, process, ids)
 
@@ -126,6 +129,25 @@ def furnish(local: LocalTablestore) -> dict[str, str]:
     store = TableParkingStore(scene.client, "parked")
     store.park([parked("k1", 3, low, scene.stream_id), parked("k2", 5, low, scene.stream_id)])
     return dict(zip(SHOWN_IDS, (each[:8] for each in (parent, low, high)), strict=True))
+
+
+def fill_lake(folder: Path, ids: Mapping[str, str]) -> None:
+    """A Delta table of two shards with a commit each, of which the second one's row is gone."""
+    lake = DeltaDestination(str(folder))
+    for number, shard in enumerate([*ids.values()][1:]):
+        records = [StreamRecord(RecordType.PUT, (("id", f"k{number}"),), (), SequenceInfo(1, NOON + number, 0))]
+        commit = Commit.after(
+            None,
+            application="default",
+            shard=f"{shard}-0000-4000-8000-00000000000{number}",
+            epoch=1,
+            start="TRIM_HORIZON",
+            end="SHARD_END",
+            count=1,
+            content=records_digest(records),
+        )
+        lake.commit(change_rows(records, shard=commit.shard, number=1, columns=lake.columns()), [commit])
+    DeltaTable(str(folder)).delete("id = 'k1'")
 
 
 def split_table(local: LocalTablestore) -> tuple[Scene, str, str, str]:

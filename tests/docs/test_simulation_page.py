@@ -79,7 +79,7 @@ def test_the_command_prints_what_the_page_shows(capsys: pytest.CaptureFixture[st
 def without_progress(text: str) -> str:
     """What is printed, without what a campaign says every ten seconds."""
     lines = text.splitlines(keepends=True)
-    return "".join(line for line in lines if re.match(r"\d+ of \d+ histories, ", line) is None)
+    return "".join(line for line in lines if re.match(r"(\d\d:\d\d:\d\d  )?\d+ of \d+ histories, ", line) is None)
 
 
 @pytest.mark.slow

@@ -1,0 +1,85 @@
+"""What a commit costs before its destination sees it: digest and rows, from records and from whole columns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from attrs import evolve
+
+from benchmarks.report import Line, Round, compare, interleaved, seconds_of
+from benchmarks.settings import Settings
+from benchmarks.shapes import PAGE_RECORDS, Shape, shapes
+from benchmarks.stage import Stage
+from streamclient.destinations import change_rows, columns_of_pages, records_digest
+from streamclient.records import SequenceInfo, StreamRecord
+from streamclient.wire import schema
+from streamclient.wire.records import DecodedPage, default_codec
+
+COMMIT_PAGES = 20
+
+_FIRST_MICROS = 1_700_000_000_000_000
+
+
+def measure(stage: Stage, settings: Settings) -> list[Line]:
+    """Records per second of processor time for each shape, 20,000 in a commit; ratios within one shape."""
+    lines: list[Line] = []
+    for shape in shapes():
+        bodies = _bodies(shape)
+        ways: dict[str, Callable[[list[DecodedPage]], tuple[str, Any]]] = {
+            f"{shape.name}: digest and rows of records": _by_record,
+            f"{shape.name}: digest and rows of columns": _by_column,
+        }
+        _check([way(_decoded(bodies)) for way in ways.values()], shape)
+        rounds: dict[str, Round] = {name: partial(_rate, bodies, way) for name, way in ways.items()}
+        rates = interleaved(settings.rounds, rounds, is_warmed_up=settings.is_warmed_up)
+        lines += compare("destinations", "records/s of CPU", rates, _detail)
+    return lines
+
+
+def _detail(name: str, figure: float) -> str:
+    return f"{1e6 / figure:.1f} µs per record"
+
+
+def _bodies(shape: Shape) -> list[bytes]:
+    """The page of a shape so many times, each in its own place in the stream."""
+    return [_body(shape.records, number * PAGE_RECORDS) for number in range(COMMIT_PAGES)]
+
+
+def _body(records: tuple[StreamRecord, ...], first: int) -> bytes:
+    page = schema.GetStreamRecordResponse(next_shard_iterator="iterator")
+    for number, record in enumerate(records):
+        placed = evolve(record, sequence_info=SequenceInfo(0, _FIRST_MICROS + first + number, 0))
+        action, data, _ = default_codec().encode_record(placed)
+        page.stream_records.add(action_type=action, record=data)
+    body: bytes = page.SerializeToString()
+    return body
+
+
+def _decoded(bodies: list[bytes]) -> list[DecodedPage]:
+    return [default_codec().decode_page(body) for body in bodies]
+
+
+def _by_record(pages: list[DecodedPage]) -> tuple[str, Any]:
+    records = [record for page in pages for record in page.records]
+    return records_digest(records), change_rows(records, shard="shard", number=1)
+
+
+def _by_column(pages: list[DecodedPage]) -> tuple[str, Any]:
+    columns = columns_of_pages(page.arrow() for page in pages)
+    return records_digest(columns), change_rows(columns, shard="shard", number=1)
+
+
+def _check(found: list[tuple[str, Any]], shape: Shape) -> None:
+    """Equal rows and digests both ways, or the comparison means nothing."""
+    (digest, rows), (other_digest, other_rows) = found
+    if digest != other_digest or not rows.equals(other_rows):
+        raise RuntimeError(f"{shape.name}: digest or rows of columns are not those of the records")
+
+
+def _rate(bodies: list[bytes], way: Callable[[list[DecodedPage]], tuple[str, Any]]) -> float:
+    """Processor time from verified pages on: making records of them, or columns, is part of either way."""
+    pages = _decoded(bodies)
+    return COMMIT_PAGES * PAGE_RECORDS / seconds_of(lambda: way(pages), time.process_time)

@@ -1,0 +1,124 @@
+"""``streamclient verify``: prove from a destination's own log, and from its rows, that it holds each record once."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from streamclient.records import readable_position
+from streamclient.terminal.layout import Column
+from streamclient.terminal.output import id_shortener, print_json, print_table, print_text
+from streamclient.terminal.running import EXIT_DONE, EXIT_REFUSED, CommandFailed, runs
+
+if TYPE_CHECKING:
+    from streamclient.destinations.commit import Destination
+    from streamclient.destinations.verify import Proof
+
+SHARD_COLUMNS = (
+    Column("SHARD"),
+    Column("APPLICATION", drop=2, least=8),
+    Column("COMMITS"),
+    Column("EPOCH", drop=1),
+    Column("POSITION", least=12),
+)
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the subcommand."""
+    parser = commands.add_parser(
+        "verify",
+        help="prove that a destination holds each record once",
+        description="Prove from its log that a destination has no hole and no overlap. "
+        "Exit code 0: nothing is wrong; 1: something is; 2: it cannot be read, or holds no commit.",
+    )
+    parser.add_argument(
+        "destination", help="directory or address of a Delta table; with --table, how to connect to PostgreSQL"
+    )
+    parser.add_argument("--table", metavar="NAME", help="PostgreSQL: the table, perhaps with its schema before it")
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="Delta: an option of the store; repeatable. Secrets are better off in the environment",
+    )
+    parser.add_argument("--rows", action="store_true", help="also read, count and compare all rows")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    runs(parser, _verify)
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from streamclient.destinations.verify import verify  # noqa: PLC0415
+
+    destination = _opened(arguments)
+    try:
+        proof = verify(destination, with_rows=arguments.rows)
+    finally:
+        destination.close()
+    if not proof.commits and not proof.lasts and proof.is_whole:
+        raise CommandFailed("the destination is not there or holds no commit, so there is nothing to verify")
+    if arguments.json:
+        print_json(_document(proof))
+    else:
+        _print(proof)
+    return EXIT_DONE if proof.is_whole else EXIT_REFUSED
+
+
+def _opened(arguments: argparse.Namespace) -> Destination:
+    from streamclient.destinations import DeltaDestination, PostgresDestination  # noqa: PLC0415
+
+    if arguments.table is not None:
+        if arguments.option:
+            raise CommandFailed("--option is for Delta tables, --table for PostgreSQL: give one of them")
+        return PostgresDestination(arguments.destination, arguments.table)
+    options = {}
+    for text in arguments.option:
+        key, separator, value = text.partition("=")
+        if not key or not separator:
+            raise CommandFailed("--option must be KEY=VALUE")  # what was given may be a secret
+        options[key] = value
+    return DeltaDestination(arguments.destination, storage_options=options or None)
+
+
+def _print(proof: Proof) -> None:
+    short = id_shortener({shard for _, shard in proof.lasts} | {one.shard for one in proof.findings if one.shard})
+    rows = [
+        (short(shard), application, str(last.number), str(last.epoch), readable_position(last.end))
+        for (application, shard), last in sorted(proof.lasts.items())
+    ]
+    print_table(SHARD_COLUMNS, rows, "no shards")
+    print()
+    read = "" if proof.rows is None else f", {proof.rows} row(s) read"
+    whole = "no hole and no overlap" if proof.rows is None else "each record once"
+    found = whole if proof.is_whole else f"{len(proof.findings)} finding(s)"
+    print_text(f"{len(rows)} shard(s), {proof.commits} commit(s), {proof.records} record(s){read}: {found}")
+    for one in proof.findings:
+        start, end = (readable_position(each) if each else "?" for each in (one.start, one.end))
+        print_text(f"{one.flaw.value}: shard {short(one.shard) or '?'} from {start} to {end}: {short(one.text)}")
+
+
+def _document(proof: Proof) -> dict[str, Any]:
+    return {
+        "is_whole": proof.is_whole,
+        "commits": proof.commits,
+        "records": proof.records,
+        "rows": proof.rows,
+        "shards": [
+            {"shard": shard, "application": application, **_position(last)}
+            for (application, shard), last in sorted(proof.lasts.items())
+        ],
+        "findings": [
+            {
+                "flaw": one.flaw.value,
+                "shard": one.shard or None,
+                "from": one.start or None,
+                "to": one.end or None,
+                "text": one.text,
+            }
+            for one in proof.findings
+        ],
+    }
+
+
+def _position(last: Any) -> dict[str, Any]:
+    return {"commits": last.number, "epoch": last.epoch, "position": last.end, "digest": last.digest}
