@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
 from http.server import ThreadingHTTPServer
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
@@ -19,6 +21,12 @@ if TYPE_CHECKING:
 
 STOP_POLL_SECONDS = 0.1
 """How soon the server notices that it was closed."""
+
+
+HEALTH_PATH = "/health"
+
+Health = Callable[[], tuple[bool, str]]
+"""Whether what is measured is healthy, and why not. Called in a thread of the server for each request."""
 
 
 _registry = checks.Check(
@@ -53,7 +61,7 @@ class PrometheusMetrics(MemoryMetrics):
         _registry.require("registry", registry)
         self._registry = REGISTRY if registry is None else registry
         try:
-            self._registry.register(cast("Collector", _Collector(self)))
+            self._registry.register(cast("Collector", _Collector(self.snapshot)))
         except ValueError as error:
             raise ConfigurationError(
                 f"{self._registry!r} has metrics of these names; make one PrometheusMetrics for it and share it"
@@ -76,13 +84,36 @@ class PrometheusMetrics(MemoryMetrics):
         return MetricsServer(self._registry, address, port)
 
 
+def serve_series(series: Callable[[], Iterable[Series]], health: Health, port: int, address: str) -> MetricsServer:
+    """Serve series from wherever they come, at any path, and the health at ``/health``.
+
+    That is a JSON object with ``is_healthy`` and ``reason``, and its status is 200 or 503.
+
+    Raises:
+        ConfigurationError: ``prometheus_client`` is not installed.
+        OSError: the port is taken, or may not be used.
+    """
+    try:
+        from prometheus_client import CollectorRegistry  # noqa: PLC0415  # an extra
+    except ImportError as error:
+        raise ConfigurationError(
+            f'{error}; serving metrics needs it: run  pip install "streamclient[prometheus]"'
+        ) from error
+    registry = CollectorRegistry()
+    registry.register(cast("Collector", _Collector(series)))
+    return MetricsServer(registry, address, port, health)
+
+
 class MetricsServer:
     """A running HTTP server for a registry; a context manager. It keeps no process alive."""
 
-    def __init__(self, registry: CollectorRegistry, address: str, port: int) -> None:
+    def __init__(self, registry: CollectorRegistry, address: str, port: int, health: Health | None = None) -> None:
         from prometheus_client import MetricsHandler  # noqa: PLC0415  # an extra
 
-        self._server = ThreadingHTTPServer((address, port), MetricsHandler.factory(registry))
+        handler = MetricsHandler.factory(registry)
+        if health is not None:
+            handler = _with_health(handler, health)
+        self._server = ThreadingHTTPServer((address, port), handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(STOP_POLL_SECONDS,), name=f"metrics-{self.port}", daemon=True
@@ -111,13 +142,29 @@ class MetricsServer:
         self.close()
 
 
+def _with_health(handler: Any, health: Health) -> Any:
+    def do_get(request: Any) -> None:
+        if request.path.partition("?")[0] != HEALTH_PATH:
+            handler.do_GET(request)
+            return
+        is_healthy, reason = health()
+        body = json.dumps({"is_healthy": is_healthy, "reason": reason}).encode()
+        request.send_response(HTTPStatus.OK if is_healthy else HTTPStatus.SERVICE_UNAVAILABLE)
+        request.send_header("Content-Type", "application/json")
+        request.send_header("Content-Length", str(len(body)))
+        request.end_headers()
+        request.wfile.write(body)
+
+    return type("HandlerWithHealth", (handler,), {"do_GET": do_get})
+
+
 class _Collector:
     """What a registry asks: at its registration for names, at every scrape for values."""
 
-    def __init__(self, metrics: MemoryMetrics) -> None:
+    def __init__(self, snapshot: Callable[[], Iterable[Series]]) -> None:
         from prometheus_client import core, utils  # noqa: PLC0415  # an extra
 
-        self._metrics = metrics
+        self._snapshot = snapshot
         self._families = {
             MetricKind.COUNTER: core.CounterMetricFamily,
             MetricKind.GAUGE: core.GaugeMetricFamily,
@@ -132,7 +179,7 @@ class _Collector:
     def collect(self) -> list[Any]:
         """Every metric with all its series, of one moment."""
         found: dict[Metric, list[Series]] = {metric: [] for metric in METRICS}
-        for series in self._metrics.snapshot():
+        for series in self._snapshot():
             found[series.metric].append(series)
         return [self._family(metric, series) for metric, series in found.items()]
 

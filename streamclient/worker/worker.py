@@ -213,6 +213,11 @@ class Worker(Running):
         return WorkerStatus.NOT_RUNNING if self._run_thread is None else WorkerStatus.RUNNING
 
     @property
+    def has_begun(self) -> bool:
+        """Whether the service let it in: every stream and every status table was found and answers. Any thread."""
+        return all(stream.coordinator is not None for stream in self._streams.values())
+
+    @property
     def exception(self) -> BaseException | None:
         """What made a stream fail, if anything did; with several, ``exceptions`` says which. Any thread."""
         return next(iter(self.exceptions.values()), None)
