@@ -12,13 +12,15 @@ from tests.patience import PATIENCE_SECONDS, until
 
 TICKING = """
 import signal, sys, threading
-stop = threading.Event()
-signal.signal(signal.SIGTERM, lambda *_: stop.set())
+stopped, pause = [], threading.Event()
+signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
 with open(sys.argv[1], "a") as ticks:
-    while not stop.wait(0.01):
+    while not stopped:
+        pause.wait(0.01)
         ticks.write(".")
         ticks.flush()
 """
+"""The handler sets no event: one that interrupts the wait for the same event would wait for itself."""
 
 
 def wait_for_growth(path: Path) -> None:
