@@ -14,6 +14,10 @@ DEFAULT_PORT = 8180
 """An unassigned-in-practice port near the usual ones for local services; fixed, so that examples can name it."""
 
 
+WAKE_SECONDS = 0.2
+"""How soon a signal is noticed that came to another thread than the main one. Its handler sets no event: one that
+interrupts the wait for the same event would wait for itself."""
+
 DESCRIPTION = (
     "Run a local Tablestore until SIGINT or SIGTERM. The first line on standard output is "
     "'listening on http://HOST:PORT'."
@@ -58,9 +62,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     gc.enable()
     connection = connection_of(arguments)
-    stopped = threading.Event()
+    stopped: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopped.set())
+        signal.signal(number, lambda number, _: stopped.append(number))
     try:
         local = LocalTablestore(
             host=arguments.host,
@@ -78,7 +82,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandFailed(text) from error
     try:
         print(f"listening on {local.endpoint}", flush=True)
-        stopped.wait()
+        pause = threading.Event()
+        while not stopped:
+            pause.wait(WAKE_SECONDS)
     finally:
         local.stop()
     return 0
