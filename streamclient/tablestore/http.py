@@ -1,8 +1,8 @@
 """HTTP exchanges over kept connections, for as little CPU as Python can do it with.
 
 A thousand idle shards are two hundred answers a second without content, so what an exchange itself costs decides what
-they cost. The SDK's own way through urllib3 takes ten times the CPU of this module, ``http.client`` five times: both
-spend it on header objects that nobody looks at. What is sent and understood here is what this service, and a gateway
+they cost. The SDK's own way through urllib3, and ``http.client``, spend most of it on header objects that nobody looks
+at. What is sent and understood here is what this service, and a gateway
 before it, answers to a POST: a length, chunks, or the end of the connection; interim answers; anything else is refused.
 """
 
