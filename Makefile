@@ -9,7 +9,9 @@ MINUTES ?= 30
 ROWS ?= 100000
 SEEDS ?= 2000
 SECONDS ?= 60
+RESTARTS ?= 50
 TIMES ?= 20
+TESTERS ?= 3
 TESTS ?=
 
 # No target here is a file.
@@ -28,18 +30,24 @@ help:
 	@echo "make simulate-tunnels simulated tunnel clients under faults (SEEDS=$(SEEDS))"
 	@echo "make fuzz-server      strange requests to the local server for SECONDS=$(SECONDS), tunnels included (SEED=$(SEED))"
 	@echo "make tunnel-rounds    a tunnel of each kind over ROWS rows, workers killed and joining (ROUNDS=$(ROUNDS))"
+	@echo "make destination-rounds  ROUNDS=30 of kill -9 and SIGSTOP for each: Delta with Spark and without, Iceberg, PostgreSQL"
 	@echo "make replicate-drill  a table of ROWS rows replicated under a writer, killed and resumed, then compared"
+	@echo "make source-drill     a streaming query through RESTARTS=$(RESTARTS) restarts, half of them kill -9, then compared"
+	@echo "make source-drill-cluster  the same on a standalone cluster of a master and two workers"
+	@echo "make mirror-drill     a table mirrored by processes that are killed and frozen, MINUTES=$(MINUTES) each into Delta and PostgreSQL"
 	@echo "make structure figures of the code: its size, names used twice, circles, and how much of it one journey touches"
-	@echo "make fuzz-codec       damaged pages against the compiled codec under sanitizers (SECONDS=$(SECONDS))"
+	@echo "make fuzz-codec       damaged pages and puts against the compiled codec under sanitizers (SECONDS=$(SECONDS))"
+	@echo "make test-wheels      the wheel, and an install without a compiler, on every Python 3.10 to 3.13 that is at hand"
 	@echo "make docs      the documentation, in docs/_build/html"
 	@echo "make clean     remove everything made here"
 
 demo:
-	@tools/setup-environment spark,cli
+	@tools/setup-environment spark,delta,cli
 	@$(BIN)/python -m samples.demo --seed $(SEED)
 
+# Many tests wait for processes and clocks of others, so two cores have room for three at once.
 test: check
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile
 
 test-twenty:
 	@tools/setup-environment spark,cli,docs,dev
@@ -82,6 +90,26 @@ tunnel-rounds:
 	@tools/setup-environment spark,cli,docs,dev
 	@$(BIN)/python -m tests.tunnel_rounds --rounds $(ROUNDS) --seed $(SEED) --rows $(ROWS)
 
+destination-rounds: ROUNDS = 30
+destination-rounds:
+	@tools/setup-environment spark,cli,docs,dev
+	@for kind in delta spark iceberg postgres; do \
+	    $(BIN)/python tests/destinations/test_destination_rounds.py $$kind $(ROUNDS) $(SEED) || exit 1; \
+	done
+
+source-drill:
+	@tools/setup-environment spark,cli,docs,dev
+	@$(BIN)/python -m tests.datasource.drill --restarts $(RESTARTS) --seed $(SEED)
+
+source-drill-cluster:
+	@tools/setup-environment spark,cli,docs,dev
+	@$(BIN)/python -m tests.datasource.drill --restarts $(RESTARTS) --seed $(SEED) --cluster
+
+mirror-drill:
+	@tools/setup-environment spark,cli,docs,dev
+	@$(BIN)/python -m tests.mirror.drill --minutes $(MINUTES) --seed $(SEED)
+	@$(BIN)/python -m tests.mirror.drill --minutes $(MINUTES) --seed $(SEED) --kind postgres
+
 replicate-drill:
 	@tools/setup-environment spark,cli,docs,dev
 	@$(BIN)/python -m tests.replicate.drill --rows $(ROWS) --seed $(SEED)
@@ -109,6 +137,10 @@ simulate-mutations:
 fuzz-codec:
 	@tools/setup-environment spark,cli,docs,dev
 	@$(BIN)/python -m tests.wire.fuzz --seconds $(SECONDS)
+
+test-wheels:
+	@tools/setup-environment spark,cli,docs,dev
+	@$(BIN)/python -m tests.wire.wheels
 
 clean:
 	rm -rf $(VENV) docs/_build demo-output build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

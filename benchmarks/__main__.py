@@ -6,23 +6,47 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
-from benchmarks import costs, decoding, destinations, flow, leases, metrics, pages, parquet, polling, tunnels, workers
-from benchmarks.report import Line, load, machine, progress, table
+from benchmarks import (
+    costs,
+    decoding,
+    destinations,
+    flow,
+    leases,
+    metrics,
+    mirrors,
+    pages,
+    parquet,
+    polling,
+    replication,
+    requests,
+    source,
+    start,
+    tunnels,
+    workers,
+)
+from benchmarks.report import Line, as_json, from_json, load, machine, progress, regressions, table
 from benchmarks.settings import FULL, QUICK, Settings
 from benchmarks.stage import Stage
+from streamclient.errors import ConfigurationError
 
 GROUPS: Mapping[str, Callable[[Stage, Settings], list[Line]]] = {
     "server": pages.measure,
+    "requests": requests.measure,
     "costs": costs.measure,
     "decode": decoding.measure,
     "destinations": destinations.measure,
+    "mirror": mirrors.measure,
     "worker": workers.measure,
     "flow": flow.measure,
     "polling": polling.measure,
     "parquet": parquet.measure,
+    "source": source.measure,
     "leases": leases.measure,
     "tunnel": tunnels.measure,
+    "replication": replication.measure,
+    "start": start.measure,
     "metrics": metrics.measure,
 }
 
@@ -42,14 +66,36 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Print one table of measurements.")
     parser.add_argument("--only", choices=GROUPS, action="append", help="measure this group only; may be repeated")
     parser.add_argument("--quick", action="store_true", help="smallest sizes: shows that it runs, not how fast")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too, to compare them")
+    parser.add_argument(
+        "--compare",
+        type=Path,
+        nargs=2,
+        metavar=("BEFORE", "AFTER"),
+        help="measure nothing: name what got worse between two files of --json, with exit code 1 if anything did",
+    )
     given = sys.argv[1:] if arguments is None else list(arguments)
     options = parser.parse_args(given)
+    if options.compare is not None:
+        sys.exit(_compared(*options.compare))
     started, load_before = time.monotonic(), load()
     lines = run(options.only or list(GROUPS), QUICK if options.quick else FULL)
     seconds = time.monotonic() - started
     print(f"`{' '.join(['python -m benchmarks', *given])}` on {machine()}.")
     print(f"It took {seconds:.0f} s; load average {load_before} before, {load()} after.\n")
     print(table(lines))
+    if options.json is not None:
+        options.json.write_text(as_json(" ".join(["python -m benchmarks", *given]), lines), encoding="utf-8")
+
+
+def _compared(before: Path, after: Path) -> int:
+    try:
+        found = regressions(*(from_json(path.read_text(encoding="utf-8")) for path in (before, after)))
+    except (OSError, ConfigurationError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    print("\n".join(found) if found else "nothing got worse by more than the rounds differ")
+    return 1 if found else 0
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from streamclient.server.engine import Engine
 from streamclient.server.storage import open_storage
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import Cell, KeyBound, Row, encode_row
-from streamclient.wire.schema import OperationType, StartOffsetFlag, TunnelType
+from streamclient.wire.schema import OperationType, StartOffsetFlag, TunnelTypeNumber
 from streamclient.wire.tunnel import FINISHED
 
 TABLE = "orders"
@@ -33,32 +33,62 @@ ROWS = 100
 LONG_SECONDS = 86_400
 """Of a session: the benchmark sends heartbeats only where it measures them."""
 
+_Request = dict[str, Any] | Callable[[int], dict[str, Any]]
+"""The fields of a request, or what makes those of the n-th one, after other requests that are not measured."""
+
 _MESSAGES = {**schema.OPERATIONS, **schema.TUNNEL_OPERATIONS}
+
+
+_ITEMIZED = {
+    "DescribeTable",
+    "UpdateTable",
+    "tunnel/heartbeat",
+    "tunnel/describe",
+    "tunnel/getrpo",
+    "tunnel/getrpobyoffset",
+}
+"""What answers with, or writes down, each open partition or channel: its cost is that of one of them."""
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
     """One line per operation, storage, and kind of shards."""
-    lines: list[Line] = []
-    for storage in ("memory", "SQLite"):
-        for kind in ("open", "closed"):
-            medians: dict[str, dict[int, float]] = {}
-            for shards in settings.shard_counts:
-                progress(f"{kind} shards: {shards}, {storage}")
-                with ExitStack() as stack:
-                    directory = None
-                    if storage == "SQLite":
-                        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-                    scene = stack.enter_context(Scene(directory, shards, is_past=kind == "closed"))
-                    for operation, micros in scene.costs(settings.calls):
-                        medians.setdefault(operation, {})[shards] = micros
-            lines += [_line(operation, storage, kind, found) for operation, found in medians.items()]
-    return lines
+    return [
+        _line(operation, storage, kind, micros)
+        for storage in ("memory", "SQLite")
+        for kind in ("open", "closed")
+        for operation, micros in _costs(storage, kind, settings)
+    ]
 
 
-def _line(operation: str, storage: str, kind: str, micros: Mapping[int, float]) -> Line:
+def _costs(storage: str, kind: str, settings: Settings) -> Iterator[tuple[str, dict[int, float]]]:
+    """Median processor time of a call, by operation and by how many shards there are.
+
+    All sizes are measured in turn, call by call, so that a busy moment of the machine meets all of them.
+    """
+    with ExitStack() as stack:
+        scenes = []
+        for shards in settings.shard_counts:
+            progress(f"{kind} shards: {shards}, {storage}")
+            is_kept = storage == "SQLite"
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory())) if is_kept else None
+            scenes.append(stack.enter_context(Scene(directory, shards, is_past=kind == "closed")))
+        requests = [scene.requests() for scene in scenes]
+        for operation in requests[0]:
+            progress(f"{operation}, {kind} shards, {storage}")
+            times: dict[int, list[float]] = {scene.shards: [] for scene in scenes}
+            for number in range(settings.calls):
+                for scene, those in zip(scenes, requests, strict=True):
+                    times[scene.shards].append(scene.seconds(operation, those[operation], number))
+            yield operation, {shards: statistics.median(seconds) * 1e6 for shards, seconds in times.items()}
+
+
+def _line(operation: str, storage: str, kind: str, micros: dict[int, float]) -> Line:
+    name = f"{operation}, {storage}, {max(micros):,} {kind} shards"
+    if kind == "open" and operation in _ITEMIZED:
+        name += ", each of them"
+        micros = {shards: cost / shards for shards, cost in micros.items()}
     least, most = min(micros), max(micros)
     detail = ", ".join(f"{shards:,}: {cost:,.0f}" for shards, cost in sorted(micros.items()))
-    name = f"{operation}, {storage}, {most:,} {kind} shards"
     return Line("costs", name, micros[most], "µs", micros[most] / micros[least], detail)
 
 
@@ -90,17 +120,10 @@ class Scene:
         return schema.parse(_MESSAGES[operation].response, self.engine.execute(operation, body))
 
     def _make_table(self) -> None:
-        self._call(
-            "CreateTable",
-            table_meta=schema.TableMeta(
-                table_name=TABLE, primary_key=[schema.PrimaryKeySchema(name="id", type=schema.PrimaryKeyType.INTEGER)]
-            ),
-            reserved_throughput=schema.ReservedThroughput(capacity_unit=schema.CapacityUnit(read=0, write=0)),
-            stream_spec=schema.StreamSpecification(enable_stream=True, expiration_time=168),
-        )
+        self._call("CreateTable", **_table(TABLE))
 
     def _make_tunnel(self) -> None:
-        tunnel = schema.Tunnel(table_name=TABLE, tunnel_name="all", tunnel_type=int(TunnelType.STREAM))
+        tunnel = schema.Tunnel(table_name=TABLE, tunnel_name="all", tunnel_type=int(TunnelTypeNumber.STREAM))
         tunnel.stream_tunnel_config.flag = int(StartOffsetFlag.EARLIEST)
         tunnel_id = self._call("tunnel/create", tunnel=tunnel).tunnel_id
         config = schema.TunnelClientConfig(timeout=LONG_SECONDS)
@@ -126,21 +149,20 @@ class Scene:
                 whose = {"tunnel_id": self.ids["tunnel_id"], "client_id": "benchmark", "channel_id": channel.channel_id}
                 self._call("tunnel/checkpoint", **whose, checkpoint=FINISHED, sequence_number=1)
 
-    def costs(self, calls: int) -> Iterator[tuple[str, float]]:
-        """Median processor time of one call, in microseconds, by operation: it waits for nothing."""
-        for operation, fields in self._requests().items():
-            request = _MESSAGES[operation].request(**fields)
-            times = []
-            for number in range(calls):
-                if operation == "tunnel/checkpoint":
-                    request.sequence_number = number + 1  # the same one again would not be written
-                body = request.SerializeToString()
-                started = time.process_time()
-                self.engine.execute(operation, body)
-                times.append(time.process_time() - started)
-            yield operation, statistics.median(times) * 1e6
+    def requests(self) -> dict[str, _Request]:
+        """One request of each operation, in the order in which they are to be measured."""
+        return {**self._steady(), **self._table_moves(), **self._moves(), **self._tunnel_moves()}
 
-    def _requests(self) -> dict[str, dict[str, Any]]:
+    def seconds(self, operation: str, request: _Request, number: int) -> float:
+        """Processor time of the n-th call: it waits for nothing."""
+        fields = request(number) if callable(request) else request
+        body = _MESSAGES[operation].request(**fields).SerializeToString()
+        started = time.process_time()
+        self.engine.execute(operation, body)
+        return time.process_time() - started
+
+    def _steady(self) -> dict[str, _Request]:
+        """Requests that may be repeated as they are."""
         stream_id = self._call("ListStream", table_name=TABLE).streams[0].stream_id
         shard_id = next(shard.shard_id for shard in self.engine.shards(TABLE) if shard.is_open)
         iterator = self._call("GetShardIterator", stream_id=stream_id, shard_id=shard_id).shard_iterator
@@ -156,10 +178,18 @@ class Scene:
         low, high = (_key(bound) for bound in (KeyBound.INF_MIN, KeyBound.INF_MAX))
         page_of_rows = {"inclusive_start_primary_key": low, "exclusive_end_primary_key": high}
         tunnel = {"tunnel_id": self.ids["tunnel_id"]}
+        keys = schema.TableInBatchGetRowRequest(table_name=TABLE, primary_key=map(_key, range(10)), max_versions=1)
+        rows = [schema.RowInBulkImportRequest(type=row.type, row_change=row.row_change) for row in batch.rows]
         return {
             "PutRow": _write("row", 1),
             "UpdateRow": _write("row_change", 1),
             "BatchWriteRow": {"tables": [batch]},
+            "BulkImport": {"table_name": TABLE, "rows": rows},
+            "BatchGetRow": {"tables": [keys]},
+            "BulkExport": {"table_name": TABLE, "columns_to_get": ["amount"], **page_of_rows},
+            "ComputeSplitPointsBySize": {"table_name": TABLE, "split_size": 1},
+            "ListSearchIndex": {},
+            "ListTimeseriesTable": {},
             "GetRow": {"table_name": TABLE, "primary_key": _key(1), "max_versions": 1},
             "GetRange": {"table_name": TABLE, "direction": 0, "max_versions": 1, **page_of_rows},
             "ListTable": {},
@@ -172,10 +202,97 @@ class Scene:
             "tunnel/heartbeat": self.ids,
             "tunnel/getcheckpoint": channel,
             "tunnel/readrecords": {**channel, "token": token},
-            "tunnel/checkpoint": {**channel, "checkpoint": token, "sequence_number": 1},
+            # The same number again would not be written.
+            "tunnel/checkpoint": lambda number: {**channel, "checkpoint": token, "sequence_number": number + 1},
+            "tunnel/schedule": lambda number: {
+                **tunnel,
+                "channels": [schema.Channel(channel_id=shard_id, version=0, status=_TO_AND_FRO[number % 2])],
+            },
+            "tunnel/getrpobyoffset": {"tunnel_id": self.ids["tunnel_id"]},
             "tunnel/describe": {"table_name": TABLE, "tunnel_name": "all"},
             "tunnel/getrpo": tunnel,
         }
+
+    def _table_moves(self) -> dict[str, _Request]:
+        """Each undone before the next: what a table costs is to be seen, not what many do."""
+
+        def created(number: int) -> dict[str, Any]:
+            if number:
+                self._call("DeleteTable", table_name="spare")
+            return _table("spare")
+
+        def deleted(number: int) -> dict[str, Any]:
+            if number:
+                self._call("CreateTable", **_table("spare"))
+            return {"table_name": "spare"}
+
+        def updated(number: int) -> dict[str, Any]:
+            return {"table_name": TABLE, "table_options": schema.TableOptions(max_versions=1 + number % 2)}
+
+        return {"CreateTable": created, "DeleteTable": deleted, "UpdateTable": updated}
+
+    def _moves(self) -> dict[str, _Request]:
+        """Requests that need something to take away, or to end."""
+
+        def row_deleted(number: int) -> dict[str, Any]:
+            self._call("PutRow", **_write("row", 1))
+            row = encode_row(Row((("id", 1),), delete_marker=True))
+            return {"table_name": TABLE, "primary_key": row, "condition": schema.Condition(row_existence=0)}
+
+        def started(number: int) -> dict[str, Any]:
+            return {"table_name": TABLE, "key": _key(ROWS + number)}
+
+        def ended(number: int) -> dict[str, Any]:
+            key = -1 - number
+            ids = {
+                "transaction_id": self._call("StartLocalTransaction", table_name=TABLE, key=_key(key)).transaction_id
+            }
+            self._call("PutRow", **_write("row", key), **ids)
+            return ids
+
+        return {
+            "DeleteRow": row_deleted,
+            "StartLocalTransaction": started,
+            "CommitTransaction": ended,
+            "AbortTransaction": ended,
+        }
+
+    def _tunnel_moves(self) -> dict[str, _Request]:
+        tunnel = {"tunnel_id": self.ids["tunnel_id"]}
+
+        def ended(number: int) -> dict[str, Any]:
+            return {**tunnel, "client_id": self._call("tunnel/connect", **tunnel).client_id}
+
+        def created(number: int) -> dict[str, Any]:
+            if number:
+                self._call("tunnel/delete", **_SPARE_NAME)
+            return {"tunnel": schema.Tunnel(**_SPARE_NAME, tunnel_type=int(TunnelTypeNumber.STREAM))}
+
+        def deleted(number: int) -> dict[str, Any]:
+            if number:
+                self._call("tunnel/create", **created(0))
+            return _SPARE_NAME
+
+        return {
+            "tunnel/shutdown": ended,
+            "tunnel/create": created,
+            "tunnel/delete": deleted,
+            "tunnel/connect": lambda number: tunnel,
+        }
+
+
+_SPARE_NAME = {"table_name": TABLE, "tunnel_name": "spare"}
+
+_TO_AND_FRO = int(schema.ChannelStatusNumber.CLOSING), int(schema.ChannelStatusNumber.OPEN)
+
+
+def _table(name: str) -> dict[str, Any]:
+    key = schema.PrimaryKeySchema(name="id", type=schema.PrimaryKeyType.INTEGER)
+    return {
+        "table_meta": schema.TableMeta(table_name=name, primary_key=[key]),
+        "reserved_throughput": schema.ReservedThroughput(capacity_unit=schema.CapacityUnit(read=0, write=0)),
+        "stream_spec": schema.StreamSpecification(enable_stream=True, expiration_time=168),
+    }
 
 
 def _key(value: Any) -> bytes:

@@ -1,79 +1,151 @@
-"""Bytes to records and to columns: our codecs against the decoders of the official SDK, on equal rows."""
+"""Bytes to records and to columns: our codecs against the decoders of the official SDKs, on equal rows."""
 
 from __future__ import annotations
 
+import hashlib
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow
+from attrs import evolve
 from tablestore import native
 from tablestore.plainbuffer.plain_buffer_coded_stream import PlainBufferCodedInputStream
 from tablestore.plainbuffer.plain_buffer_stream import PlainBufferInputStream
 
-from benchmarks.report import Line, Round, compare, interleaved, seconds_of
+from benchmarks.java import JavaMissingError, RoundsProcess, java_rounds
+from benchmarks.report import Line, Round, beside, compare, interleaved, progress, seconds_of
 from benchmarks.settings import Settings
 from benchmarks.shapes import PAGE_RECORDS, Shape, shapes
 from benchmarks.stage import Stage
+from benchmarks.twin import twin_rounds
 from streamclient.records import NATIVE, StreamRecord
 from streamclient.wire.records import PurePythonCodec, default_codec
+
+SDK = "SDK, its decoder in Python, bare rows"
+JAVA = "Java SDK, its decoder"
+TWIN = "streamclient in Python, records"
+ROWS = "streamclient, compiled codec, records"
+KEPT = "streamclient, compiled codec, records kept without their page"
+LOOKED_AT = "streamclient, compiled codec, records, each cell looked at"
+COLUMNS = "streamclient, compiled codec, Arrow"
+
+MIXED = "mixed"
+"""How the name of the shape begins whose records differ."""
+
+
+def _targets(name: str, shape: Shape) -> tuple[float | None, float | None]:
+    """How many times the rate of the SDK in Python and of the one in Java a decoder has to reach."""
+    targets: dict[str, tuple[float, float | None]] = {
+        ROWS: (60, 1.8) if shape.name.startswith(MIXED) else (110, 2.8),
+        COLUMNS: (150, 4.5),
+        TWIN: (4, None),
+    }
+    return targets.get(name, (None, None))
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
     """Rows per second of processor time for each shape; ratios within one shape."""
     lines: list[Line] = []
-    for shape in shapes():
-        decoders = _decoders(shape)
-        for name, decode in decoders.items():
-            _check(shape, name, decode())
-        rounds: dict[str, Round] = {
-            name: partial(_rate, decode, settings.decoded_pages * _speed(name)) for name, decode in decoders.items()
-        }
-        lines += compare(
-            "decode",
-            "rows/s of CPU",
-            interleaved(settings.rounds, rounds, is_warmed_up=settings.is_warmed_up),
-            partial(_detail, len(shape.body) // PAGE_RECORDS),
-        )
+    with tempfile.TemporaryDirectory() as directory:
+        for number, shape in enumerate(shapes()):
+            path = Path(directory, f"page-{number}")
+            path.write_bytes(shape.body)
+            lines += _lines(shape, _rates(shape, path, settings))
     return lines + _threads(settings)
 
 
-def _detail(row_bytes: int, name: str, figure: float) -> str:
-    return f"{row_bytes} bytes per row, {figure * row_bytes / 1e6:.1f} MB/s"
+def _rates(shape: Shape, path: Path, settings: Settings) -> dict[str, list[float]]:
+    rounds: dict[str, Round] = {}
+    for name, decode in _decoders(shape).items():
+        _check(shape, name, decode())
+        rounds[name] = partial(_rate, decode, settings.decoded_pages * _speed(name))
+    rounds[TWIN] = partial(_process_rate, twin_rounds, path, settings.decoded_pages)
+    for name, action in _limits(shape).items():
+        rounds[name] = partial(_rate, action, settings.decoded_pages * 500)
+    pages = settings.decoded_pages * 50
+    try:
+        _warm_java(shape, path, settings.java_warm_seconds)
+        rounds[JAVA] = partial(_process_rate, java_rounds, path, pages)
+    except JavaMissingError as error:
+        progress("")
+        rounds[f"{JAVA}: not here: {error}"] = lambda: float("nan")
+    return interleaved(settings.rounds, rounds, is_warmed_up=settings.is_warmed_up)
 
 
-_NATIVE = "compiled codec"
+def _lines(shape: Shape, rates: dict[str, list[float]]) -> list[Line]:
+    """One per decoder, with its ratio to the SDK in Python, and beside it that to the one in Java."""
+    row_bytes = len(shape.body) // PAGE_RECORDS
+
+    def detail(name: str, figure: float) -> str:
+        python, java = _targets(name, shape)
+        told = [f"{row_bytes} bytes per row, {figure * row_bytes / 1e6:.1f} MB/s"]
+        told.append(beside(rates, name, SDK, python, called="SDK") if python else "")
+        told.append(beside(rates, name, JAVA, java, called="Java SDK") if name != SDK else "")
+        return "; ".join(filter(None, told))
+
+    found = compare("decode", "rows/s of CPU", rates, detail)
+    return [evolve(line, name=f"{shape.name}: {line.name}") for line in found]
+
+
+def _warm_java(shape: Shape, path: Path, seconds: float) -> None:
+    """Java's compiler goes on improving code for some ten seconds; before that its figures flatter everybody else."""
+    until = time.monotonic() + seconds
+    while True:
+        progress(f"warming up: {shape.name}: {JAVA}")
+        _process_rate(java_rounds, path, 20)
+        if time.monotonic() >= until:
+            return
+
+
+def _process_rate(process: Callable[[], RoundsProcess], path: Path, pages: int) -> float:
+    found = process().run("decode", path, pages)
+    if found["records"] != pages * PAGE_RECORDS:
+        raise RuntimeError(f"{found['records']} records were found in {pages} pages of {PAGE_RECORDS}")
+    return float(found["records"] / found["nanos"] * 1e9)
 
 
 def _speed(name: str) -> int:
     """Pages in the time of one of the slow decoders: rounds of a millisecond would be lost in the clock's steps."""
-    return 50 if _NATIVE in name else 1
+    return 50 if name in (ROWS, KEPT, LOOKED_AT, COLUMNS) else 1
 
 
 def _decoders(shape: Shape) -> dict[str, Callable[[], Any]]:
     body, twin, codec = shape.body, PurePythonCodec(), default_codec()
-    decoders: dict[str, Callable[[], Any]] = {
-        f"{shape.name}: SDK, its decoder in Python, bare rows": lambda: list(map(_read_with_sdk, shape.rows)),
-    }
+    decoders: dict[str, Callable[[], Any]] = {SDK: lambda: list(map(_read_with_sdk, shape.rows))}
     if native.NATIVE_AVAILABLE:
-        decoders[f"{shape.name}: SDK, its decoder in C, bare rows"] = lambda: list(
-            map(native.parse_single_row, shape.rows)
-        )
-    decoders[f"{shape.name}: streamclient in Python, records"] = lambda: twin.decode_page(body).records
+        decoders["SDK, its decoder in C, bare rows"] = lambda: list(map(native.parse_single_row, shape.rows))
+    decoders[TWIN] = lambda: _passed(twin.decode_page(body).records)
     if NATIVE is not None:
         decoders |= {
-            f"{shape.name}: streamclient, {_NATIVE}, records": lambda: codec.decode_page(body).records,
-            f"{shape.name}: streamclient, {_NATIVE}, records, each cell looked at": lambda: _looked_at(
-                codec.decode_page(body).records
-            ),
-            f"{shape.name}: streamclient, {_NATIVE}, Arrow": lambda: _columns(body),
+            ROWS: lambda: _passed(codec.decode_page(body).records),
+            KEPT: lambda: list(codec.decode_page(body).records),
+            LOOKED_AT: lambda: _looked_at(codec.decode_page(body).records),
+            COLUMNS: lambda: _columns(body),
         }
     return decoders
 
 
-def _looked_at(records: tuple[StreamRecord, ...]) -> tuple[StreamRecord, ...]:
+def _limits(shape: Shape) -> dict[str, Callable[[], Any]]:
+    """What nobody can do without: to touch the bytes once."""
+    return {
+        "limit: memory copy of the body": lambda: bytearray(shape.body),
+        "limit: MD5 of the body": lambda: hashlib.md5(shape.body).digest(),
+    }
+
+
+def _passed(records: Sequence[StreamRecord]) -> Sequence[StreamRecord]:
+    """Each record comes by once, as in a processor that counts them."""
+    for _ in records:
+        pass
+    return records
+
+
+def _looked_at(records: Sequence[StreamRecord]) -> Sequence[StreamRecord]:
     for record in records:
         for cell in record.columns:
             _ = cell.name, cell.value
@@ -89,12 +161,13 @@ def _threads(settings: Settings) -> list[Line]:
     if NATIVE is None:
         return []
     shape = shapes()[0]
+    one, two = (f"{shape.name}: {COLUMNS}, {threads}" for threads in ("one thread", "two threads"))
     rounds: dict[str, Round] = {
-        f"{shape.name}: {_NATIVE}, Arrow, {name}": partial(_wall_rate, shape.body, threads, settings.decoded_pages * 50)
-        for threads, name in ((1, "one thread"), (2, "two threads"))
+        name: partial(_wall_rate, shape.body, threads, settings.decoded_pages * 50)
+        for threads, name in ((1, one), (2, two))
     }
     rates = interleaved(settings.rounds, rounds, is_warmed_up=settings.is_warmed_up)
-    return compare("decode", "rows/s", rates)
+    return compare("decode", "rows/s", rates, lambda name, _: beside(rates, name, one, 1.4, called="one thread"))
 
 
 def _wall_rate(body: bytes, threads: int, count: int) -> float:

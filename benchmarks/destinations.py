@@ -1,24 +1,31 @@
-"""What a commit costs before its destination sees it: digest and rows, from records and from whole columns."""
+"""What a commit costs: before its destination sees it, digest and rows from records and from columns; then in Delta."""
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from attrs import evolve
 
-from benchmarks.report import Line, Round, compare, interleaved, seconds_of
+from benchmarks.report import Line, Round, aimed, bound, compare, interleaved, seconds_of
 from benchmarks.settings import Settings
 from benchmarks.shapes import PAGE_RECORDS, Shape, shapes
 from benchmarks.stage import Stage
-from streamclient.destinations import change_rows, columns_of_pages, records_digest
+from streamclient.destinations import Commit, DeltaDestination, change_rows, columns_of_pages, records_digest
 from streamclient.records import SequenceInfo, StreamRecord
 from streamclient.wire import schema
 from streamclient.wire.records import DecodedPage, default_codec
 
 COMMIT_PAGES = 20
+
+SMALL_SHARDS, SMALL_RECORDS = 100, 20
+MOST_SECONDS = 0.05
+SMALL = f"{SMALL_SHARDS} shards of {SMALL_RECORDS} records in one commit into Delta"
 
 _FIRST_MICROS = 1_700_000_000_000_000
 
@@ -36,7 +43,33 @@ def measure(stage: Stage, settings: Settings) -> list[Line]:
         rounds: dict[str, Round] = {name: partial(_rate, bodies, way) for name, way in ways.items()}
         rates = interleaved(settings.rounds, rounds, is_warmed_up=settings.is_warmed_up)
         lines += compare("destinations", "records/s of CPU", rates, _detail)
-    return lines
+    with tempfile.TemporaryDirectory() as directory:
+        small: dict[str, Round] = {SMALL: partial(_commit_small, DeltaDestination(str(Path(directory) / "table")), {})}
+        rates = interleaved(settings.rounds, small)  # warmed up in any case: the first one makes the table
+    seconds = compare("destinations", "commits/s", rates, lambda name, figure: f"{1 / figure:.3f} s per commit")
+    return lines + aimed(seconds, {SMALL: lambda line: bound(1 / line.figure, MOST_SECONDS, "s per commit")})
+
+
+def _commit_small(destination: DeltaDestination, lasts: dict[str, Commit]) -> float:
+    """Commits per second, each the next one of every shard; the rows are made before."""
+    records = shapes()[0].records[:SMALL_RECORDS]
+    commits, tables = [], []
+    for shard in (f"shard-{number}" for number in range(SMALL_SHARDS)):
+        last = lasts.get(shard)
+        lasts[shard] = Commit.after(
+            last,
+            application="default",
+            shard=shard,
+            epoch=1,
+            start="TRIM_HORIZON" if last is None else last.end,
+            end=f"place {1 if last is None else last.number + 1}",
+            count=len(records),
+            content=records_digest(records),
+        )
+        commits.append(lasts[shard])
+        tables.append(change_rows(records, shard=shard, number=commits[-1].number))
+    rows = pa.concat_tables(tables)
+    return 1 / seconds_of(lambda: destination.commit(rows, commits))
 
 
 def _detail(name: str, figure: float) -> str:

@@ -17,9 +17,9 @@ from benchmarks.tables import FilledTable
 from benchmarks.workers import CheckpointingProcessor, Meter
 from streamclient import ClientConfig, IMetrics, Lease, StreamConfig, Worker
 from streamclient.core import events, leases
+from streamclient.core.held import Acquisition, HeldLease
 from streamclient.core.position import Position
 from streamclient.core.rows import WriteOutcome
-from streamclient.core.tenancy import HeldLease
 from streamclient.metrics import OpenTelemetryMetrics, PrometheusMetrics, labelled
 from streamclient.metrics.table import RECORDS_PROCESSED
 from streamclient.stream import RecordPage
@@ -96,11 +96,11 @@ def _increments(metrics: IMetrics) -> Callable[[], None]:
 
 def _batches(metrics: IMetrics) -> Callable[[], None]:
     row = Lease("shard-1", "orders_1", owner="w1", counter=5)
-    held = {"shard-1": HeldLease(row, "tenancy-1", 2_000.0, 5, 1_000.0)}
+    held = {"shard-1": HeldLease(row, "tenancy-1", 2_000.0, 5, 1_000.0, Acquisition(1))}
     instruments = Instruments(metrics, "w1", held, time.monotonic)
     write = leases.checkpoint(row, "iterator")
     asked = events.CheckpointRequested(1, "shard-1", "tenancy-1", "iterator")
-    answered = events.WriteAnswered(write, WriteOutcome.ACCEPTED, 1_000.0)
+    answered = events.Answered(events.WriteLease(write), WriteOutcome.ACCEPTED, 1_000.0)
     page = RecordPage((), Position("iterator"))
 
     def measure_one() -> None:

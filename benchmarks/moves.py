@@ -27,7 +27,7 @@ from streamclient.testing.simulation.laws.base import Law, Laws
 from streamclient.testing.simulation.plan import Plan
 from streamclient.testing.simulation.table import Actor, Outsider
 from streamclient.testing.simulation.trace import Entry
-from streamclient.testing.simulation.world import World
+from streamclient.testing.simulation.world import SimulatedWorld
 
 WORKERS, SHARDS = 10, 900
 LEASE_SECONDS = 20.0
@@ -114,10 +114,10 @@ class Meter:
 
     def handled(self, now: float, label: str, event: Event, commands: Iterable[Command]) -> None:
         """Count the requests that follow from an event."""
-        if isinstance(event, events.RowsRead):
-            self.for_leases.add(0, len(event.rows) + len(event.workers or ()))
-        elif isinstance(event, events.SignalsRead):
-            self.for_workers.add(0, len(event.workers))
+        if isinstance(event, events.Answered) and isinstance(event.value, events.Scan):
+            self.for_leases.add(0, len(event.value.rows) + len(event.value.workers or ()))
+        elif isinstance(event, events.Answered) and isinstance(event.call, events.ReadSignals):
+            self.for_workers.add(0, len(event.value or ()))
         heartbeats = writes = 0
         for command in commands:
             match command:
@@ -154,7 +154,7 @@ class Watching(Law):
             self.meter.resets += after.owner == ""
 
 
-class MeasuredWorld(World):
+class MeasuredWorld(SimulatedWorld):
     """A world without faults, whose laws are replaced by a meter."""
 
     def __init__(self, plan: Plan) -> None:

@@ -35,11 +35,10 @@ class PageReader:
         self._connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=READ_SECONDS)
         request = schema.GetStreamRecordRequest(shard_iterator=iterator, limit=limit)
         self._body: bytes = request.SerializeToString()
-        self._md5 = content_md5(self._body)
 
     def read(self) -> bytes:
         """One page, as bytes."""
-        self._connection.request("POST", _PATH, self._body, self._headers())
+        self._connection.request("POST", _PATH, self._body, signed_headers(_PATH, self._body))
         response = self._connection.getresponse()
         body = response.read()
         if response.status != http.HTTPStatus.OK:
@@ -55,16 +54,18 @@ class PageReader:
         """Close the connection."""
         self._connection.close()
 
-    def _headers(self) -> dict[str, str]:
-        headers = {
-            "x-ots-date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.000Z"),
-            "x-ots-apiversion": "2015-12-31",
-            "x-ots-accesskeyid": DEFAULT_ACCESS_KEY_ID,
-            "x-ots-instancename": DEFAULT_INSTANCE,
-            "x-ots-contentmd5": self._md5,
-        }
-        headers[SIGNATURE_V2_HEADER] = sign_request_v2(DEFAULT_ACCESS_KEY_SECRET, _PATH, headers)
-        return headers
+
+def signed_headers(path: str, body: bytes) -> dict[str, str]:
+    """The headers of a request to the local server, signed."""
+    headers = {
+        "x-ots-date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.000Z"),
+        "x-ots-apiversion": "2015-12-31",
+        "x-ots-accesskeyid": DEFAULT_ACCESS_KEY_ID,
+        "x-ots-instancename": DEFAULT_INSTANCE,
+        "x-ots-contentmd5": content_md5(body),
+    }
+    headers[SIGNATURE_V2_HEADER] = sign_request_v2(DEFAULT_ACCESS_KEY_SECRET, path, headers)
+    return headers
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:

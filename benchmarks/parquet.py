@@ -1,17 +1,21 @@
-"""Records per second from the server into Parquet through Spark: columns through Arrow against rows without."""
+"""Records per second from the server into files: rows by Spark as one writes it, columns into a Delta table.
+
+Then the latter beside Spark that copies the same rows from one local Parquet file into another.
+"""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from attrs import frozen
 
-from benchmarks.report import Line, Round, compare, interleaved, progress
+from benchmarks.report import Line, Round, aimed, compare, interleaved, progress, ratio_of_at_least, seconds_of
 from benchmarks.rows import FULL, SHORT, RowLayout, RowProcessor
 from benchmarks.settings import Settings
 from benchmarks.stage import Stage
@@ -31,11 +35,13 @@ from streamclient import (
     StreamRecord,
     TablestoreStreamApi,
 )
-from streamclient.model import TableDefinition
-from streamclient.spark import BatchContext, FileSink, SparkConfig, SparkRecordProcessorFactory, local_session
+from streamclient.destinations import Commit, DeltaDestination
+from streamclient.model import PendingCheckpoint, TableDefinition
+from streamclient.spark import BatchContext, SparkConfig, SparkRecordProcessorFactory, Transform, local_session
 from streamclient.spark.session import running_session
 
 if TYPE_CHECKING:
+    from pyarrow import Table
     from pyspark.sql import DataFrame, SparkSession
     from tablestore import OTSClient
 
@@ -68,15 +74,27 @@ class StartingProcessor(IRecordProcessor):
         self._processor.shutdown(shutdown_input)
 
 
+class NothingPrepared(IPreparedCheckpoint):
+    """What a checkpointer gives that stores nothing."""
+
+    @property
+    def pending(self) -> PendingCheckpoint:
+        """Nothing that anybody asks for here."""
+        return PendingCheckpoint("iterator", b"", 0, 0)
+
+    def checkpoint(self) -> None:
+        """Accept it."""
+
+
 class NoCheckpointer(IRecordProcessorCheckpointer):
-    """Stands in for the worker's one where only the way into Parquet is measured."""
+    """Stands in for the worker's one where only the way into files is measured."""
 
     def checkpoint(self, checkpoint_value: str | None = None) -> None:
         """Accept it."""
 
     def prepare_checkpoint(self, checkpoint_value: str | None, state: bytes) -> IPreparedCheckpoint:
-        """Refuse: the sink stores its progress in one step."""
-        raise RuntimeError("the file sink does not prepare checkpoints")
+        """Accept it."""
+        return NothingPrepared()
 
     @property
     def largest_permitted_checkpoint_value(self) -> str:
@@ -111,31 +129,46 @@ class RowWriter:
         feed(partial(RowProcessor, self.session, self.layout, self.batch, directory, meter), meter)
 
 
+class MeteredDestination(DeltaDestination):
+    """Tells the meter what is stored."""
+
+    meter: Meter
+
+    def commit(self, rows: Table, commits: Sequence[Commit]) -> None:
+        """Store, and count."""
+        super().commit(rows, commits)
+        self.meter.add(sum(one.count for one in commits))
+
+
 @frozen
 class ColumnWriter:
-    """Columns through Arrow, as this package does it."""
+    """Columns into a Delta table, as this package does it."""
 
     session: SparkSession
     table: TableDefinition
     batch: int
+    transform: Transform | None = None
 
     def write(self, feed: Feed, meter: Meter, directory: Path) -> None:
         """Have processors fed that write into a directory."""
-        files = FileSink(directory)
-
-        def sink(frame: DataFrame, context: BatchContext) -> None:
-            files(frame, context)
-            meter.add(context.record_count)
-
+        destination = MeteredDestination(str(directory))
+        destination.meter = meter
         config = SparkConfig(
             max_records=self.batch, max_bytes=NEVER_BYTES, max_buffered_bytes=NEVER_BYTES, max_age_millis=NEVER_MILLIS
         )
-        with SparkRecordProcessorFactory(sink, session=self.session, table=self.table, config=config) as factory:
+        with SparkRecordProcessorFactory(
+            destination, self.transform, session=self.session, table=self.table, config=config
+        ) as factory:
             feed(lambda: StartingProcessor(factory.create_processor(), meter), meter)
 
 
+def unchanged(frame: DataFrame, context: BatchContext) -> DataFrame:
+    """The least that Spark can be asked for."""
+    return frame
+
+
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """Three ways to write equal batches: fed by a worker, and from memory; ratios within one batch size."""
+    """Four ways to write equal batches: fed by a worker, and from memory; ratios within one batch size."""
     table = stage.table(1, settings.stream_records)
     by_worker = partial(_feed_by_worker, stage.client(), table)
     from_memory = partial(_feed_from_memory, _records_of(stage, table))
@@ -145,20 +178,47 @@ def measure(stage: Stage, settings: Settings) -> list[Line]:
     with _session() as session:
         for source, batch, feed in feeds:
             rounds: dict[str, Round] = {
-                f"{source} to Parquet, batches of {batch}: {name}": partial(_rate, table.records, feed, writer)
+                f"{source} to files, batches of {batch}: {name}": partial(_rate, table.records, feed, writer)
                 for name, writer in _writers(session, table.definition, batch).items()
             }
             lines += compare(
                 "parquet", "records/s", interleaved(settings.slow_rounds, rounds, is_warmed_up=settings.is_warmed_up)
             )
+        lines += _beside_a_copy(session, table, settings, {"memory": from_memory, "server": by_worker})
     return lines
+
+
+LEAST = {"memory": 3.0, "server": 0.7}
+"""Of the rate at which Spark copies the rows: one commit of columns without a job of Spark's costs a part of that."""
+
+
+def _beside_a_copy(
+    session: SparkSession, table: FilledTable, settings: Settings, feeds: Mapping[str, Feed]
+) -> list[Line]:
+    batch, writer = settings.frame_batches[-1], ColumnWriter(session, table.definition, settings.frame_batches[-1])
+    names = {f"processor from {feed}, into Delta, batches of {batch}": feed for feed in feeds}
+    with tempfile.TemporaryDirectory() as directory:
+        whole, runs = Path(directory) / "rows", count()
+        writer.write(feeds["memory"], Meter(table.records), whole)
+        files = [str(path) for path in whole.rglob("*.parquet") if "_delta_log" not in path.parts]
+        rounds: dict[str, Round] = {
+            "Spark from local Parquet to Parquet, the same rows": lambda: (
+                table.records
+                / seconds_of(lambda: session.read.parquet(*files).write.parquet(f"{directory}/{next(runs)}"))
+            )
+        }
+        rounds |= {name: partial(_rate, table.records, feeds[feed], writer) for name, feed in names.items()}
+        rates = interleaved(settings.slow_rounds, rounds, is_warmed_up=settings.is_warmed_up)
+    compared = compare("parquet", "records/s", rates)
+    return aimed(compared, {name: ratio_of_at_least(LEAST[feed]) for name, feed in names.items()})
 
 
 def _writers(session: SparkSession, table: TableDefinition, batch: int) -> dict[str, RowWriter | ColumnWriter]:
     return {
-        "rows without Arrow, the same 19 columns": RowWriter(session, FULL, batch),
+        "rows without Arrow, the same 20 columns": RowWriter(session, FULL, batch),
         "rows without Arrow, 13 columns": RowWriter(session, SHORT, batch),
-        "SparkRecordProcessorFactory with FileSink": ColumnWriter(session, table, batch),
+        "SparkRecordProcessorFactory into Delta, through Spark": ColumnWriter(session, table, batch, unchanged),
+        "SparkRecordProcessorFactory into Delta, no transform": ColumnWriter(session, table, batch),
     }
 
 
@@ -191,7 +251,7 @@ def _rate(expected: int, feed: Feed, writer: RowWriter | ColumnWriter) -> float:
     meter = Meter(expected)
     with tempfile.TemporaryDirectory() as directory:
         writer.write(feed, meter, Path(directory))
-        files = map(str, Path(directory).glob("**/*.parquet"))
+        files = [str(path) for path in Path(directory).rglob("*.parquet") if "_delta_log" not in path.parts]
         found = writer.session.read.parquet(*files).count()
     if found != expected:
         raise RuntimeError(f"the Parquet files hold {found} records, expected {expected}")

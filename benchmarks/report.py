@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
+from typing import Any
 
-from attrs import frozen
+from attrs import asdict, evolve, field, frozen
 
 from streamclient.errors import ConfigurationError
 from streamclient.spark.java import find_java
@@ -29,7 +32,14 @@ class Line:
     unit: str
     ratio: float
     detail: str = ""
-    """The same figure in other units, or where it comes from."""
+    """The same figure in other units, where it comes from, and what it has to reach."""
+    spread: float = field(default=0.0, eq=False)
+    """Half of the distance between the best and the worst round, as a part of the figure."""
+
+    @property
+    def is_rate(self) -> bool:
+        """Whether more is better; of what is no rate, less is."""
+        return "/s" in self.unit or "/CPU s" in self.unit
 
     def __str__(self) -> str:
         figure = f"{self.figure:,.0f} {self.unit}"
@@ -74,8 +84,52 @@ def compare(
     for name, measured in rates.items():
         ratio = statistics.median(own / other for own, other in zip(measured, base, strict=True))
         figure = statistics.median(measured)
-        lines.append(Line(group, name, figure, unit, ratio, detail(name, figure)))
+        spread = (max(measured) - min(measured)) / 2 / figure if figure else 0.0
+        lines.append(Line(group, name, figure, unit, ratio, detail(name, figure), spread))
     return lines
+
+
+def beside(
+    rates: Mapping[str, Sequence[float]], name: str, other: str, target: float | None = None, *, called: str
+) -> str:
+    """How many times another candidate's rate this one has, by the median over the rounds, and what it has to reach."""
+    if other not in rates or other == name:
+        return ""
+    ratio = statistics.median(own / base for own, base in zip(rates[name], rates[other], strict=True))
+    found = f"{ratio:.1f} x {called}"
+    return found if target is None else f"{found}, target {target:g}{'' if ratio >= target else ': missed'}"
+
+
+def bound(figure: float, most: float, unit: str) -> str:
+    """What a figure may be at most."""
+    return f"target: at most {most:,g} {unit}{'' if figure <= most else ': missed'}"
+
+
+def at_least(figure: float, least: float, unit: str) -> str:
+    """What a figure has to be at least."""
+    return f"target: at least {least:,g} {unit}{'' if figure >= least else ': missed'}"
+
+
+def ratio_of_at_least(least: float) -> Callable[[Line], str]:
+    """What a ratio has to be at least, for ``aimed``."""
+    return lambda line: at_least(line.ratio, least, "x the first")
+
+
+def aimed(lines: Sequence[Line], targets: Mapping[str, Callable[[Line], str]]) -> list[Line]:
+    """The lines, with what those of these names have to reach, by ``bound`` or ``at_least``.
+
+    Raises:
+        ValueError: a target is of no line.
+    """
+    missing = targets.keys() - {line.name for line in lines}
+    if missing:
+        raise ValueError(f"no line for the targets of {sorted(missing)}; there are {[line.name for line in lines]}")
+    return [
+        evolve(line, detail="; ".join(filter(None, (line.detail, targets[line.name](line)))))
+        if line.name in targets
+        else line
+        for line in lines
+    ]
 
 
 def progress(text: str) -> None:
@@ -107,3 +161,61 @@ def _spark() -> str:
 def table(lines: Sequence[Line]) -> str:
     """The figures as Markdown."""
     return "\n".join([HEADING, *map(str, lines)])
+
+
+# --- two runs -------------------------------------------------------------------------------------------------------
+
+LEAST_NOISE = 0.1
+"""Runs of the same code differ by as much on a quiet machine, whatever the rounds of one of them say."""
+
+
+def as_json(command: str, lines: Sequence[Line]) -> str:
+    """A run as a document that another one can be compared with."""
+    return json.dumps({"command": command, "machine": machine(), "lines": [asdict(line) for line in lines]}, indent=1)
+
+
+def from_json(text: str) -> list[Line]:
+    """The lines of such a document.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    try:
+        document: dict[str, Any] = json.loads(text)
+        return [Line(**line) for line in document["lines"]]
+    except (ValueError, TypeError, KeyError) as error:
+        raise ConfigurationError(f"expected a file written with --json, found {text[:40]!r}: {error}") from error
+
+
+def regressions(before: Sequence[Line], after: Sequence[Line]) -> list[str]:
+    """Rows that got worse by more than their rounds differ, and rows that are gone.
+
+    A row that is compared with another one got worse if its ratio did as well: where all of a comparison became
+    slower, the machine did.
+    """
+    found = []
+    now = {(line.group, line.name, line.unit): line for line in after}
+    for old in before:
+        new = now.get((old.group, old.name, old.unit))
+        if new is None:
+            found.append(f"{old.group}: {old.name}: {old.unit} are not measured any more")
+        elif _loss(old, new) > max(old.spread, new.spread, LEAST_NOISE):
+            ratios = "" if _is_first(old, new) else f", ratio {old.ratio:.2f} to {new.ratio:.2f}"
+            found.append(f"{old.group}: {old.name}: {old.figure:,.0f} to {new.figure:,.0f} {new.unit}{ratios}")
+    return found
+
+
+def _is_first(old: Line, new: Line) -> bool:
+    return old.ratio == new.ratio == 1.0
+
+
+def _loss(old: Line, new: Line) -> float:
+    """By which part the row got worse; not more than its ratio did, unless it is the first of its comparison."""
+    if math.isnan(old.figure) or math.isnan(new.figure):
+        return 0.0
+    change = new.figure / old.figure - 1
+    loss = -change if new.is_rate else change
+    if _is_first(old, new):
+        return loss
+    ratio = new.ratio / old.ratio - 1
+    return min(loss, -ratio if new.is_rate else ratio)

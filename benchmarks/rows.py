@@ -20,7 +20,6 @@ from streamclient import (
     ShutdownInput,
     StreamRecord,
 )
-from streamclient.spark.context import sequence_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,9 +31,9 @@ _TABLE_COLUMNS = (
 _FEW_ADDED = "_operation string, _epoch bigint, _timestamp bigint, _row_index bigint, _shard_id string"
 _CELLS = "array<struct<column:string,version:bigint,type:string,value:string>>"
 _ALL_ADDED = (
-    "_operation string, _sequence string, _epoch bigint, _timestamp timestamp, _row_index bigint, _shard_id string, "
+    "_operation string, _epoch bigint, _timestamp timestamp, _row_index bigint, _shard_id string, _commit bigint, "
     "_versions map<string,bigint>, _deleted_columns array<string>, _deleted_versions map<string,array<bigint>>, "
-    f"_older_versions {_CELLS}, _original_columns {_CELLS}"
+    f"_older_versions {_CELLS}, _original_columns {_CELLS}, _unfit map<string,struct<type:string,value:string>>"
 )
 
 
@@ -67,16 +66,17 @@ def _full_row(shard_id: str, record: StreamRecord) -> tuple[Any, ...]:
     return (
         *_own_values(record),
         record.record_type.value,
-        sequence_text(sequence),
         sequence.epoch,
         datetime.fromtimestamp(sequence.timestamp_micros / 1e6, timezone.utc),
         sequence.row_index,
         shard_id,
+        1,
         {cell.name: cell.timestamp_millis for cell in by_operation[ColumnOperation.PUT]},
         [cell.name for cell in by_operation[ColumnOperation.DELETE_ALL_VERSION]],
         {cell.name: [cell.timestamp_millis] for cell in by_operation[ColumnOperation.DELETE_ONE_VERSION]},
         [],
-        None,
+        [],
+        {},
     )
 
 

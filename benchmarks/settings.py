@@ -17,15 +17,25 @@ class Settings:
     """The same where one round takes seconds."""
     pages: int
     """Pages read per round from the server alone."""
+    written_rows: int
+    """Rows written and read per round of each operation."""
+    kept_rows: int
+    """Rows, and as many records, whose memory is measured."""
     decoded_pages: int
     """Pages decoded per round; enough for clocks that count processor time in steps of some milliseconds."""
+    java_warm_seconds: float
+    """How long Java decodes each page unmeasured."""
     stream_records: int
     """Records in the stream that workers read; a multiple of all page and batch sizes."""
     frame_batches: tuple[int, ...]
     """Records per batch on the way into Parquet."""
+    source_pages: int
+    """Pages of 1,000 records that the streaming source reads from memory."""
     lease_counts: tuple[int, ...]
     lease_window_seconds: float
     """How long requests to the status table are counted: a whole number of heartbeats."""
+    silence_seconds: float
+    """How long idle shards have been idle when their cost is measured for the second time."""
     keyed_records: int
     """Records that are processed one by one and key by key."""
     polling_seconds: float
@@ -36,6 +46,8 @@ class Settings:
     """Calls of one operation of which the median is taken."""
     death_rounds: int
     """How often a tunnel worker's process is ended; each time takes some seconds."""
+    mirror_rows: int
+    """Rows of the Delta table that changes are merged into."""
 
 
 FULL = Settings(
@@ -43,16 +55,22 @@ FULL = Settings(
     is_warmed_up=True,
     slow_rounds=3,
     pages=100,
+    written_rows=20_000,
+    kept_rows=1_000_000,
     decoded_pages=3,
+    java_warm_seconds=30.0,
     stream_records=20_000,
     frame_batches=(2_000, 10_000),
+    source_pages=300,
     lease_counts=(100, 1_000),
     lease_window_seconds=30.0,
+    silence_seconds=600.0,
     keyed_records=1_000,
     polling_seconds=180.0,
     shard_counts=(10, 100, 1_000),
     calls=200,
     death_rounds=7,
+    mirror_rows=1_000_000,
 )
 
 QUICK = Settings(
@@ -60,14 +78,20 @@ QUICK = Settings(
     is_warmed_up=False,
     slow_rounds=1,
     pages=2,
+    written_rows=1_000,
+    kept_rows=20_000,
     decoded_pages=1,
+    java_warm_seconds=0.0,
     stream_records=2_000,
     frame_batches=(1_000,),
+    source_pages=5,
     lease_counts=(10,),
     lease_window_seconds=6.0,
+    silence_seconds=8.0,
     keyed_records=100,
     polling_seconds=3.0,
     shard_counts=(3, 10),
     calls=3,
     death_rounds=1,
+    mirror_rows=20_000,
 )

@@ -73,6 +73,13 @@ class Stage:
             self._endpoint = line.removeprefix(_LISTENING).strip()
         return self._endpoint
 
+    @property
+    def process_id(self) -> int:
+        """Of the running server."""
+        if self._process is None:
+            raise RuntimeError("no server runs yet: ask for its endpoint first")
+        return self._process.pid
+
     def client(self) -> OTSClient:
         """A client of the official SDK."""
         return connect(self.endpoint)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from tablestore import OTSClient
 
-from benchmarks.report import Line, Round, compare, interleaved
+from benchmarks.java import JavaMissingError, java_rounds
+from benchmarks.report import Line, Round, beside, compare, interleaved, progress
 from benchmarks.settings import Settings
 from benchmarks.stage import Stage
 from benchmarks.tables import FilledTable
@@ -24,6 +27,7 @@ from streamclient import (
     WorkerStatus,
 )
 from streamclient.interfaces import RecordProcessorFactory
+from streamclient.server import DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET, DEFAULT_INSTANCE
 from streamclient.tunnel import TunnelWorker
 
 SHARDS = (1, 4)
@@ -123,18 +127,124 @@ def make_worker(
     return Worker(f"worker-{number}", config, stream, factory)
 
 
+class LookingProcessor(CheckpointingProcessor):
+    """Looks at each cell of each record once."""
+
+    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
+        """Look, then do as the others do."""
+        for record in process_records_input.records:
+            for _, _value in record.primary_key:
+                pass
+            for column in record.columns:
+                _ = column.value
+        super().process_records(process_records_input)
+
+
+class ColumnsProcessor(CheckpointingProcessor):
+    """Takes each batch by column."""
+
+    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
+        """Have the columns made, then do as the others do."""
+        process_records_input.arrow()
+        super().process_records(process_records_input)
+
+
+CANDIDATES: Mapping[str, Callable[[Meter], CheckpointingProcessor]] = {
+    "looked at by nobody": CheckpointingProcessor,
+    "each cell looked at": LookingProcessor,
+    "by column": ColumnsProcessor,
+}
+
+
+JAVA = "Java stream client"
+JAVA_TARGETS = {"looked at by nobody": (2.0, 1.2, 2.0), "each cell looked at": (1.2, 1.2, 1.2)}
+"""What has to be reached of its rate: by the wall with one shard, with several, and per second of processor time."""
+
+_JAVA_PAGE = PAGE_SIZES[0]
+
+
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """Every combination of shards and page size, over equally many records."""
+    """Every combination of shards and page size, over equally many records; what of them the client itself costs."""
     rounds: dict[str, Round] = {}
-    for shards, size in itertools.product(SHARDS, PAGE_SIZES):
+    in_processor_time: dict[str, list[float]] = {}
+    for (shards, size), (what, make) in itertools.product(itertools.product(SHARDS, PAGE_SIZES), CANDIDATES.items()):
         table = stage.table(shards, settings.stream_records)
-        name = f"to process_records, {shards} shard{'s' * (shards > 1)}, pages of {size}, each checkpointed"
-        rounds[name] = partial(_rate, stage.client(), table, size)
-    return compare("worker", "records/s", interleaved(settings.slow_rounds, rounds, is_warmed_up=settings.is_warmed_up))
+        name = _name(shards, size, what)
+        in_processor_time[name] = []
+        rounds[name] = partial(_rate, stage.client(), table, size, make, in_processor_time[name])
+    rounds |= _java_rounds(stage, settings, in_processor_time)
+    rates = interleaved(settings.slow_rounds, rounds, is_warmed_up=settings.is_warmed_up)
+    measured = {name: each[-settings.slow_rounds :] for name, each in in_processor_time.items()}
+    return [
+        *compare("worker", "records/s", rates, lambda name, _: _beside_java(rates, name, is_wall=True)),
+        *compare(
+            "worker",
+            "records/CPU s of the client",
+            measured,
+            lambda name, _: _beside_java(measured, name, is_wall=False),
+        ),
+    ]
 
 
-def _rate(client: OTSClient, table: FilledTable, page_size: int) -> float:
+def _name(shards: int, size: int, what: str) -> str:
+    return f"to process_records, {shards} shard{'s' * (shards > 1)}, pages of {size}, each checkpointed, {what}"
+
+
+def _java_name(shards: int, what: str) -> str:
+    return f"{_name(shards, _JAVA_PAGE, what)}, {JAVA}"
+
+
+def _beside_java(rates: Mapping[str, list[float]], name: str, *, is_wall: bool) -> str:
+    """The ratio to the Java client that does the same, where it is there, and the target."""
+    for shards, (what, (one, several, processor)) in itertools.product(SHARDS, JAVA_TARGETS.items()):
+        if name == _name(shards, _JAVA_PAGE, what):
+            target = processor if not is_wall else one if shards == 1 else several
+            return beside(rates, name, _java_name(shards, what), target, called=JAVA)
+    return ""
+
+
+def _java_rounds(stage: Stage, settings: Settings, in_processor_time: dict[str, list[float]]) -> dict[str, Round]:
+    """The same by the official Java client, whose compiler is warm by then; or the reason why it is not here."""
+    try:
+        java_rounds()
+    except JavaMissingError as error:
+        missing = f"{JAVA}: not here: {error}"
+        in_processor_time[missing] = [math.nan] * settings.slow_rounds
+        return {missing: lambda: math.nan}
+    rounds: dict[str, Round] = {}
+    for shards, what in itertools.product(SHARDS, JAVA_TARGETS):
+        name, table = _java_name(shards, what), stage.table(shards, settings.stream_records)
+        noted = in_processor_time[name] = []
+        rounds[name] = partial(_java_rate, stage, table, looks=what == "each cell looked at", in_processor_time=noted)
+        until = time.monotonic() + settings.java_warm_seconds
+        while time.monotonic() < until:
+            progress(f"warming up: {name}")
+            rounds[name]()
+    return rounds
+
+
+def _java_rate(stage: Stage, table: FilledTable, *, looks: bool, in_processor_time: list[float]) -> float:
+    status_table = f"{table.name}_status_java_{next(_numbers)}"
+    keys = (DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET, DEFAULT_INSTANCE)
+    how = (_JAVA_PAGE, str(looks).lower(), table.records)
+    found = java_rounds().run("consume", stage.endpoint, *keys, table.name, status_table, *how)
+    if found["records"] != table.records:
+        raise RuntimeError(f"{JAVA} found {found['records']} records, expected {table.records}")
+    in_processor_time.append(table.records / found["cpu_nanos"] * 1e9)
+    return float(table.records / found["nanos"] * 1e9)
+
+
+def _rate(
+    client: OTSClient,
+    table: FilledTable,
+    page_size: int,
+    make: Callable[[Meter], CheckpointingProcessor],
+    in_processor_time: list[float],
+) -> float:
+    """By the wall; notes the rate by the processor time of this process, start and end of the worker included."""
     meter = Meter(table.records)
-    with make_worker(client, table, page_size, lambda: CheckpointingProcessor(meter), ClientConfig()) as worker:
+    started = time.process_time()
+    with make_worker(client, table, page_size, lambda: make(meter), ClientConfig()) as worker:
         meter.wait(worker)
+    in_processor_time.append(table.records / (time.process_time() - started))
     return meter.rate

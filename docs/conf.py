@@ -1,10 +1,12 @@
 """Sphinx configuration. Build with ``make docs``; warnings are errors."""
 
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
 from streamclient import __version__
-from streamclient.core.lifecycle import TRANSITIONS
+from streamclient.core.consumer.table import TRANSITIONS
+from streamclient.core.held import NEXT
 from streamclient.core.rows import RULES
 from streamclient.metrics import METRICS
 from streamclient.metrics.table import WORKER_LABELS
@@ -73,6 +75,25 @@ def write_rules(app: object) -> None:
     write_table("rules.md", head, rows)
 
 
+def write_held_leases(app: object) -> None:
+    """Print what a held lease asks for, from the table that the code uses."""
+    lines: dict[tuple[str, str, str], list[str]] = {}
+    for (intention, consuming, row), step in NEXT.items():
+        line = lines.setdefault(
+            (intention.value, consuming.value, step.value), []
+        )
+        line.append(row.value)
+    pairs = Counter((intention, consuming) for intention, consuming, _ in lines)
+    rows = [
+        f"{intention} | {consuming} | {' or '.join(states)} | {step}"
+        if pairs[intention, consuming] > 1
+        else f"{intention} | {consuming} | any | {step}"
+        for (intention, consuming, step), states in lines.items()
+    ]
+    head = "Its worker wants to | Consumer | Row | So the worker will"
+    write_table("held-leases.md", head, rows)
+
+
 def draw_pictures(app: object) -> None:
     """Draw what the pages show."""
     write_pictures(GENERATED)
@@ -82,5 +103,6 @@ def setup(app: object) -> None:
     """Called by Sphinx."""
     app.connect("builder-inited", write_lifecycle)  # type: ignore[attr-defined]
     app.connect("builder-inited", write_metrics)  # type: ignore[attr-defined]
+    app.connect("builder-inited", write_held_leases)  # type: ignore[attr-defined]
     app.connect("builder-inited", write_rules)  # type: ignore[attr-defined]
     app.connect("builder-inited", draw_pictures)  # type: ignore[attr-defined]

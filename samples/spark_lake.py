@@ -1,22 +1,23 @@
-"""Every change of a table into a lake of Parquet files, through Spark.
+"""Every change of a table into a Delta table, exactly once, with one more column that Spark computes.
 
 Start ``streamclient server`` in another terminal, then ``python samples/spark_lake.py /tmp/lake``. It makes a table,
-writes some changes, lets a worker bring them into the lake, and compares the lake's rows with the table.
+writes some changes, lets a worker bring them into the lake, and compares the rows that they lead to with the table.
 """
 
 import sys
-import threading
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
 from streamclient import ClientConfig, StreamConfig, Worker
+from streamclient.destinations import DeltaDestination
+from streamclient.destinations.reading import read_delta
+from streamclient.destinations.verify import verify
 from streamclient.spark import (
     BatchContext,
-    FileSink,
     SparkConfig,
     SparkRecordProcessorFactory,
-    current_rows,
+    fold_changes,
     local_session,
-    read_changes,
 )
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
 from streamclient.tablestore import connect
@@ -70,40 +71,36 @@ def table_rows(client: OTSClient) -> list[dict[str, object]]:
     return [{**dict(row.primary_key), **{name: value for name, value, _ in row.attribute_columns}} for row in rows]
 
 
-class Progress:
-    """A sink may be any callable; this one passes on to the lake and counts what has arrived."""
-
-    def __init__(self, lake: str, expected: int) -> None:
-        self.sink = FileSink(lake)
-        self.missing = expected
-        self.is_complete = threading.Event()
-
-    def __call__(self, frame: DataFrame, context: BatchContext) -> None:
-        self.sink(frame, context)
-        self.missing -= context.record_count
-        print(f"a batch of {context.record_count} changes is in the lake")
-        if self.missing <= 0:
-            self.is_complete.set()
+def with_tax(frame: DataFrame, context: BatchContext) -> DataFrame:
+    """The batch as Spark makes it; what is returned is stored together with the commits in ``context.commits``."""
+    print(f"a batch of {context.record_count} changes, of {len(context.commits)} shard")
+    return frame.withColumn("with_tax", f.round(f.col("amount") * 1.13, 2))
 
 
 def main(lake: str) -> None:
     client = connect()  # to what TABLESTORE_ENDPOINT and its like name, or else to the local server
     make_table(client)
-    progress = Progress(lake, write_changes(client))
+    expected = write_changes(client)
     spark = local_session("spark-lake")
+    destination = DeltaDestination(lake)
     definition = TablestoreStreamApi(client).describe_table(TABLE).definition
     config = StreamConfig(client=client, data_table_name=TABLE, status_table_name=f"{TABLE}_status")
     options = SparkConfig(max_age_millis=1_000)
     with (
-        SparkRecordProcessorFactory(progress, session=spark, table=definition, config=options) as factory,
+        SparkRecordProcessorFactory(destination, with_tax, session=spark, table=definition, config=options) as factory,
         Worker("spark-worker", ClientConfig(), config, factory) as worker,
     ):
-        worker.wait(120, until=progress.is_complete.is_set)
-    read_changes(spark, lake).orderBy("_sequence").select("_operation", "customer", "order_id", "paid").show(5)
+        reader = destination.another()  # a handle is for one thread at a time
+        worker.wait(120, until=lambda: sum(one.count for entry in reader.log() for one in entry.commits) == expected)
+    changes = read_delta(spark, lake)
+    order = ("_epoch", "_timestamp", "_row_index")
+    changes.orderBy(*order).select("_operation", "customer", "order_id", "amount", "with_tax", "paid").show(5)
     columns = ("customer", "order_id", "amount", "note", "paid")
     left = {tuple(row.get(name) for name in columns) for row in table_rows(client)}
-    right = {tuple(row[name] for name in columns) for row in current_rows(spark, lake).collect()}
+    rows = fold_changes(changes, ["customer", "order_id"])
+    right = {tuple(row[name] for name in columns) for row in rows.collect()}
     print("lake and table are equal:", left == right)
+    print(verify(destination))
     spark.stop()
 
 

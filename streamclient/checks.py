@@ -86,9 +86,16 @@ def number(expected: str, fits: Callable[[float], bool]) -> Check:
     """A finite number for which ``fits`` holds; ``expected`` says which."""
 
     def is_number(value: object) -> bool:
-        return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and fits(value)
+        return isinstance(value, int | float) and not isinstance(value, bool) and _is_finite(value) and fits(value)
 
     return Check(expected, is_number)
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return isfinite(value)
+    except OverflowError:  # a whole number that is too large for any float
+        return False
 
 
 def optional(check: Check) -> Check:

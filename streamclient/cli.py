@@ -22,6 +22,8 @@ COMMANDS = (
     "streamclient.operate.top_command",
     "streamclient.parking.command",
     "streamclient.commands.verify",
+    "streamclient.commands.maintain",
+    "streamclient.mirror.command",
     "streamclient.replicate.command",
     "streamclient.testing.simulation.command",
 )

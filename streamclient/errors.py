@@ -103,7 +103,7 @@ class ShutdownException(StreamClientError):
 class FencedException(ShutdownException):
     """A destination refused a write because a later owner of the shard, one with a greater epoch, has written there.
 
-    The lease is lost, whatever the worker believes by now; nothing of the refused write was stored. ``FileSink`` raises
+    The lease is lost, whatever the worker believes by now; nothing of the refused write was stored. Destinations raise
     it, and so should a sink of your own that compares ``ShardInfo.epoch``.
     """
 
@@ -121,4 +121,4 @@ class ApplicationException(StreamClientException):
 
 
 class UnfitValueError(StreamClientException, ValueError):
-    """A value does not fit its column of a Spark frame and may not be widened or diverted; nothing was written."""
+    """A column of the rows has another type than that of the destination; nothing was written."""

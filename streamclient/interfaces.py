@@ -44,7 +44,7 @@ class IRecordProcessor(ABC):
 
 
 class IRecordProcessorFactory(ABC):
-    """Makes one processor per tenancy of a shard."""
+    """Makes one processor per acquisition of a shard."""
 
     @abstractmethod
     def create_processor(self) -> IRecordProcessor:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
 from streamclient import checks
 from streamclient.errors import ConfigurationError
 from streamclient.reasons import BEFORE_READING, Reason, ReasonKind
-from streamclient.records import PrimaryKey, SequenceInfo, StreamRecord, readable_position
+from streamclient.records import PrimaryKey, SequenceInfo, StreamRecord, readable_position, records_by_column
 
 if TYPE_CHECKING:
     from streamclient.interfaces import IRecordProcessorCheckpointer, IShutdownMarker
@@ -173,9 +173,24 @@ class ProcessRecordsInput:
     """Argument of ``IRecordProcessor.process_records``."""
 
     records: Sequence[StreamRecord]
-    """Oldest first; empty only if ``ClientConfig.deliver_empty_batches`` is set."""
+    """Oldest first; empty only if ``ClientConfig.deliver_empty_batches`` is set. Immutable; a worker's are made when
+    they are first looked at, and compare equal to the tuple of them."""
     checkpointer: IRecordProcessorCheckpointer
     shutdown_marker: IShutdownMarker
+
+    def arrow(self, schema: Mapping[str, ColumnType] | None = None) -> Any:
+        """The same records by column: an object with ``__arrow_c_array__``, such as ``pyarrow.record_batch`` takes.
+
+        One row per record, in order. Records of a whole read are not made for it. The layout is that of
+        ``streamclient.wire.columns``; a schema names the attribute columns, and their types, that columns are made of,
+        all other cells are listed beside them. Any thread.
+
+        Raises:
+            CodecError: the records are not of one table.
+            ConfigurationError: the schema holds what Arrow cannot, or pyarrow is needed and missing: where the codec is
+                not compiled, and for a part of a read.
+        """
+        return records_by_column(self.records, schema)
 
 
 class ShutdownReason(Enum):

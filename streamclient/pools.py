@@ -33,7 +33,7 @@ class DaemonPool(Executor):
         self._changed = threading.Condition()
         self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._threads: set[threading.Thread] = set()
-        self._idle = 0
+        self._parked: list[threading.Lock] = []
         self._closed = False
         self._numbers = itertools.count(1)
 
@@ -46,10 +46,10 @@ class DaemonPool(Executor):
             if self._closed:
                 raise RuntimeError(f"pool {self._name} is shut down")
             self._calls.append((future, partial(fn, *args, **kwargs)))
-            if len(self._calls) > self._idle and len(self._threads) < self._most_threads:
+            if self._parked:
+                self._parked.pop().release()
+            elif len(self._threads) < self._most_threads:
                 self._add_thread()
-            else:
-                self._changed.notify()
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -59,7 +59,8 @@ class DaemonPool(Executor):
             waiting = list(self._calls) if cancel_futures else []
             if cancel_futures:
                 self._calls.clear()
-            self._changed.notify_all()
+            while self._parked:
+                self._parked.pop().release()
         for future, _ in waiting:
             future.cancel()
         if wait:
@@ -76,24 +77,36 @@ class DaemonPool(Executor):
         thread.start()
 
     def _work(self) -> None:
+        bell = threading.Lock()  # held while nobody rings: far cheaper to wait for than a condition
+        bell.acquire()
         while True:
-            found = self._next_call()
+            found = self._next_call(bell)
             if found is None:
                 return
             _run(*found)
             del found
 
-    def _next_call(self) -> tuple[Future[Any], Callable[[], Any]] | None:
+    def _next_call(self, bell: threading.Lock) -> tuple[Future[Any], Callable[[], Any]] | None:
         """The next call; ``None`` once this thread has left the pool."""
-        with self._changed:
-            self._idle += 1
-            self._changed.wait_for(lambda: self._calls or self._closed, IDLE_SECONDS)
-            self._idle -= 1
-            if self._calls:
-                return self._calls.popleft()
-            self._threads.discard(threading.current_thread())
-            self._changed.notify_all()
-            return None
+        while True:
+            with self._changed:
+                if self._calls:
+                    return self._calls.popleft()
+                if self._closed:
+                    self._leave()
+                    return None
+                self._parked.append(bell)
+            if not bell.acquire(timeout=IDLE_SECONDS):
+                with self._changed:
+                    if bell in self._parked:
+                        self._parked.remove(bell)
+                        self._leave()
+                        return None
+                    bell.acquire()  # rung just after the time ran out
+
+    def _leave(self) -> None:
+        self._threads.discard(threading.current_thread())
+        self._changed.notify_all()
 
 
 def _run(future: Future[Any], call: Callable[[], Any]) -> None:

@@ -239,6 +239,16 @@ def kind_of(reasons: Iterable[Reason]) -> ReasonKind:
     return next((reason.kind for reason in reasons), ReasonKind.NONE)
 
 
+def described(error: BaseException) -> str:
+    """Type and text of an error, as reasons and logs quote it."""
+    return f"{type(error).__name__}: {error}"
+
+
+def times(count: int) -> str:
+    """Once, or n times."""
+    return "once" if count == 1 else f"{count} times"
+
+
 def _words_of(reason: Reason) -> str:
     words = _WORDS[reason.cause]
     closing = _CLOSING.get(reason.subject, "its processor is being shut down")

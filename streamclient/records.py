@@ -10,11 +10,14 @@ import base64
 import binascii
 import os
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from attrs import frozen
+from attrs import fields, frozen
+
+if TYPE_CHECKING:
+    from streamclient.model import ColumnType
 
 _Class = TypeVar("_Class", bound=type)
 
@@ -41,14 +44,6 @@ class _Unmade:
         self.cells = cells
 
 
-def unmade(make: Callable[[Any], tuple[RecordColumn, ...]], cells: Any) -> tuple[RecordColumn, ...]:
-    """Columns for the constructor of ``StreamRecord``, which ``make`` makes of the cells when they are asked for.
-
-    Making them costs as much as reading the cells. The compiled codec knows a way of its own.
-    """
-    return make(cells) if NATIVE is not None else cast("tuple[RecordColumn, ...]", _Unmade(make, cells))
-
-
 class _OnDemand:
     """The slot of ``StreamRecord.columns``, as an attribute that makes what is unmade."""
 
@@ -69,6 +64,10 @@ class _OnDemand:
 
     def __delete__(self, record: Any) -> None:
         self._slot.__delete__(record)
+
+
+def _setter(slot: Any) -> Any:
+    return _setter(slot._slot) if isinstance(slot, _OnDemand) else slot.__set__
 
 
 def _compact(attrs_class: _Class) -> _Class:
@@ -238,3 +237,55 @@ class StreamRecord:
         key = ", ".join(f"{name}={value!r}" for name, value in self.primary_key)
         cells = ", ".join(str(column) for column in self.columns)
         return f"{self.record_type.value} {{{key}}} [{cells}] at {self.sequence_info}"
+
+
+def record_of_cells(
+    record_type: RecordType,
+    primary_key: PrimaryKey,
+    cells: Any,
+    sequence_info: SequenceInfo,
+    original_columns: tuple[RecordColumn, ...] | None,
+    *,
+    make: Callable[[Any], tuple[RecordColumn, ...]],
+) -> StreamRecord:
+    """A record whose columns ``make`` makes of the cells when they are asked for: that costs as much as reading them.
+
+    The compiled codec knows a way of its own, so with its storage they are made at once.
+    """
+    if NATIVE is not None:
+        return StreamRecord(record_type, primary_key, make(cells), sequence_info, original_columns)
+    record = _new_record(StreamRecord)
+    for_type, for_key, for_columns, for_sequence, for_originals = _SLOTS  # as the constructor, in half of its time
+    for_type(record, record_type)
+    for_key(record, primary_key)
+    for_columns(record, _Unmade(make, cells))
+    for_sequence(record, sequence_info)
+    for_originals(record, original_columns)
+    return record
+
+
+_new_record = StreamRecord.__new__
+_SLOTS = tuple([_setter(getattr(StreamRecord, one.name)) for one in fields(StreamRecord)])
+
+
+def place_of(records: Sequence[StreamRecord], index: int) -> SequenceInfo:
+    """Where one of some records stands in its shard. Those of a page, which are made on demand, are not made for it."""
+    find: Callable[[int], SequenceInfo] | None = getattr(records, "sequence_info", None)
+    return records[index].sequence_info if find is None else find(index)
+
+
+def records_by_column(records: Sequence[StreamRecord], schema: Mapping[str, ColumnType] | None) -> Any:
+    """Some records by column, as an object with ``__arrow_c_array__``, which every Arrow library takes in.
+
+    Those of a page, or of a part of one, are not made for it. ``streamclient.wire.columns`` describes the layout.
+
+    Raises:
+        CodecError: the records are not of one table.
+        ConfigurationError: the schema holds what Arrow cannot, or pyarrow is needed and missing.
+    """
+    of_page: Callable[[Mapping[str, ColumnType] | None], Any] | None = getattr(records, "arrow", None)
+    if of_page is not None:
+        return of_page(schema)
+    from streamclient.wire.columns import record_batch  # noqa: PLC0415  # it needs the classes above
+
+    return record_batch(records, schema)

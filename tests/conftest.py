@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from streamclient.server import LocalTablestore
+    from tests.installed import Installed
+
+# How long an example takes says something of the machine, not of the code.
+settings.register_profile("streamclient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("streamclient")
+
+# A shell starts what runs in its background with Ctrl-C ignored, and so would be whatever the tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
@@ -24,3 +35,11 @@ def local() -> Iterator[LocalTablestore]:
         return
     with LocalTablestore() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """An environment with the wheel of this checkout."""
+    from tests.installed import install
+
+    return install(tmp_path_factory.mktemp("wheel"))

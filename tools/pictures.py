@@ -24,19 +24,19 @@ from rich.text import Text
 
 from streamclient import ClientConfig
 from streamclient.core import leases
+from streamclient.core.consumer.table import PUBLIC_STATES, TRANSITIONS, Phase
 from streamclient.core.leases import LeaseWrite
-from streamclient.core.lifecycle import PUBLIC_STATES, TRANSITIONS, Phase
 from streamclient.core.rows import WriteKind
 from streamclient.core.worker_info import WorkerInfo
 from streamclient.model import CheckpointPosition, Lease, PendingCheckpoint, Progress, Shard, ShardState
-from streamclient.operate.facts import FleetFacts, HeadFacts, RowFacts, StreamFacts, WorkerFacts
+from streamclient.operate.facts import FleetFacts, HeadFacts, RowFacts, StreamView, WorkerFacts
 from streamclient.operate.overview import overview
-from streamclient.operate.top_action import full_screen
+from streamclient.operate.top_screens import full_screen
 from streamclient.server import LocalTablestore
 from streamclient.testing.simulation.plan import Action, Do, Plan
 from streamclient.testing.simulation.storm import Storm
 from streamclient.testing.simulation.trace import Entry
-from streamclient.testing.simulation.world import World
+from streamclient.testing.simulation.world import SimulatedWorld
 from tools.drawing import FAINT, FILL, LINE, LINE_HEIGHT, STRONG, Edge, Picture, draw_graph
 from tools.plots import draw_plot, plotted_groups
 from tools.structure import TABLE, draw_floors, make_table
@@ -267,11 +267,13 @@ JOINS_AT = 30.0
 """Seconds after which the second worker starts: the first one holds everything then, and rests between heartbeats."""
 
 
-def hand_over() -> list[Entry]:
+def hand_over(seed: int = 1) -> list[Entry]:
     """What happens in a simulated fleet from the mark of a shard to the first read of its new owner."""
     starts = (Action(at=0.0, do=Do.START, who=OLD), Action(at=JOINS_AT, do=Do.START, who=NEW))
     signals = ClientConfig().signal_interval_millis
-    world = World(Plan(seed=1, shards=2, actions=starts, signal_interval_millis=signals, storm_seconds=60.0))
+    world = SimulatedWorld(
+        Plan(seed=seed, shards=2, actions=starts, signal_interval_millis=signals, storm_seconds=60.0)
+    )
     storm = Storm(world)
     world.agenda.run_until(world.plan.storm_seconds)
     storm.calm()
@@ -346,10 +348,14 @@ def draw_commit() -> str:
         picture.lines(32, top + height / 2, lines, anchor="start")
         if number:
             picture.arrow((240, tops[number - 1] + heights[number - 1]), (240, top), colour=LINE)
-    stored = next(number for number, lines in enumerate(steps) if "stores its end position" in " ".join(lines))
+    prepared, stored = (
+        next(number for number, lines in enumerate(steps) if words in " ".join(lines))
+        for words in ("prepares its checkpoint", "stores its end position")
+    )
     crashes = [
-        (0, stored - 1, "a crash here: the whole batch comes again;", "the sink gets the same ranges once more"),
-        (stored, stored, "a crash here: shards whose position is", "stored go on behind it, the others repeat"),
+        (0, prepared, "a crash here: nothing is stored;", "the shard's records are read and cut anew"),
+        (prepared + 1, stored - 1, "a crash here: the very batch comes again, or", "is found in the destination"),
+        (stored, stored, "a crash here: shards whose position is stored", "go on behind it, the others as above"),
         (stored + 1, len(steps) - 1, "a crash here: nothing comes again", ""),
     ]
     for first, last, *texts in crashes:
@@ -394,7 +400,7 @@ def fleet(records_since: float) -> FleetFacts:
         now_micros=now,
         lease_duration_seconds=20.0,
         status_table_name="bids_status",
-        stream=StreamFacts(
+        stream=StreamView(
             table_name="bids", stream_id="stream", expiration_hours=24, listing={key: Shard(key) for key in rows}
         ),
         rows=rows,

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 
 from streamclient.errors import StreamClientError
 from streamclient.server import LocalTablestore
-from streamclient.spark import find_java, local_session
+from streamclient.spark import find_java
 from streamclient.testing.deliveries import read_deliveries, read_history
 from streamclient.testing.fleet import Fleet
 
 from samples.demo.comparison import Outcome, compare
 from samples.demo.story import Stage, play
-from samples.demo.worker import SHORT_LIVED_JAVA
 from samples.demo.writer import TABLE
 
 CHANGES = 12_000
@@ -54,7 +50,7 @@ def main() -> int:
         say(f"local Tablestore at {local.endpoint}, seed {options.seed}")
         stage = Stage(directory, local, local.client(), fleet, say)
         acknowledged = play(stage, seed=options.seed, count=options.changes, seconds=options.seconds)
-        say("comparing lake, table and stream with Spark")
+        say("comparing lake, table and stream")
         outcome = judge(stage, acknowledged)
     summarize(outcome, stage, time.monotonic() - started)
     print(outcome.last_line(), flush=True)
@@ -62,38 +58,16 @@ def main() -> int:
 
 
 def judge(stage: Stage, acknowledged: int) -> Outcome:
-    """Compare everything, in a Spark session of its own."""
+    """Compare everything, without Spark and without what wrote the lake."""
     stream_id = stage.streams.list_stream(TABLE)[0].stream_id
-    history = read_history(stage.streams, stream_id)
-    deliveries = read_deliveries(sorted(stage.directory.glob("*.lines")))
-    with errors_into(stage.directory / "comparison.log"):
-        spark = local_session("demo-comparison", cores=2, **SHORT_LIVED_JAVA)
-    try:
-        return compare(
-            spark,
-            stage.lake,
-            client=stage.client,
-            table=TABLE,
-            history=history,
-            deliveries=deliveries,
-            acknowledged=acknowledged,
-        )
-    finally:
-        spark.stop()
-
-
-@contextmanager
-def errors_into(log: Path) -> Iterator[None]:
-    """Send standard error to a file while Spark's launcher greets the world; a failure still raises."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    with log.open("ab") as target:
-        os.dup2(target.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+    return compare(
+        stage.lake,
+        client=stage.client,
+        table=TABLE,
+        history=read_history(stage.streams, stream_id),
+        deliveries=read_deliveries(sorted(stage.directory.glob("*.lines"))),
+        acknowledged=acknowledged,
+    )
 
 
 def summarize(outcome: Outcome, stage: Stage, seconds: float) -> None:

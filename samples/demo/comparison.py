@@ -1,30 +1,29 @@
-"""Compares, with Spark, what the fleet left in the lake with the table and with the stream's own history."""
+"""Compares what the fleet left in the Delta table with the source table and with the stream's own history.
+
+The Delta table is read by ``deltalake`` and ``pyarrow``, and its changes are folded here: nothing of the package that
+wrote it takes part in judging it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from attrs import frozen
-from pyspark.sql import DataFrame, SparkSession, Window
-from pyspark.sql import functions as f
-from streamclient.spark import current_rows, read_changes
+from deltalake import DeltaTable
 from streamclient.testing.deliveries import Delivery, ShardHistory, judge
 from tablestore import INF_MAX, INF_MIN, Direction, OTSClient
 
 KEY = ("customer", "order_id")
-ATTRIBUTES = {
-    "status": pa.string(),
-    "amount": pa.float64(),
-    "items": pa.int64(),
-    "gift": pa.bool_(),
-    "note": pa.string(),
-    "courier": pa.string(),
-    "revision": pa.int64(),
-}
+ATTRIBUTES = ("status", "amount", "items", "gift", "note", "courier", "revision")
 PAGE_ROWS = 1_000
+
+Key = tuple[Any, ...]
+Row = dict[str, Any]
 
 
 @frozen
@@ -42,7 +41,7 @@ class Outcome:
     lost: int
     """Changes of the stream that are not in the lake."""
     invented: int
-    """Changes in the lake that are not in the stream."""
+    """Changes in the lake that are not in the stream, or whose total is not what Spark should have made of them."""
     out_of_order: int
     """Changes of a key delivered before an earlier one, or before their parent shard had ended, or misplaced in the
     lake."""
@@ -67,7 +66,6 @@ class Outcome:
 
 
 def compare(
-    spark: SparkSession,
     lake: Path,
     *,
     client: OTSClient,
@@ -77,10 +75,9 @@ def compare(
     acknowledged: int,
 ) -> Outcome:
     """Count everything that the last line of the demo states."""
-    changes = read_changes(spark, lake).cache()
-    identity = ["_shard_id", "_sequence", *KEY]
-    counts = _count(_truth(spark, history), changes.select(identity), identity)
-    table_rows, different_rows = _differences(_table(spark, client, table), current_rows(spark, lake))
+    changes = sorted(_changes(lake), key=lambda change: change["place"])
+    stored, truth = Counter(_identity(change) for change in changes), Counter(_truth(history))
+    in_table, in_lake = _table(client, table), _fold(changes)
     verdict = judge(history, deliveries)
     distinct = {(one.shard_id, key, sequence) for one in deliveries for key, sequence in one.records}
     return Outcome(
@@ -88,57 +85,76 @@ def compare(
         changes=verdict.changes,
         delivered=len(distinct),
         repeats=verdict.delivered - len(distinct),
-        lost=counts["lost"],
-        invented=counts["invented"],
+        lost=len(truth - stored),
+        invented=len(stored.keys() - truth.keys()) + sum(not _has_its_total(change) for change in changes),
         out_of_order=len(verdict.out_of_order) + len(verdict.children_before_parents) + _misplaced(changes),
-        duplicates_in_lake=counts["duplicates"],
-        table_rows=table_rows,
-        different_rows=different_rows,
+        duplicates_in_lake=sum(times - 1 for times in stored.values()),
+        table_rows=len(in_table),
+        different_rows=sum(in_table.get(key) != in_lake.get(key) for key in in_table.keys() | in_lake.keys()),
     )
 
 
-def _count(truth: DataFrame, stored: DataFrame, identity: list[str]) -> dict[str, int]:
-    """Changes of the stream that the lake lacks, changes that it has in excess, and changes that nobody made."""
-    in_lake = stored.groupBy(identity).agg(f.count("*").alias("stored"))
-    in_stream = truth.withColumn("made", f.lit(1))
-    both = in_stream.join(in_lake, identity, "full_outer").select(
-        f.sum(f.when(f.col("stored").isNull(), 1).otherwise(0)).alias("lost"),
-        f.sum(f.when(f.col("made").isNull(), f.col("stored")).otherwise(0)).alias("invented"),
-        f.sum(f.coalesce(f.col("stored") - 1, f.lit(0))).alias("duplicates"),
-    )
-    return {name: int(number or 0) for name, number in both.first().asDict().items()}
+def _changes(lake: Path) -> Iterator[Row]:
+    """The rows of the Delta table."""
+    # Not by threads of pyarrow's: with them about half of all processes abort at their end.
+    for row in DeltaTable(lake).to_pyarrow_dataset().to_table(use_threads=False).to_pylist():
+        yield {**row, "key": _key(row), "place": (row["_epoch"], row["_timestamp"], row["_row_index"])}
 
 
-def _truth(spark: SparkSession, history: Sequence[ShardHistory]) -> DataFrame:
+def _key(row: Mapping[str, Any]) -> Key:
+    return tuple(row[name] for name in KEY)
+
+
+def _identity(change: Row) -> Key:
+    return (change["_shard_id"], *change["place"], *change["key"])
+
+
+def _truth(history: Sequence[ShardHistory]) -> Iterator[Key]:
     """Identity of every record in the stream, read without the workers."""
-    shards, sequences, customers, orders = [], [], [], []
     for shard in history:
         for record in shard.records:
             info = record.sequence_info
-            shards.append(shard.shard.shard_id)
-            sequences.append(f"{info.epoch:010d}/{info.timestamp_micros:020d}/{info.row_index:010d}")
-            customers.append(record.key["customer"])
-            orders.append(record.key["order_id"])
-    columns = {"_shard_id": shards, "_sequence": sequences, "customer": customers, "order_id": orders}
-    return spark.createDataFrame(pa.table(columns))
+            written = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=info.timestamp_micros)
+            yield (shard.shard.shard_id, info.epoch, written, info.row_index, *_key(record.key))
 
 
-def _misplaced(changes: DataFrame) -> int:
+def _has_its_total(change: Row) -> bool:
+    """Whether Spark did its part: the price of all items, where the change tells both."""
+    if change["amount"] is None or change["items"] is None:
+        return change["total"] is None
+    return bool(abs(change["total"] - change["amount"] * change["items"]) < 0.01)
+
+
+def _fold(changes: Sequence[Row]) -> dict[Key, Row]:
+    """The rows that changes lead to, by the rules of the table, the oldest change first."""
+    rows: dict[Key, Row] = {}
+    for change in changes:
+        key, puts = change["key"], {name: change[name] for name, _ in change["_versions"]}
+        if change["_operation"] == "DELETE":
+            rows.pop(key, None)
+        elif change["_operation"] == "PUT":
+            rows[key] = puts
+        elif key in rows or puts:
+            kept = {name: value for name, value in rows.get(key, {}).items() if name not in change["_deleted_columns"]}
+            rows[key] = {**kept, **puts}
+    return rows
+
+
+def _misplaced(changes: Sequence[Row]) -> int:
     """Changes whose writer's number is smaller than that of an earlier change of the same key."""
-    by_key = Window.partitionBy(*KEY).orderBy("_sequence")
-    numbered = changes.filter("revision is not null").withColumn("before", f.lag("revision").over(by_key))
-    return int(numbered.filter("before > revision").count())
+    revisions: dict[Key, list[int]] = {}
+    for change in changes:
+        if change["revision"] is not None:
+            revisions.setdefault(change["key"], []).append(change["revision"])
+    return sum(before > after for numbers in revisions.values() for before, after in pairwise(numbers))
 
 
-def _table(spark: SparkSession, client: OTSClient, table: str) -> DataFrame:
-    columns: dict[str, list[Any]] = {name: [] for name in (*KEY, *ATTRIBUTES)}
-    for key, cells in _scan(client, table):
-        present = {**dict(key), **{name: value for name, value, _ in cells}}
-        for name, values in columns.items():
-            values.append(present.get(name))
-    types = {"customer": pa.string(), "order_id": pa.int64(), **ATTRIBUTES}
-    arrays = [pa.array(columns[name], types[name]) for name in columns]
-    return spark.createDataFrame(pa.Table.from_arrays(arrays, names=list(columns)))
+def _table(client: OTSClient, table: str) -> dict[Key, Row]:
+    """The rows of the source table."""
+    return {
+        _key(dict(key)): {name: value for name, value, _ in cells if name in ATTRIBUTES}
+        for key, cells in _scan(client, table)
+    }
 
 
 def _scan(client: OTSClient, table: str) -> Iterator[tuple[Any, Any]]:
@@ -148,15 +164,3 @@ def _scan(client: OTSClient, table: str) -> Iterator[tuple[Any, Any]]:
         _, start, rows, _ = client.get_range(table, Direction.FORWARD, start, end, limit=PAGE_ROWS, max_version=1)
         for row in rows:
             yield row.primary_key, row.attribute_columns
-
-
-def _differences(table: DataFrame, lake: DataFrame) -> tuple[int, int]:
-    """Rows of the table, and rows that are not the same on both sides, counted in one pass over their outer join."""
-    left = table.select(*KEY, f.struct(*ATTRIBUTES).alias("in_table"))
-    right = lake.select(*KEY, f.struct(*ATTRIBUTES).alias("in_lake"))
-    joined = left.join(right, list(KEY), "full_outer").select(
-        f.sum(f.col("in_table").isNotNull().cast("int")).alias("rows"),
-        f.sum((~f.col("in_table").eqNullSafe(f.col("in_lake"))).cast("int")).alias("different"),
-    )
-    found = joined.first()
-    return int(found["rows"] or 0), int(found["different"] or 0)

@@ -1,21 +1,25 @@
-"""Look into a lake that the demo left: ``python -m samples.demo.look PATH``."""
+"""Look with Spark into a Delta table that the demo left: ``python -m samples.demo.look PATH``."""
 
 from __future__ import annotations
 
 import sys
 
 from pyspark.sql import functions as f
-from streamclient.spark import current_rows, local_session, read_changes
+from streamclient.destinations.reading import read_delta
+from streamclient.spark import fold_changes, local_session
+
+from samples.demo.comparison import KEY
 
 
 def main(path: str) -> None:
     """Show counts, some changes, and the rows that they lead to."""
     spark = local_session("look")
-    changes = read_changes(spark, path)
+    changes = read_delta(spark, path)
     changes.groupBy("_operation").agg(f.count("*").alias("changes")).orderBy("_operation").show()
-    shown = ("_sequence", "_operation", "customer", "order_id", "status", "amount", "_deleted_columns")
-    changes.orderBy("_sequence").select(*shown).show(10, truncate=False)
-    current_rows(spark, path).orderBy("customer", "order_id").drop("_sequence").show(10, truncate=False)
+    shown = ("_timestamp", "_operation", *KEY, "status", "amount", "items", "total", "_deleted_columns")
+    changes.orderBy("_epoch", "_timestamp", "_row_index").select(*shown).show(10, truncate=False)
+    rows = fold_changes(changes.drop("total"), KEY)
+    rows.orderBy(*KEY).drop("_unfit", "_epoch", "_timestamp", "_row_index").show(10, truncate=False)
     spark.stop()
 
 

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define
 
-from streamclient.commands.run import endpoint, worker_name
-from streamclient.commands.supervised import Failure
-from streamclient.commands.worker_process import SILENT_SECONDS, Log, WorkerProcess, end_all
+from streamclient.commands.run_worker import endpoint, worker_name
+from streamclient.commands.supervised import ProcessFailure
+from streamclient.commands.worker_process import SILENT_SECONDS, Log, SupervisedWorker, end_all
 from streamclient.core.retry import doubling_millis, with_jitter
 from streamclient.tablestore.connect import option_value
 from streamclient.terminal.running import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TERMINATED, CommandFailed
@@ -47,11 +47,11 @@ TICK_SECONDS = 0.2
 
 
 @define
-class Place:
+class WorkerSlot:
     """One worker's name, and the process that runs it now."""
 
     name: str
-    process: WorkerProcess | None = None
+    process: SupervisedWorker | None = None
     started_at: float = 0.0
     begun_at: float | None = None
     """When this process was first seen at work."""
@@ -60,7 +60,7 @@ class Place:
     failures: int = 0
     """Processes that ended in a row, none of them steady."""
     last_error: str = ""
-    refusal: Failure | None = None
+    refusal: ProcessFailure | None = None
     """What the last process was refused for, as long as none after it was let in."""
 
     def seen(self, now: float) -> None:
@@ -72,7 +72,7 @@ class Place:
         if now - self.begun_at >= STEADY_SECONDS:
             self.failures = 0
 
-    def ended(self, error: str, refusal: Failure | None, now: float, dice: random.Random) -> float:
+    def ended(self, error: str, refusal: ProcessFailure | None, now: float, dice: random.Random) -> float:
         """Note the end of the process; the pause before the next one, in seconds."""
         self.process, self.begun_at, self.last_error, self.refusal = None, None, error, refusal
         self.failures += 1
@@ -101,13 +101,13 @@ class Supervisor:
     def __init__(
         self,
         names: list[str],
-        start: Callable[[str, Callable[[], None]], WorkerProcess],
+        start: Callable[[str, Callable[[], None]], SupervisedWorker],
         log: Log,
         *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """``start`` starts the process of a name; its second argument is to be called when there is news."""
-        self.places = [Place(name) for name in names]
+        self.places = [WorkerSlot(name) for name in names]
         self._start = start
         self._log = log
         self._monotonic = monotonic
@@ -139,7 +139,7 @@ class Supervisor:
         if len(refusals) == len(self.places):
             raise CommandFailed(refusals[0].sentence, refusals[0].exit_code)
 
-    def processes(self) -> list[WorkerProcess]:
+    def processes(self) -> list[SupervisedWorker]:
         """Those that were started and have not been seen to end."""
         return [place.process for place in self.places if place.process is not None]
 
@@ -150,7 +150,7 @@ class Supervisor:
         reasons = [f"{name}: {reason}" for name, is_healthy, reason in judged if not is_healthy]
         return not reasons, "; ".join(reasons)
 
-    def _look_at(self, place: Place, now: float) -> None:
+    def _look_at(self, place: WorkerSlot, now: float) -> None:
         process = place.process
         if process is None:
             if now >= place.due_at:
@@ -167,13 +167,13 @@ class Supervisor:
             is_refused = process.failure is not None and process.failure.is_refusal
             self._note_end(place, error, process.failure if is_refused else None, now)
 
-    def _start_in(self, place: Place, now: float) -> None:
+    def _start_in(self, place: WorkerSlot, now: float) -> None:
         try:
             place.process, place.started_at = self._start(place.name, self._news.set), now
         except OSError as error:
             self._note_end(place, f"it cannot be started: {error}", None, now)
 
-    def _note_end(self, place: Place, error: str, refusal: Failure | None, now: float) -> None:
+    def _note_end(self, place: WorkerSlot, error: str, refusal: ProcessFailure | None, now: float) -> None:
         pause = place.ended(error, refusal, now, self._dice)
         self._log.say(f"{place.name} ended and starts again in {pause:.1f} s: {error}")
 
@@ -201,8 +201,8 @@ def run_processes(arguments: argparse.Namespace) -> int:
     table, base, log = option_value("data-table", arguments), worker_name(arguments), Log()
     given = given_arguments(arguments)
 
-    def start(name: str, wake: Callable[[], None]) -> WorkerProcess:
-        return WorkerProcess(name, {**given, "worker": name}, log, wake)
+    def start(name: str, wake: Callable[[], None]) -> SupervisedWorker:
+        return SupervisedWorker(name, {**given, "worker": name}, log, wake)
 
     names = [f"{base}-{number}" for number in range(1, arguments.processes + 1)]
     supervisor = Supervisor(names, start, log)

@@ -44,7 +44,7 @@ LONGEST_REST = 1 << 16
 
 
 @frozen
-class Failure:
+class ProcessFailure:
     """What a process ended of by itself."""
 
     sentence: str
@@ -156,7 +156,7 @@ class Reporter:
         self._worker, self._metrics = worker, metrics
         self._tell_health()
 
-    def failed(self, failure: Failure) -> None:
+    def failed(self, failure: ProcessFailure) -> None:
         """The process ends of this."""
         self._pipe.send(
             failed={
@@ -197,7 +197,7 @@ def _end_in_order() -> None:
 
 def work(reporter: Reporter, arguments: Namespace) -> int:
     """Run the worker; the exit code. What it fails of is told to the supervisor, which prints it once for all."""
-    from streamclient.commands.run import log_to_stderr, make_worker, run_worker  # noqa: PLC0415
+    from streamclient.commands.run_worker import log_to_stderr, make_worker, run_worker  # noqa: PLC0415
     from streamclient.metrics.memory import MemoryMetrics  # noqa: PLC0415
 
     log_to_stderr(arguments)
@@ -214,7 +214,7 @@ def work(reporter: Reporter, arguments: Namespace) -> int:
         return failure.exit_code
 
 
-def failure_of(error: Exception) -> Failure:
+def failure_of(error: Exception) -> ProcessFailure:
     """What the supervisor has to know of an error that ends the process.
 
     A worker that fails of a fault may work again; one that cannot be made, and one that the service does not let in,
@@ -222,12 +222,12 @@ def failure_of(error: Exception) -> Failure:
     """
     cause = error.__cause__
     if isinstance(cause, WorkerFailedError):
-        return Failure(str(error), EXIT_REFUSED, all(map(is_foreseen, cause.errors.values())))
+        return ProcessFailure(str(error), EXIT_REFUSED, all(map(is_foreseen, cause.errors.values())))
     if isinstance(error, CommandFailed):
-        return Failure(str(error), error.exit_code, is_refusal=True)
+        return ProcessFailure(str(error), error.exit_code, is_refusal=True)
     if isinstance(error, StreamClientError):
-        return Failure(str(error), EXIT_UNUSABLE, is_refusal=True)
-    return Failure(f"{type(error).__name__}: {error}", EXIT_REFUSED, is_refusal=True)
+        return ProcessFailure(str(error), EXIT_UNUSABLE, is_refusal=True)
+    return ProcessFailure(f"{type(error).__name__}: {error}", EXIT_REFUSED, is_refusal=True)
 
 
 def main() -> int:

@@ -35,13 +35,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "destination", help="directory or address of a Delta table; with --table, how to connect to PostgreSQL"
     )
     parser.add_argument("--table", metavar="NAME", help="PostgreSQL: the table, perhaps with its schema before it")
-    parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="Delta: an option of the store; repeatable. Secrets are better off in the environment",
-    )
+    add_store_option(parser)
     parser.add_argument("--rows", action="store_true", help="also read, count and compare all rows")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     runs(parser, _verify)
@@ -71,13 +65,29 @@ def _opened(arguments: argparse.Namespace) -> Destination:
         if arguments.option:
             raise CommandFailed("--option is for Delta tables, --table for PostgreSQL: give one of them")
         return PostgresDestination(arguments.destination, arguments.table)
+    return DeltaDestination(arguments.destination, storage_options=store_options(arguments))
+
+
+def add_store_option(parser: argparse.ArgumentParser) -> None:
+    """Let options of a Delta table's store be given."""
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="Delta: an option of the store; repeatable. Secrets are better off in the environment",
+    )
+
+
+def store_options(arguments: argparse.Namespace) -> dict[str, str] | None:
+    """The options that were given; ``None`` if there were none."""
     options = {}
     for text in arguments.option:
         key, separator, value = text.partition("=")
         if not key or not separator:
             raise CommandFailed("--option must be KEY=VALUE")  # what was given may be a secret
         options[key] = value
-    return DeltaDestination(arguments.destination, storage_options=options or None)
+    return options or None
 
 
 def _print(proof: Proof) -> None:

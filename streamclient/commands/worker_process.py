@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
-from streamclient.commands.supervised import END_SECONDS, Failure, Pipe, unpacked
+from streamclient.commands.supervised import END_SECONDS, Pipe, ProcessFailure, unpacked
 from streamclient.terminal.output import complain
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Log:
             return  # nobody reads this output any more; the processes go on, as their work is not to print
 
 
-class WorkerProcess:
+class SupervisedWorker:
     """A process that runs one worker. ``wake`` is called whenever it has something to tell, from another thread."""
 
     def __init__(self, name: str, arguments: Mapping[str, Any], log: Log, wake: Callable[[], None]) -> None:
@@ -94,7 +94,7 @@ class WorkerProcess:
         """Whether its worker was made."""
         self.has_begun = False
         """Whether the service let its worker in."""
-        self.failure: Failure | None = None
+        self.failure: ProcessFailure | None = None
         self.health: tuple[bool, str] = (False, "is starting")
         """As it said last."""
         self.heard_at = time.monotonic()
@@ -172,7 +172,7 @@ class WorkerProcess:
                 self.health, self.has_begun = tuple(told["health"]), told["has_begun"]
                 self.has_started = True
             elif "failed" in told:
-                self.failure = Failure(**told["failed"])
+                self.failure = ProcessFailure(**told["failed"])
             else:
                 self._series = unpacked(told["series"])
                 self._answered.set()
@@ -194,7 +194,7 @@ def _start(name: str, pipe: socket.socket) -> subprocess.Popen[bytes]:
     )
 
 
-def end_all(processes: Sequence[WorkerProcess], log: Log, is_hurried: Callable[[], bool]) -> None:
+def end_all(processes: Sequence[SupervisedWorker], log: Log, is_hurried: Callable[[], bool]) -> None:
     """End them in order and all at once; whatever has not ended in time, or when there is hurry, is killed."""
     for process in processes:
         process.ask_to_stop()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import heapq
 
+NEVER, FOR_EVER = float("-inf"), float("inf")
+"""Moments before and after all others."""
+
 SPARE_ENTRIES = 64
 """Outdated entries that a heap may hold, beside as many as it has valid ones, before it is built anew. So each change
 costs a logarithm, and the heap stays within about twice its keys."""

@@ -4,7 +4,7 @@ A worker draws a number after each take, from a counter of the shard that only g
 starts no consumer before it has the number. Laws:
 
 * **Of two acquisitions of a shard, the later one has the greater epoch.** Let A be followed by B. A's number is used
-  only if it arrives while A's tenancy is held and valid, so it was drawn before that moment. B's take is applied later:
+  only if it arrives while A's lease is held and valid, so it was drawn before that moment. B's take is applied later:
   no worker takes a lease that its owner may still rely on, and an owner that hands it over holds it no more. B's number
   is drawn after B's take was applied. The counter gave A's before B's, so A's is the smaller one.
 * **The same holds for two processes with one name,** of which the older one does not know yet that the newer one takes
@@ -22,49 +22,45 @@ from __future__ import annotations
 
 from attrs import evolve
 
-from streamclient.core.census import NEVER
-from streamclient.core.events import CheckpointOutcome, EpochDrawn, EpochUndrawn, Severity
-from streamclient.core.situation import Situation
-from streamclient.core.tenancies import settle, start_anew
-from streamclient.core.tenancy import HeldLease
+from streamclient.core.events import Answered, CheckpointOutcome, DrawEpoch, Severity
+from streamclient.core.held import Acquisition, HeldLease
+from streamclient.core.settle import settle, start_anew
+from streamclient.core.state import WorkerState
 
 
-def epoch_drawn(situation: Situation, event: EpochDrawn) -> None:
-    """Use a number, if the acquisition that it was drawn for still stands."""
-    key = event.lease_key
-    acquisition = situation.draws.pop(key, None)
-    held = situation.held.get(key)
-    if held is not None and acquisition == held.acquisition:
-        known = evolve(
-            held,
-            epoch=event.epoch,
-            needs_epoch=False,
-            epoch_problem="",
-            epoch_failures=0,
-            draw_again_at=NEVER,
-        )
-        situation.keep(known)
-        if held.epoch not in (0, event.epoch - 1):
-            _another_acquired(situation, known)
-    settle(situation, key)
+def epoch_answered(state: WorkerState, call: DrawEpoch, answer: Answered[int]) -> None:
+    """Use a number, if the acquisition that it was drawn for still stands; without one, draw again after a pause."""
+    number = state.draws.pop(call.lease_key, None)
+    held = state.held.get(call.lease_key)
+    if held is not None and held.acquisition.number == number:
+        if answer.value is not None:
+            _drawn(state, held, answer.value)
+        else:
+            _undrawn(state, held, answer.error)
+    settle(state, call.lease_key)
 
 
-def epoch_undrawn(situation: Situation, event: EpochUndrawn) -> None:
-    """Draw again after a pause."""
-    key = event.lease_key
-    acquisition = situation.draws.pop(key, None)
-    held = situation.held.get(key)
-    if held is not None and acquisition == held.acquisition:
-        failures = held.epoch_failures + 1
-        problem = f"drawing it failed {failures} times: {type(event.error).__name__}: {event.error}"
-        again_at = situation.now + situation.pause_seconds(failures)
-        situation.keep(evolve(held, epoch_failures=failures, epoch_problem=problem, draw_again_at=again_at))
-        if failures == 2:
-            situation.report(Severity.WARNING, key, f"no epoch for this acquisition, {problem}: {held.lease}")
-    settle(situation, key)
+def _drawn(state: WorkerState, held: HeldLease, epoch: int) -> None:
+    former = held.acquisition
+    known = evolve(held, acquisition=Acquisition(former.number, former.identifier, epoch, needs_epoch=False))
+    state.keep(known)
+    if former.epoch not in (0, epoch - 1):
+        _another_acquired(state, known)
 
 
-def _another_acquired(situation: Situation, held: HeldLease) -> None:
+def _undrawn(state: WorkerState, held: HeldLease, error: Exception | None) -> None:
+    failures = held.acquisition.failures + 1
+    problem = f"drawing it failed {failures} times: {type(error).__name__}: {error}"
+    again_at = state.now + state.pause_seconds(failures)
+    acquisition = evolve(held.acquisition, failures=failures, problem=problem, draw_again_at=again_at)
+    state.keep(evolve(held, acquisition=acquisition))
+    if failures == 2:
+        text = f"no epoch for this acquisition, {problem}: {held.lease}"
+        state.report(Severity.WARNING, held.lease.lease_key, text)
+
+
+def _another_acquired(state: WorkerState, held: HeldLease) -> None:
     text = f"another worker may have read it while its row was gone or reset; reading starts anew: {held.lease}"
-    situation.report(Severity.WARNING, held.lease.lease_key, text)
-    start_anew(situation, evolve(held, lease_identifier=""), in_doubt=CheckpointOutcome.UNKNOWN)
+    state.report(Severity.WARNING, held.lease.lease_key, text)
+    renamed = evolve(held, acquisition=evolve(held.acquisition, identifier=""))
+    start_anew(state, renamed, in_doubt=CheckpointOutcome.UNKNOWN)

@@ -9,6 +9,7 @@ simulated time.
 from __future__ import annotations
 
 from enum import Enum
+from typing import Any, Generic, TypeVar
 
 from attrs import frozen
 
@@ -17,7 +18,107 @@ from streamclient.core.membership import WorkerRow, WorkerWrite
 from streamclient.core.rows import WriteOutcome
 from streamclient.model import Lease, PendingCheckpoint, Progress, Shard, ShardInfo, ShutdownReason
 
-# --- events ------------------------------------------------------------------------------------------------------
+# --- calls, and their answers --------------------------------------------------------------------------------------
+
+ValueT = TypeVar("ValueT")
+
+
+class Call(Generic[ValueT]):
+    """A command that the shell owes one answer to, whatever happens: what it asks for, or what prevents it."""
+
+    __slots__ = ()
+
+
+@frozen
+class Answered(Generic[ValueT]):
+    """A call came back. ``now`` must be read after it returned, never before."""
+
+    call: Call[ValueT]
+    value: ValueT | None = None
+    """What was asked for. A write without an outcome is in doubt."""
+    sent_at: float = float("-inf")
+    """Of a write, the time before it was sent: an owner's lease and a worker's session are valid from then on."""
+    error: Exception | None = None
+    """Why nobody knows the value, after the shell's retries; or, beside a value, why a write was not applied."""
+
+
+@frozen
+class Scan:
+    """The status table, as read."""
+
+    rows: tuple[Lease, ...]
+    wall_micros: int | None = None
+    """This machine's clock at ``now``, in microseconds since 1970; pauses end by it. ``None``: it went on as before."""
+    workers: tuple[WorkerRow, ...] | None = None
+    """The rows of all workers, read after those of the leases; ``None`` if the store has none."""
+
+
+@frozen
+class ShardList:
+    """A complete DescribeStream, over all pages."""
+
+    shards: tuple[Shard, ...]
+    expiration_hours: int | None = None
+    """How long the stream keeps records."""
+
+
+@frozen
+class ReadRows(Call[Scan]):
+    """Scan the status table: leases first, then workers. Never asked for again while one scan is under way."""
+
+
+@frozen
+class ReadSignals(Call[tuple[WorkerRow, ...]]):
+    """Read the rows that these workers have. Never asked for while a scan or another such read is under way."""
+
+    names: tuple[str, ...]
+
+
+@frozen
+class ReadRow(Call[Lease | None]):
+    """Read one row; ``None`` if it is absent."""
+
+    lease_key: str
+
+
+@frozen
+class ListShards(Call[ShardList]):
+    """Read the complete shard list. Never asked for again while one listing is under way."""
+
+
+@frozen
+class WriteLease(Call[WriteOutcome]):
+    """Send one write. The shell may send several renewals as one batch, and never repeats an uncertain write."""
+
+    write: LeaseWrite
+
+
+@frozen
+class WriteWorker(Call[WriteOutcome]):
+    """Send one write of a worker row, a beat with the renewals of the same turn; the shell never repeats it."""
+
+    write: WorkerWrite
+
+
+@frozen
+class WakeWorkers(Call[None]):
+    """Have these workers scan at once. The wakes of one turn may go out together."""
+
+    names: tuple[str, ...]
+
+
+@frozen
+class DrawEpoch(Call[int]):
+    """Draw the epoch of a new acquisition: greater than all drawn before for this lease, by whomever.
+
+    Many go out together. Never asked for again for the same lease while it is under way. After an error, the number
+    that may have been drawn is never used.
+    """
+
+    lease_key: str
+
+
+# --- other events ----------------------------------------------------------------------------------------------------
 
 
 @frozen
@@ -36,105 +137,10 @@ class SyncDue:
 
 
 @frozen
-class RowsRead:
-    """A scan of the status table returned. ``now`` must be read after it returned, never before."""
-
-    rows: tuple[Lease, ...]
-    wall_micros: int | None = None
-    """This machine's clock at ``now``, in microseconds since 1970; pauses end by it. ``None``: it went on as before."""
-    workers: tuple[WorkerRow, ...] | None = None
-    """The rows of all workers, read after those of the leases; ``None`` if the store has none."""
-
-
-@frozen
-class RowsUnreadable:
-    """A scan failed after its retries."""
-
-    error: Exception
-
-
-@frozen
-class SignalsRead:
-    """The rows of some workers were read, as ``ReadSignals`` asked."""
-
-    names: tuple[str, ...]
-    """Who was asked for."""
-    workers: tuple[WorkerRow, ...]
-    """Who has a row."""
-
-
-@frozen
-class SignalsUnreadable:
-    """Reading the rows of workers failed."""
-
-    error: Exception
-
-
-@frozen
-class WorkerWriteAnswered:
-    """A write of a worker row came back. ``sent_at`` is the time before it was sent: the session is valid from then."""
-
-    write: WorkerWrite
-    outcome: WriteOutcome
-    sent_at: float
-    error: Exception | None = None
-
-
-@frozen
-class WakesSent:
-    """The wakes came back; with an error, nobody knows which of them arrived."""
-
-    names: tuple[str, ...]
-    error: Exception | None = None
-
-
-@frozen
 class InfoChanged:
     """What this worker tells operators about itself has changed; the next beat carries it."""
 
     info: str
-
-
-@frozen
-class ShardsListed:
-    """A complete DescribeStream returned, over all pages."""
-
-    shards: tuple[Shard, ...]
-    expiration_hours: int | None = None
-    """How long the stream keeps records."""
-
-
-@frozen
-class ShardsUnlistable:
-    """DescribeStream failed after its retries."""
-
-    error: Exception
-
-
-@frozen
-class WriteAnswered:
-    """A write came back. ``sent_at`` is the time before it was sent: an owner's lease is valid from then on."""
-
-    write: LeaseWrite
-    outcome: WriteOutcome
-    sent_at: float
-    error: Exception | None = None
-
-
-@frozen
-class RowReadBack:
-    """One row was read, as ``ReadRow`` asked; ``None`` if absent."""
-
-    lease_key: str
-    row: Lease | None
-
-
-@frozen
-class RowUnreadable:
-    """Reading one row failed after its retries."""
-
-    lease_key: str
-    error: Exception
 
 
 @frozen
@@ -149,22 +155,6 @@ class CheckpointRequested:
     """What was processed up to ``value``; stored with it."""
     pending: PendingCheckpoint | None = None
     """If given, ``value`` is not stored as checkpoint: this is stored as the pending one beside the present one."""
-
-
-@frozen
-class EpochDrawn:
-    """A number greater than all drawn before for this lease, by whomever."""
-
-    lease_key: str
-    epoch: int
-
-
-@frozen
-class EpochUndrawn:
-    """Drawing failed, or nobody knows; the number that may have been drawn is never used."""
-
-    lease_key: str
-    error: Exception
 
 
 @frozen
@@ -224,24 +214,12 @@ class Tick:
 
 
 Event = (
-    TakeDue
+    Answered[Any]
+    | TakeDue
     | RenewDue
     | SyncDue
-    | RowsRead
-    | RowsUnreadable
-    | SignalsRead
-    | SignalsUnreadable
-    | WorkerWriteAnswered
-    | WakesSent
     | InfoChanged
-    | ShardsListed
-    | ShardsUnlistable
-    | WriteAnswered
-    | RowReadBack
-    | RowUnreadable
     | CheckpointRequested
-    | EpochDrawn
-    | EpochUndrawn
     | ConsumerStalled
     | PauseRequested
     | ResumeRequested
@@ -250,59 +228,14 @@ Event = (
     | Tick
 )
 
-# --- commands ----------------------------------------------------------------------------------------------------
-
-
-@frozen
-class ReadRows:
-    """Scan the status table. Never asked for again while one scan is under way."""
-
-
-@frozen
-class ReadSignals:
-    """Read the rows of these workers. Never asked for while a scan or another such read is under way."""
-
-    names: tuple[str, ...]
-
-
-@frozen
-class ReadRow:
-    """Read one row."""
-
-    lease_key: str
-
-
-@frozen
-class ListShards:
-    """Read the complete shard list. Never asked for again while one listing is under way."""
-
-
-@frozen
-class WriteLease:
-    """Send one write. The shell may send several renewals as one batch, and never repeats an uncertain write."""
-
-    write: LeaseWrite
-
-
-@frozen
-class WriteWorker:
-    """Send one write of a worker row, a beat with the renewals of the same turn; the shell never repeats it."""
-
-    write: WorkerWrite
-
-
-@frozen
-class WakeWorkers:
-    """Have these workers scan at once. The wakes of one turn may go out together."""
-
-    names: tuple[str, ...]
+# --- other commands --------------------------------------------------------------------------------------------------
 
 
 @frozen
 class ResolveAndCreate:
     """Create a row whose first checkpoint must be looked up: an iterator at ``timestamp_micros``, then the write.
 
-    Answered by ``WriteAnswered`` whose write is a CREATE with that iterator as checkpoint.
+    The debt goes over to that write: the answer is one to ``WriteLease``, with that iterator as checkpoint.
     """
 
     lease: Lease
@@ -327,16 +260,6 @@ class StartConsumer:
 
 
 @frozen
-class DrawEpoch:
-    """Draw the epoch of a new acquisition, answered by ``EpochDrawn`` or ``EpochUndrawn``. Many go out together.
-
-    Never asked for again for the same lease while it is under way.
-    """
-
-    lease_key: str
-
-
-@frozen
 class ForgetEpoch:
     """The lease of a shard that left the stream was deleted: drop what its epochs are counted by. No answer."""
 
@@ -345,7 +268,7 @@ class ForgetEpoch:
 
 @frozen
 class StopConsumer:
-    """Stop the consumer of this tenancy. With ZOMBIE the lease is already lost."""
+    """Stop this one consumer. With ZOMBIE the lease is already lost."""
 
     lease_key: str
     consumer_id: str
@@ -388,19 +311,4 @@ class Report:
     text: str
 
 
-Command = (
-    ReadRows
-    | ReadSignals
-    | WriteWorker
-    | WakeWorkers
-    | ReadRow
-    | ListShards
-    | WriteLease
-    | ResolveAndCreate
-    | DrawEpoch
-    | ForgetEpoch
-    | StartConsumer
-    | StopConsumer
-    | AnswerCheckpoint
-    | Report
-)
+Command = Call[Any] | ResolveAndCreate | ForgetEpoch | StartConsumer | StopConsumer | AnswerCheckpoint | Report

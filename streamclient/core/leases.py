@@ -163,9 +163,10 @@ def rewind(seen: Lease, checkpoint: str) -> LeaseWrite:
 def release(seen: Lease) -> LeaseWrite:
     """Take the lease from its owner, and leave it to others.
 
-    Workers that know the row wait for a lease duration, because its owner learns of this by its next heartbeat only. A
+    Its owner does so when it stops and nobody is there to take the lease; else only an operator. Workers that know the
+    row wait for a lease duration, because an owner from whom it is taken learns of that by its next heartbeat only. A
     worker that sees the row for the first time takes it at once, as any row without an owner: release only what is
-    paused and acknowledged, or what has no living owner.
+    not read any more, is paused and acknowledged, or has no living owner.
     """
     result = evolve(seen, owner="", stealer="", counter=seen.counter + 1)
     return LeaseWrite(WriteKind.RELEASE, seen, result)

@@ -7,7 +7,7 @@ still for a lease duration writes that it is *killed*. Java workers never look a
 Laws:
 
 * a worker holds leases only while its session is valid: from the time *before* its last accepted beat was sent, for the
-  lease duration less the margin. A tenancy is valid until its own end or the session's, whichever comes first;
+  lease duration less the margin. A lease is held until its own end or the session's, whichever comes first;
 * every write but a wake compares nonce, beat and state with what its writer read. So between the read and the write
   nobody else wrote, and a killed session never beats again: its worker needs a new nonce;
 * a nonce is never used twice, and killed stays killed: only a new session replaces a killed one;
@@ -22,7 +22,7 @@ it because n was killed, without waiting for the lease to expire.
    nonce, beat and state were as read: no beat after b was accepted before it, and none is afterwards, however late it
    lands. So b is the last beat of n that ever counts, and n was valid until s + 0.95 D at most, by A's clock. The
    verdict took effect after t + D, by the killer's, and s < t. Clocks that drift apart by less than 5 % put the end of
-   n, and with it of every tenancy under it, before the verdict.
+   n, and with it of every lease held under it, before the verdict.
 2. *The lease is that of the killed session.* X reads lease rows first and worker rows afterwards. The lease row said
    (A, c) at a time r, A's worker row said n at a later time w, and X knows that n was killed, from that read or because
    its own verdict was accepted. At r no session of A after n existed, for its registration would have replaced n before
@@ -31,7 +31,7 @@ it because n was killed, without waiting for the lease to expire.
    answered late counts for no session.
 3. *The take is exact.* X's take compares counter and owner with (A, c). If A, under a new session, or anybody else has
    taken the lease meanwhile, the counter has moved and the take is refused. If it is accepted, nobody but X has written
-   the row since r, and nobody's tenancy of it is valid.
+   the row since r, and nobody relies on the lease any more.
 
 No clock of one machine is compared with that of another; only durations are.
 """

@@ -16,12 +16,13 @@ and a release move it, so that the owner's next heartbeat is refused and shows i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Protocol, TypeVar, cast
 
 from attrs import evolve, fields, frozen
 
+from streamclient.core.deadlines import NEVER
 from streamclient.model import Lease
 
 RowT = TypeVar("RowT")
@@ -42,10 +43,12 @@ class WriteKind(Enum):
     LEAVE_PAUSE = "leave pause"
     DELETE = "delete"
 
+    RELEASE = "release"
+    """An operator's, too: of a lease that its owner is not asked about."""
+
     # An operator's, never a worker's.
     SET_PAUSE = "set pause"
     REWIND = "rewind"
-    RELEASE = "release"
 
 
 class WorkerWriteKind(Enum):
@@ -72,6 +75,36 @@ class WriteOutcome(Enum):
     """The row did not meet the condition. After a retry the first try may have been applied: read back."""
     UNCERTAIN = "uncertain"
     """No usable answer: applied or not. Read back."""
+
+
+@frozen
+class Doubt:
+    """Writes of one row, one after the other, that were not applied as far as their answers say.
+
+    An answer that does not say so proves nothing: each may have been applied, or be yet. So the row is read back. If it
+    shows a write, that may have been any of them; others count from then, so whoever relies on it counts from the
+    earliest.
+    """
+
+    tries: int = 0
+    """How many, as far as the row was read back."""
+    not_before: float = NEVER
+    """When the next one may be sent."""
+    since: float | None = None
+    """When the earliest was sent since the row is known."""
+
+    def sent(self, at: float) -> Doubt:
+        """One more has no answer that says that it was applied."""
+        return self if self.since is not None and self.since <= at else evolve(self, since=at)
+
+    def again(self, now: float, pause_seconds: Callable[[int], float]) -> Doubt:
+        """The row shows none of them: another one may be sent, after a pause."""
+        tries = self.tries + 1
+        return evolve(self, tries=tries, not_before=now + pause_seconds(tries))
+
+
+NO_DOUBT = Doubt()
+"""Nothing was sent since the row is known."""
 
 
 @frozen

@@ -20,11 +20,10 @@ from enum import Enum
 from attrs import define, evolve, field
 
 from streamclient.core import membership
+from streamclient.core.deadlines import NEVER
+from streamclient.core.held import valid_until
 from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite
-from streamclient.core.rows import WorkerWriteKind, WriteOutcome, was_applied
-from streamclient.core.tenancy import valid_until
-
-NEVER = float("-inf")
+from streamclient.core.rows import NO_DOUBT, Doubt, WorkerWriteKind, WriteOutcome, was_applied
 
 REMOVALS_AT_MOST = 3
 """How often the own row is tried to be removed at the end. If it stays, others find it standing still, a lease duration
@@ -74,17 +73,14 @@ class Session:
     """Whether only a look at the own row can tell how to go on."""
     needed_since: float = NEVER
     """Reads that were asked for earlier do not tell."""
-    not_before: float = NEVER
-    """When the next write may be sent, after failures."""
+    doubt: Doubt = NO_DOUBT
+    """Of writes of the own row."""
     _found: WorkerRow | None = None
     """The own row, as read to register over it."""
     _nonces: set[str] = field(factory=set)
     _flight: WorkerWrite | None = None
     _is_in_doubt: bool = False
-    _first_sent_at: float | None = None
-    """When a write that is in doubt was first sent: it may have been applied then."""
     _is_absent: bool = False
-    _tries: int = 0
     _removals: int = 0
     _stored_info: str | None = None
     _wake: int | None = None
@@ -97,7 +93,13 @@ class Session:
 
     def next_write(self, now: float) -> WorkerWrite | None:
         """The write of the own row that is due, which is then taken to be under way."""
-        if self.is_ousted or self.is_ended or self._flight is not None or self.needs_read or now < self.not_before:
+        if (
+            self.is_ousted
+            or self.is_ended
+            or self._flight is not None
+            or self.needs_read
+            or now < self.doubt.not_before
+        ):
             return None
         self._flight = self._due_write()
         return self._flight
@@ -140,9 +142,7 @@ class Session:
             return News.NOTHING
         if outcome is WriteOutcome.ACCEPTED:
             return self._accepted(write, sent_at, now)
-        self._is_in_doubt = True
-        if self._first_sent_at is None:
-            self._first_sent_at = sent_at
+        self._is_in_doubt, self.doubt = True, self.doubt.sent(sent_at)
         self._look(now)
         return News.NOTHING
 
@@ -152,7 +152,7 @@ class Session:
         self.row = write.result
         self._wake = write.result.wake if self._wake is None else self._wake
         self._is_absent = self.is_beat_due = False
-        self._tries, self.not_before = 0, NEVER
+        self.doubt = NO_DOUBT
         if "info" in write.changes:
             self._stored_info = write.result.info
         self.valid_until = max(self.valid_until, valid_until(sent_at, self.duration_seconds))
@@ -163,7 +163,7 @@ class Session:
         return News.BEGUN
 
     def _settle_flight(self) -> None:
-        self._flight, self._is_in_doubt, self._first_sent_at = None, False, None
+        self._flight, self._is_in_doubt, self.doubt = None, False, evolve(self.doubt, since=None)
 
     # --- reads -------------------------------------------------------------------------------------------------
 
@@ -194,17 +194,16 @@ class Session:
 
     def _resolve(self, row: WorkerRow | None, now: float) -> News:
         """Decide a write in doubt by the row, which was read after the answer."""
-        write, sent_at = self._flight, self._first_sent_at
+        write, sent_at = self._flight, self.doubt.since
         assert write is not None
         assert sent_at is not None
         if was_applied(row, write):
             return self._accepted(write, sent_at, now)
         self._flight, self._is_in_doubt = None, False
-        self._tries += 1
-        self.not_before = now + self.pause_seconds(self._tries)
+        self.doubt = self.doubt.again(now, self.pause_seconds)
         if write.kind is WorkerWriteKind.REGISTER:
             # Tried again it has another nonce; should this one land yet, it is one of this process to be replaced.
-            self._first_sent_at, self._found = None, row
+            self.doubt, self._found = evolve(self.doubt, since=None), row
             return News.NOTHING
         return self._check(row, now)
 
@@ -215,10 +214,9 @@ class Session:
             self._is_absent = self._flight is None
         elif row.nonce != self.row.nonce or not row.is_live:
             return self._end(now)
-        elif row.beat > self.row.beat and self._flight is None and self._first_sent_at is not None:
-            self.valid_until = max(self.valid_until, valid_until(self._first_sent_at, self.duration_seconds))
-            self.row, self._first_sent_at, self._is_absent = evolve(row, info=self.row.info), None, False
-            self._tries, self.not_before = 0, NEVER
+        elif row.beat > self.row.beat and self._flight is None and self.doubt.since is not None:
+            self.valid_until = max(self.valid_until, valid_until(self.doubt.since, self.duration_seconds))
+            self.row, self.doubt, self._is_absent = evolve(row, info=self.row.info), NO_DOUBT, False
         return News.NOTHING
 
     # --- the end -----------------------------------------------------------------------------------------------

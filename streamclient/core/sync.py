@@ -5,148 +5,151 @@ from __future__ import annotations
 from attrs import evolve
 
 from streamclient.core import leases
-from streamclient.core.events import ResolveAndCreate, Severity, ShardsListed, SyncDue
+from streamclient.core.events import Answered, ListShards, ResolveAndCreate, Severity, ShardList, SyncDue
+from streamclient.core.held import HeldLease
+from streamclient.core.settle import lose, send, settle_restless
 from streamclient.core.shards import NewLease, SyncPlan, has_its_parents, index_shards, plan_shard_sync
-from streamclient.core.situation import Situation
-from streamclient.core.tenancies import lose, send, settle_restless
-from streamclient.core.tenancy import HeldLease
+from streamclient.core.state import WorkerState
 from streamclient.records import readable_position
 
 
-def sync_due(situation: Situation, event: SyncDue) -> None:
+def sync_due(state: WorkerState, event: SyncDue) -> None:
     """List the shards, if that is this worker's task.
 
     In a fleet whose workers all have sessions one of them does it for all. The others do so in turn, in case that one
     cannot, and whenever they need a list themselves.
     """
-    presence = situation.presence
-    if situation.is_stopping:
+    signals = state.signals
+    if state.is_stopping:
         return
-    if presence.is_uniform and not presence.is_leader:
-        workers = len(presence.roster.others) + 1
-        interval = situation.config.sync_shard_interval_millis / 1_000
-        if situation.now - situation.listed_at < (workers - 0.5) * interval:
+    if signals.is_uniform and not signals.is_leader:
+        workers = len(signals.peers.others) + 1
+        interval = state.config.sync_shard_interval_millis / 1_000
+        if state.now - state.listed_at < (workers - 0.5) * interval:
             return
-    situation.wants_listing = True
+    state.wants_listing = True
 
 
-def shards_listed(situation: Situation, event: ShardsListed) -> None:
+def shards_listed(state: WorkerState, call: ListShards, answer: Answered[ShardList]) -> None:
     """Take in a complete listing. An empty one says nothing: no stream has no shards."""
-    situation.is_listing = False
-    situation.listed_at = situation.now
-    if event.shards:
-        situation.previous_listing, situation.listing = situation.listing, index_shards(event.shards)
-        situation.view.forget_vanished(situation.listing)
-        situation.is_sync_planned = False
-        situation.compared = {key: number for key, number in situation.compared.items() if key in situation.listing}
-        situation.begun_late.intersection_update(situation.listing)
-        _forget_gone(situation)
-        plan_sync(situation)
-        for held in list(situation.held.values()):
-            if held.is_absent:
-                _save_vanished(situation, held)
-    settle_restless(situation)
-    situation.wants_listing = False
-
-
-def _forget_gone(situation: Situation) -> None:
-    """What is remembered of shards that have neither a place in the stream nor a row: a worker may live for years."""
-    listing, rows = situation.listing or {}, situation.view.rows
-    situation.released = {key: None for key in situation.released if key in listing or key in rows}
-    reported = situation.reported
-    situation.reported = {each: None for each in reported if not each[0] or each[0] in listing or each[0] in rows}
-
-
-def plan_sync(situation: Situation) -> None:
-    """Create and delete rows after a listing; waits for the first scan, and does nothing while stopping."""
-    if situation.is_sync_planned or situation.is_stopping or not situation.view.scans or situation.listing is None:
+    state.is_listing = False
+    if answer.value is None:
+        state.wants_listing = False
         return
-    situation.is_sync_planned = True
-    presence = situation.presence
-    is_first = situation.view.live_workers(situation.now)[0] == situation.worker_id
+    state.listed_at = state.now
+    if answer.value.shards:
+        state.previous_listing, state.listing = state.listing, index_shards(answer.value.shards)
+        state.view.forget_vanished(state.listing)
+        state.is_sync_planned = False
+        state.compared = {key: number for key, number in state.compared.items() if key in state.listing}
+        state.begun_late.intersection_update(state.listing)
+        _forget_gone(state)
+        plan_sync(state)
+        for held in list(state.held.values()):
+            if held.is_gone:
+                _save_vanished(state, held)
+    settle_restless(state)
+    state.wants_listing = False
+
+
+def _forget_gone(state: WorkerState) -> None:
+    """What is remembered of shards that have neither a place in the stream nor a row: a worker may live for years."""
+    listing, rows = state.listing or {}, state.view.rows
+    state.released = {key: None for key in state.released if key in listing or key in rows}
+    reported = state.reported
+    state.reported = {each: None for each in reported if not each[0] or each[0] in listing or each[0] in rows}
+
+
+def plan_sync(state: WorkerState) -> None:
+    """Create and delete rows after a listing; waits for the first scan, and does nothing while stopping."""
+    if state.is_sync_planned or state.is_stopping or not state.view.scans or state.listing is None:
+        return
+    state.is_sync_planned = True
+    signals = state.signals
+    is_first = state.view.live_workers(state.now)[0] == state.worker_id
     plan = plan_shard_sync(
-        situation.listing,
-        situation.view.rows,
-        situation.start,
-        now=situation.now,
-        previous=situation.previous_listing,
-        absent_since=situation.absent_since,
-        vanished=situation.view.vanished,
-        deletes_rows=presence.is_leader if presence.is_uniform else is_first,
+        state.listing,
+        state.view.rows,
+        state.start,
+        now=state.now,
+        previous=state.previous_listing,
+        absent_since=state.absent_since,
+        vanished=state.view.vanished,
+        deletes_rows=signals.is_leader if signals.is_uniform else is_first,
     )
-    situation.absent_since = dict(plan.absent_since)
-    situation.missing = {new.lease.lease_key: new for new in plan.creates if not _is_held(situation, new)}
-    create_missing(situation)
-    if plan.deletes and presence.is_uniform and not situation.is_row_scan_fresh:
+    state.absent_since = dict(plan.absent_since)
+    state.missing = {new.lease.lease_key: new for new in plan.creates if not _is_held(state, new)}
+    create_missing(state)
+    if plan.deletes and signals.is_uniform and not state.is_row_scan_fresh:
         # Owners move their counters all the time, and this worker's last scan may be minutes old.
-        situation.is_sync_planned, situation.wants_scan = False, True
+        state.is_sync_planned, state.wants_scan = False, True
     else:
-        _delete(situation, plan)
+        _delete(state, plan)
 
 
-def create_missing(situation: Situation) -> None:
+def create_missing(state: WorkerState) -> None:
     """Create the rows whose listed parents have rows by now; the others follow when those were accepted.
 
     A child's row must never exist before its parent's: a worker of another kind would read the child at once.
     """
-    if situation.is_stopping or situation.listing is None:
+    if state.is_stopping or state.listing is None:
         return
-    rows = situation.view.rows
-    for key, new in list(situation.missing.items()):
+    rows = state.view.rows
+    for key, new in list(state.missing.items()):
         if key in rows:
-            del situation.missing[key]
-        elif key not in situation.flights and has_its_parents(situation.listing[key], situation.listing, rows):
-            del situation.missing[key]
-            _create(situation, new)
+            del state.missing[key]
+        elif key not in state.flights and has_its_parents(state.listing[key], state.listing, rows):
+            del state.missing[key]
+            _create(state, new)
 
 
-def creation_answered(situation: Situation) -> None:
+def creation_answered(state: WorkerState) -> None:
     """Go on creating; after the last row, scan at once, so that new rows are taken without waiting for the interval."""
-    create_missing(situation)
-    if situation.creating:
+    create_missing(state)
+    if state.creating:
         return
-    situation.wants_scan = True
-    if situation.has_created:
-        situation.has_created = False
-        situation.presence.wake_all()
+    state.wants_scan = True
+    if state.has_created:
+        state.has_created = False
+        state.signals.wake_all()
 
 
-def _create(situation: Situation, new: NewLease) -> None:
+def _create(state: WorkerState, new: NewLease) -> None:
     """Create a row, at the latest record only if its parents begin there, too, by this worker's hand.
 
     Others may have created them since the plan was made, from an earlier place: what is between would be skipped.
     """
     write = leases.create(new.lease)
-    is_latest = situation.start.initial_position.kind == "latest"
-    parents = {parent for parent in new.lease.parent_shard_ids if parent in situation.view.rows}
-    if new.timestamp_micros is None or (is_latest and parents - situation.begun_late):
-        send(situation, write)
+    is_latest = state.start.initial_position.kind == "latest"
+    parents = {parent for parent in new.lease.parent_shard_ids if parent in state.view.rows}
+    if new.timestamp_micros is None or (is_latest and parents - state.begun_late):
+        send(state, write)
     else:
-        situation.launch(write)
-        situation.emit(ResolveAndCreate(new.lease, new.timestamp_micros))
+        state.launch(write)
+        state.emit(ResolveAndCreate(new.lease, new.timestamp_micros))
 
 
-def _is_held(situation: Situation, new: NewLease) -> bool:
-    return new.lease.lease_key in situation.held
+def _is_held(state: WorkerState, new: NewLease) -> bool:
+    return new.lease.lease_key in state.held
 
 
-def _delete(situation: Situation, plan: SyncPlan) -> None:
+def _delete(state: WorkerState, plan: SyncPlan) -> None:
     for row in plan.losses:
         where = readable_position(row.checkpoint)
         text = f"left the stream before it was read to its end; unread records are lost after checkpoint {where}"
-        situation.report_once(Severity.ERROR, row.lease_key, "data loss", text)
+        state.report_once(Severity.ERROR, row.lease_key, "data loss", text)
     for row in plan.deletes:
-        if row.lease_key not in situation.flights:
-            held = situation.held.get(row.lease_key)
-            send(situation, leases.delete(row if held is None else held.lease))
+        if row.lease_key not in state.flights:
+            held = state.held.get(row.lease_key)
+            send(state, leases.delete(row if held is None else held.lease))
 
 
-def _save_vanished(situation: Situation, held: HeldLease) -> None:
+def _save_vanished(state: WorkerState, held: HeldLease) -> None:
     """Create a held lease's row again where it stood, if its shard still exists."""
     key = held.lease.lease_key
-    if situation.listing is not None and key in situation.listing:
-        situation.keep(evolve(held, is_absent=False, is_renewal_due=True))
-        send(situation, leases.create(evolve(held.lease, stealer="", counter=held.lease.counter + 1)))
+    if state.listing is not None and key in state.listing:
+        state.keep(evolve(held, is_gone=False, is_renewal_due=True))
+        send(state, leases.create(evolve(held.lease, stealer="", counter=held.lease.counter + 1)))
         return
     severity = Severity.INFO if held.lease.is_finished else Severity.ERROR
-    lose(situation, key, severity, f"its lease row is gone and the stream does not list the shard: {held.lease}")
+    lose(state, key, severity, f"its lease row is gone and the stream does not list the shard: {held.lease}")

@@ -6,9 +6,10 @@ gives back equal records (with the cells of a record in the order of their names
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from streamclient.checks import LONGEST_SHOWN
 from streamclient.destinations.columns import (
     NO_VERSION,
     Cells,
@@ -22,7 +23,7 @@ from streamclient.destinations.columns import (
 from streamclient.destinations.extra import compute, pyarrow
 from streamclient.destinations.names import original_name, stored_names
 from streamclient.destinations.types import shown, text_of, value_of
-from streamclient.errors import CodecError
+from streamclient.errors import CodecError, UnfitValueError
 from streamclient.model import ColumnType
 from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
 
@@ -62,7 +63,14 @@ DAY = "_day"
 KEY = "_key"
 """Columns that a destination adds to divide its rows by; see ``partitions``."""
 
-RESERVED = frozenset({*ADDED, DAY, KEY})
+VERSION = "_version"
+READ_AT = "_read_at"
+"""Columns that a table of rows has beside some of the added ones; see ``streamclient.mirror``."""
+
+PASSING = ("_gone", "_place")
+"""Columns of tables that live as long as one commit."""
+
+RESERVED = frozenset({*ADDED, DAY, KEY, VERSION, READ_AT, *PASSING})
 
 
 def added_types() -> dict[str, DataType]:
@@ -108,20 +116,60 @@ def change_rows(
             neither takes the type of the first value among the records.
     """
     given = as_columns(changes)
-    cells = _by_name(given)
-    types = _settle_types(cells, columns, declared or {})
+    cells = values_by_name(given)
+    types = settle_types(cells, columns, declared or {})
     names = stored_names(types, [] if columns is None else columns.names, RESERVED)
-    unfit: _ByPlace = {}
+    unfit: ByPlace = {}
     present = [*given.key, *sorted({*cells, *(declared or {})} - set(given.key))]
-    arrays = {names[name]: _own_array(given, name, cells.get(name, {}), types[name], unfit) for name in present}
-    added = _added_arrays(given, shard, number) | {UNFIT: _spread_lists(given, unfit, UNFIT)}
-    return pyarrow().table(arrays | {name: added[name] for name in ADDED})
+    arrays = {names[name]: column_values(given, name, cells.get(name, {}), types[name], unfit) for name in present}
+    makers = _added_makers(given, shard, number) | {UNFIT: lambda: _spread_lists(given, unfit, UNFIT)}
+    return pyarrow().table(arrays | {name: makers[name]() for name in ADDED})
 
 
-_ByPlace = dict[int, list[Any]]
+def rows_of_schema(changes: ChangeColumns, *, shard: str, columns: Schema) -> Table:
+    """Rows with exactly these columns, whatever the changes hold; nothing is made that is not asked for.
+
+    Columns named as added ones are these, of the type that ``added_types`` says; all others are those of the source. A
+    value that its column does not hold, or that has no column, stands in ``_unfit`` if that is one of the columns.
+
+    Raises:
+        UnfitValueError: a value does not fit its column, and there is no ``_unfit`` to keep it in.
+    """
+    cells = values_by_name(changes)
+    own = {original_name(name): name for name in columns.names if name not in RESERVED}
+    unfit: ByPlace = {}
+    arrays = {}
+    for name, stored in own.items():
+        kind = column_type(columns.field(stored).type)
+        assert kind is not None, f"column {stored!r} is of no type that Tablestore stores"
+        arrays[stored] = column_values(changes, name, cells.get(name, {}), kind, unfit)
+    if UNFIT in columns.names:
+        for name in sorted(cells.keys() - own.keys()):
+            for value_type, held in cells[name].items():
+                for place, value in zip(held.places.to_pylist(), held.values.to_pylist(), strict=True):
+                    unfit.setdefault(place, []).append((name, {"type": value_type.value, "value": text_of(value)}))
+    elif unfit:
+        place, ((name, misfit), *_) = min(unfit.items())
+        raise UnfitValueError(
+            f"column {name!r} is {columns.field(own[name]).type} and holds the {misfit['type']} "
+            f"{misfit['value'][:LONGEST_SHOWN]!r} in the change {'/'.join(map(str, _sequence(changes, place)))} of "
+            f"shard {shard}: declare the column {UNFIT}, which keeps such values, or give the column another type"
+        )
+    makers = _added_makers(changes, shard, 0) | {UNFIT: lambda: _spread_lists(changes, unfit, UNFIT)}
+    arrays |= {name: makers[name]() for name in columns.names if name in makers}
+    return pyarrow().table([arrays[name] for name in columns.names], schema=columns)
 
 
-def _by_name(changes: ChangeColumns) -> dict[str, dict[ColumnType, Cells]]:
+def _sequence(changes: ChangeColumns, place: int) -> list[int]:
+    return [numbers[place].as_py() for numbers in changes.sequences]
+
+
+ByPlace = dict[int, list[Any]]
+"""What some places have, by place."""
+
+
+def values_by_name(changes: ChangeColumns) -> dict[str, dict[ColumnType, Cells]]:
+    """The values of keys and columns, by name and type."""
     found: dict[str, dict[ColumnType, Cells]] = {}
     for (_, name, value_type), cells in changes.values.items():
         found.setdefault(name, {})[value_type] = cells
@@ -132,9 +180,10 @@ def _own_names(columns: Schema | None) -> list[str]:
     return [] if columns is None else [name for name in columns.names if name not in RESERVED]
 
 
-def _settle_types(
+def settle_types(
     cells: Mapping[str, Mapping[ColumnType, Cells]], columns: Schema | None, declared: Mapping[str, ColumnType]
 ) -> dict[str, ColumnType]:
+    """The type of each column by its name in the source: that of the table, the declared one, or the first value's."""
     types = dict(declared)
     for stored in _own_names(columns):
         known = column_type(columns.field(stored).type)  # type: ignore[union-attr]
@@ -146,10 +195,10 @@ def _settle_types(
     return types
 
 
-def _own_array(
-    changes: ChangeColumns, name: str, by_type: Mapping[ColumnType, Cells], kind: ColumnType, unfit: _ByPlace
+def column_values(
+    changes: ChangeColumns, name: str, by_type: Mapping[ColumnType, Cells], kind: ColumnType, unfit: ByPlace
 ) -> Array:
-    """One column; what does not fit goes to ``unfit``, by place."""
+    """One column, with a value or null at each place; what does not fit goes to ``unfit``, by place."""
     pa = pyarrow()
     held = by_type.get(kind)
     others = [(value_type, cells) for value_type, cells in by_type.items() if value_type is not kind]
@@ -171,26 +220,26 @@ def _own_array(
     return made
 
 
-def _added_arrays(changes: ChangeColumns, shard: str, number: int) -> dict[str, Array]:
-    """The added columns, all but the last."""
+def _added_makers(changes: ChangeColumns, shard: str, number: int) -> dict[str, Callable[[], Array]]:
+    """What makes the added columns, all but the last."""
     pa = pyarrow()
     epochs, stamps, rows = changes.sequences
     return {
-        OPERATION: changes.operations,
-        EPOCH: epochs,
-        TIMESTAMP: stamps.cast(added_types()[TIMESTAMP]),
-        ROW_INDEX: rows,
-        SHARD: pa.repeat(pa.scalar(shard, pa.string()), changes.count),
-        COMMIT: pa.repeat(pa.scalar(number, pa.int64()), changes.count),
-        VERSIONS: _versions(changes),
-        DELETED_COLUMNS: _spread_lists(changes, _deleted_columns(changes), DELETED_COLUMNS),
-        DELETED_VERSIONS: _spread_lists(changes, _deleted_versions(changes), DELETED_VERSIONS),
-        OLDER_VERSIONS: _spread_lists(changes, _plain_cells(changes, "older"), OLDER_VERSIONS),
-        ORIGINAL_COLUMNS: _spread_lists(changes, _originals(changes), ORIGINAL_COLUMNS),
+        OPERATION: lambda: changes.operations,
+        EPOCH: lambda: epochs,
+        TIMESTAMP: lambda: stamps.cast(added_types()[TIMESTAMP]),
+        ROW_INDEX: lambda: rows,
+        SHARD: lambda: pa.repeat(pa.scalar(shard, pa.string()), changes.count),
+        COMMIT: lambda: pa.repeat(pa.scalar(number, pa.int64()), changes.count),
+        VERSIONS: lambda: _versions(changes),
+        DELETED_COLUMNS: lambda: _spread_lists(changes, _deleted_columns(changes), DELETED_COLUMNS),
+        DELETED_VERSIONS: lambda: _spread_lists(changes, _deleted_versions(changes), DELETED_VERSIONS),
+        OLDER_VERSIONS: lambda: _spread_lists(changes, _plain_cells(changes, "older"), OLDER_VERSIONS),
+        ORIGINAL_COLUMNS: lambda: _spread_lists(changes, _originals(changes), ORIGINAL_COLUMNS),
     }
 
 
-def _spread_lists(changes: ChangeColumns, lists: _ByPlace, name: str) -> Array:
+def _spread_lists(changes: ChangeColumns, lists: ByPlace, name: str) -> Array:
     """The lists as a whole column: empty at the other places."""
     pa, kind = pyarrow(), added_types()[name]
     if not lists:
@@ -226,15 +275,15 @@ def _ends(changes: ChangeColumns, places: Array) -> Array:
     return pa.concat_arrays([integers([0]), ends]).cast(pa.int32())
 
 
-def _deleted_columns(changes: ChangeColumns) -> _ByPlace:
-    found: _ByPlace = {}
+def _deleted_columns(changes: ChangeColumns) -> ByPlace:
+    found: ByPlace = {}
     for name in sorted(changes.deleted):
         for place in changes.deleted[name].to_pylist():
             found.setdefault(place, []).append(name)
     return found
 
 
-def _deleted_versions(changes: ChangeColumns) -> _ByPlace:
+def _deleted_versions(changes: ChangeColumns) -> ByPlace:
     found: dict[int, dict[str, list[int | None]]] = {}
     for (kind, name), cells in sorted(changes.lists.items()):
         for place, version, _ in cells if kind == "deleted version" else ():
@@ -242,7 +291,7 @@ def _deleted_versions(changes: ChangeColumns) -> _ByPlace:
     return {place: list(by_name.items()) for place, by_name in found.items()}
 
 
-def _originals(changes: ChangeColumns) -> _ByPlace:
+def _originals(changes: ChangeColumns) -> ByPlace:
     found = _plain_cells(changes, "original")
     return {place: found.get(place, [_NOTHING]) for place in changes.originals.to_pylist()}
 
@@ -252,8 +301,8 @@ _NOTHING: dict[str, Any] = dict.fromkeys(("column", "version", "type", "value"))
 writes tables keeps them apart."""
 
 
-def _plain_cells(changes: ChangeColumns, wanted: str) -> _ByPlace:
-    found: _ByPlace = {}
+def _plain_cells(changes: ChangeColumns, wanted: str) -> ByPlace:
+    found: ByPlace = {}
     for (kind, name), cells in sorted(changes.lists.items()):
         for place, version, text in cells if kind == wanted else ():
             kind_name, separator, value = text.partition(":")

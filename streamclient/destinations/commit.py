@@ -17,9 +17,9 @@ owner stores the same batch, and it must have the same digest to be recognised.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from attrs import evolve, frozen
 
@@ -374,3 +374,34 @@ class Destination(Protocol):
 
     def close(self) -> None:
         """Let go of connections. May be called more than once."""
+
+
+@runtime_checkable
+class RowFiles(Protocol):
+    """A destination whose rows lie in files, which can be read one by one: what one has lost does not hide the rest."""
+
+    def files(self) -> Iterable[tuple[str, Callable[[], Iterable[Table]]]]:
+        """The name of each file, and how to read its rows, in parts that fit in memory."""
+
+
+class MergingDestination(Destination, Protocol):
+    """A destination whose rows have a key and are replaced, beside those that are only added to."""
+
+    def key_by(self, columns: Sequence[str]) -> None:
+        """Find rows by these columns, in their stored names. Called before anything else, and always with the same."""
+
+    def merge(self, keys: Table, fold: Callable[[Table], Table], commits: Sequence[Commit]) -> None:
+        """Replace the rows with these keys by what ``fold`` makes of them, with the commits, in one step.
+
+        ``keys`` has the key columns, and each key once. ``fold`` is given the rows that are there, with all columns,
+        and returns those that shall be there, at most one for each key. It is called again if another writer was
+        quicker, so it must have no effect of its own. What is stored is made of the very rows that are replaced.
+
+        Errors, repeats and fences as in ``commit``; whatever ``fold`` raises comes through, and nothing is stored.
+        """
+
+    def another(self) -> MergingDestination:
+        """A further handle over the same place, for another thread."""
+
+    def rows_below(self, column: str, bound: int) -> Iterable[Table]:
+        """The rows whose value in a column of numbers is below a bound, in parts that fit in memory."""

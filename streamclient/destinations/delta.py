@@ -10,11 +10,13 @@ back to loading and comparing.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING
+from functools import partial, reduce
+from operator import and_
+from typing import TYPE_CHECKING, Any
 
-from streamclient.destinations.changes import SHARD
+from streamclient.destinations.changes import PASSING, SHARD
 from streamclient.destinations.commit import Commit, LogEntry, are_among, check_commits, is_stored
 from streamclient.destinations.delta_log import ENTRY, DeltaLog, read_entries
 from streamclient.destinations.extra import compute, load, pyarrow
@@ -43,6 +45,9 @@ once, as most refusals mean that another writer was quicker."""
 
 _REFUSALS_MAX = 2
 """The first one may come from a handle that another writer's new column has made old."""
+
+
+_GONE, _PLACE = PASSING
 
 
 class DeltaDestination:
@@ -87,6 +92,7 @@ class DeltaDestination:
         }
         self._log = DeltaLog(self.location, application)
         self._handle: DeltaTable | None = None
+        self._key: tuple[str, ...] = ()
         self._is_probed = False
 
     @property
@@ -119,6 +125,29 @@ class DeltaDestination:
 
     def commit(self, rows: Table, commits: Sequence[Commit]) -> None:
         """See ``Destination``."""
+        self._store(
+            commits, lambda: rows, lambda handle, commits: self._append(handle, self._fitted(rows, handle), commits)
+        )
+
+    def key_by(self, columns: Sequence[str]) -> None:
+        """See ``MergingDestination``."""
+        self._key = tuple(columns)
+
+    def merge(self, keys: Table, fold: Callable[[Table], Table], commits: Sequence[Commit]) -> None:
+        """See ``MergingDestination``. Every file that holds one of the keys is written anew."""
+        self._store(commits, lambda: fold(keys.slice(0, 0)), partial(self._replace, keys, fold))
+
+    def rows_below(self, column: str, bound: int) -> Iterator[Table]:
+        """See ``MergingDestination``. Files that hold no such row are not read."""
+        yield from self._filtered(compute().field(column) < bound)
+
+    def _store(
+        self,
+        commits: Sequence[Commit],
+        first_rows: Callable[[], Table],
+        write: Callable[[DeltaTable, Sequence[Commit]], None],
+    ) -> None:
+        """Look, and write if it is not there yet, until it is stored or refused; ``first_rows`` make the table."""
         check_commits(commits, self._application)
         self.probe()
         deadline = time.monotonic() + self._answer_seconds
@@ -129,11 +158,11 @@ class DeltaDestination:
                 break
             time.sleep(pause if error is not None else 0)
             try:
-                handle = self._load() or self._create(rows)
+                handle = self._load() or self._create(first_rows())
                 first_seen = handle.version() if first_seen < 0 else first_seen
                 if self._is_stored(handle, commits, first_seen):
                     return
-                self._append(handle, self._fitted(rows, handle), commits)
+                write(handle, commits)
                 return
             except StreamClientError:
                 raise
@@ -153,15 +182,20 @@ class DeltaDestination:
 
     def rows(self, shards: Sequence[str] | None = None) -> Iterator[Table]:
         """See ``Destination``."""
+        yield from self._filtered(None if shards is None else compute().field(SHARD).isin(list(shards)))
+
+    def files(self) -> Iterator[tuple[str, Callable[[], Iterator[Table]]]]:
+        """See ``RowFiles``."""
         handle = self._load()
-        if handle is None:
-            return
-        pa = pyarrow()
-        wanted = None if shards is None else compute().field(SHARD).isin(list(shards))
-        # Not by threads of pyarrow's: with them about half of all processes abort at their end.
-        for batch in handle.to_pyarrow_dataset().to_batches(filter=wanted, use_threads=False):
-            if batch.num_rows:
-                yield pa.Table.from_batches([batch])
+        if handle is not None:
+            dataset = handle.to_pyarrow_dataset()
+            for one in dataset.get_fragments():
+                yield one.path, partial(_tables, one, schema=dataset.schema)
+
+    def _filtered(self, wanted: Any) -> Iterator[Table]:
+        handle = self._load()
+        if handle is not None:
+            yield from _tables(handle.to_pyarrow_dataset(), filter=wanted)
 
     def close(self) -> None:
         """See ``Destination``."""
@@ -251,6 +285,41 @@ class DeltaDestination:
         )
         self._log.note(handle.version(), commits)
 
+    def _replace(
+        self, keys: Table, fold: Callable[[Table], Table], handle: DeltaTable, commits: Sequence[Commit]
+    ) -> None:
+        """Merge what ``fold`` makes of the rows that the handle's version has; refused if that is not the last one."""
+        present = self._rows_with(keys, handle)
+        rows = self._fitted(fold(present), handle)
+        gone = absent_keys(present.select(self._key), rows.select(self._key))
+        version = handle.version()
+        if rows.num_rows or gone.num_rows:
+            _merge(handle, rows, gone, self._key, self._properties(commits))
+            self._log.note(handle.version(), commits)
+        if handle.version() == version:
+            # A merge that changes nothing makes no commit, and would not remember these.
+            self._append(handle, rows.slice(0, 0), commits)
+
+    def _rows_with(self, keys: Table, handle: DeltaTable) -> Table:
+        pa, pc = pyarrow(), compute()
+        dataset = handle.to_pyarrow_dataset()
+        names = [name for name in dataset.schema.names if self._partition is None or name != self._partition.column]
+        if not keys.num_rows:
+            return dataset.schema.empty_table().select(names)
+        wanted = {name: pc.unique(keys.column(name)) for name in self._key}
+        # Only for numbers, as the bounds of texts that delta-rs gives a file cannot be compared with texts.
+        numbers = [pc.field(name).isin(one) for name, one in wanted.items() if pa.types.is_integer(one.type)]
+        batches = [
+            batch.filter(reduce(pc.and_, [pc.is_in(batch.column(name), value_set=one) for name, one in wanted.items()]))
+            for batch in dataset.to_batches(filter=reduce(and_, numbers) if numbers else None, use_threads=False)
+        ]
+        found = pa.Table.from_batches(batches, schema=dataset.schema).select(names)
+        if len(self._key) == 1:
+            return found
+        numbered = found.select(self._key).append_column(_PLACE, pa.array(range(found.num_rows), pa.int64()))
+        matching = numbered.join(keys.select(self._key), list(self._key), join_type="left semi", use_threads=False)
+        return found.take(matching.column(_PLACE))
+
     def _properties(self, commits: Sequence[Commit]) -> CommitProperties:
         deltalake = load("deltalake", "delta")
         # Never with last_updated: transactions that have it can expire.
@@ -290,6 +359,52 @@ class DeltaDestination:
             f"the last answer was {error!r}",
             kind=ErrorKind.AMBIGUOUS,
         ) from error
+
+
+def absent_keys(keys: Table, rows: Table) -> Table:
+    """Those of some keys that no row has."""
+    if not keys.num_rows:
+        return keys
+    return keys.join(rows, keys.column_names, join_type="left anti", use_threads=False)
+
+
+def _merge(handle: DeltaTable, rows: Table, gone: Table, key: Sequence[str], properties: CommitProperties) -> None:
+    """Put these rows in the place of those with their keys, and remove those with the keys that are gone."""
+    pa, deltalake = pyarrow(), load("deltalake", "delta")
+    marks = [pa.repeat(pa.scalar(is_gone), one.num_rows) for is_gone, one in ((False, rows), (True, gone))]
+    source = pa.concat_tables(
+        [one.append_column(_GONE, mark) for one, mark in zip((rows, gone), marks, strict=True)],
+        promote_options="default",
+    )
+    present = {one.name for one in handle.schema().fields}
+    values = {_quoted(name): f"s.{_quoted(name)}" for name in rows.column_names}
+    gone_mark = f"s.{_quoted(_GONE)}"
+    merger = handle.merge(
+        source,
+        " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in key),
+        source_alias="s",
+        target_alias="t",
+        merge_schema=not present.issuperset(rows.column_names),
+        commit_properties=properties,
+        post_commithook_properties=deltalake.PostCommitHookProperties(cleanup_expired_logs=False),
+    )
+    merger.when_matched_delete(gone_mark)
+    merger.when_matched_update(values, f"NOT {gone_mark}")
+    merger.when_not_matched_insert(values, f"NOT {gone_mark}")
+    merger.execute()
+
+
+def _tables(dataset: Any, **given: Any) -> Iterator[Table]:
+    """The rows of a dataset or of one file of it."""
+    pa = pyarrow()
+    # Not by threads of pyarrow's: with them about half of all processes abort at their end.
+    for batch in dataset.to_batches(use_threads=False, **given):
+        if batch.num_rows:
+            yield pa.Table.from_batches([batch])
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 def _refusals() -> tuple[type[Exception], ...]:

@@ -9,7 +9,8 @@ every other error, leads back to looking.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streamclient.destinations.changes import SHARD
@@ -138,6 +139,13 @@ class IcebergDestination:
             if batch.num_rows:
                 yield pyarrow().Table.from_batches([batch]).select(schema.names).cast(schema)
 
+    def files(self) -> Iterator[tuple[str, Callable[[], Iterator[ArrowTable]]]]:
+        """See ``RowFiles``."""
+        table = self._load()
+        if table is not None:
+            for task in table.scan().plan_files():
+                yield task.file.file_path, partial(_tables_of, table, task)
+
     def close(self) -> None:
         """The catalog is the caller's."""
 
@@ -195,6 +203,14 @@ class IcebergDestination:
                     update.union_by_name(pa.schema(new))
             step.append(fitted, snapshot_properties={ENTRY: entry})
             step.set_properties({self._property(one.shard): one.to_json() for one in commits})
+
+
+def _tables_of(table: Table, task: Any) -> Iterator[ArrowTable]:
+    """The rows of one file."""
+    reading, expressions = load("pyiceberg.io.pyarrow", "iceberg"), load("pyiceberg.expressions", "iceberg")
+    schema = _schema_of(table)
+    scan = reading.ArrowScan(table.metadata, table.io, table.schema(), expressions.AlwaysTrue())
+    yield scan.to_table([task]).select(schema.names).cast(schema)
 
 
 def _entries(table: Table) -> Iterator[LogEntry]:

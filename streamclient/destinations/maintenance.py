@@ -8,6 +8,7 @@ and the number of rows is compared after it.
 from __future__ import annotations
 
 import logging
+import re
 import uuid
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -165,6 +166,16 @@ def carry(destination: DeltaDestination) -> tuple[Commit, ...]:
     return carried
 
 
+WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat", "sun")
+
+
+def named_weekdays(expression: str) -> str:
+    """The expression with names for numbers of weekdays: 0 and 7 are Sunday in cron, and 0 is Monday in APScheduler."""
+    *others, last = expression.split() or [""]
+    # Not behind a slash, where a number is a step.
+    return " ".join([*others, re.sub(r"(?<![/\d])[0-7]\b", lambda found: WEEKDAYS[int(found[0])], last)])
+
+
 Heard = Callable[[str, "Compaction | Cleaning | Proof | Exception"], None]
 """Hears what each run did: its name (``compact``, ``clean`` or ``verify``), and its result or its error."""
 
@@ -242,7 +253,7 @@ class Maintenance:
     def _add(self, name: str, expression: str) -> None:
         trigger = load("apscheduler.triggers.cron", "delta").CronTrigger
         try:
-            made = trigger.from_crontab(expression, timezone="UTC")
+            made = trigger.from_crontab(named_weekdays(expression), timezone="UTC")
         except ValueError as error:
             raise ConfigurationError(
                 f"{name}={expression!r} is no cron expression of five fields, such as '0 * * * *': {error}"

@@ -6,7 +6,8 @@ For tests of whoever writes to destinations, and the shortest example of one.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from typing import TYPE_CHECKING
 
 from attrs import define, field
@@ -36,6 +37,7 @@ class MemoryDestination:
     def __init__(self, place: MemoryPlace | None = None, *, application: str = "default") -> None:
         self.place = place if place is not None else MemoryPlace()
         self._application = application
+        self._key: list[str] = []
 
     @property
     def application(self) -> str:
@@ -58,17 +60,46 @@ class MemoryDestination:
     def commit(self, rows: Table, commits: Sequence[Commit]) -> None:
         """See ``Destination``."""
         check_commits(commits, self._application)
+        with self.place.lock:
+            self._store(lambda: rows, self.place.tables, commits)
+
+    def key_by(self, columns: Sequence[str]) -> None:
+        """See ``MergingDestination``."""
+        self._key = list(columns)
+
+    def another(self) -> MemoryDestination:
+        """See ``MergingDestination``."""
+        return copy(self)
+
+    def merge(self, keys: Table, fold: Callable[[Table], Table], commits: Sequence[Commit]) -> None:
+        """See ``MergingDestination``."""
+        check_commits(commits, self._application)
         pa = pyarrow()
         with self.place.lock:
-            found = last_of(self.place.entries, self._application)
-            if is_stored({one.shard: found.get(one.shard) for one in commits}, commits):
-                return
-            known = self.place.columns if self.place.columns is not None else pa.schema([])
-            fitted = check_fit(rows, known, "memory")
-            new = [one for one in check_table_types(fitted.schema) if one.name not in known.names]
-            self.place.columns = pa.schema([*known, *new])
-            self.place.tables.append(fitted)
-            self.place.entries.append(LogEntry(str(len(self.place.entries)), tuple(commits)))
+            columns = self.place.columns if self.place.columns is not None else keys.schema
+            whole = pa.concat_tables([columns.empty_table(), *self.place.tables], promote_options="default")
+            wanted = set(zip(*(keys.column(name).to_pylist() for name in self._key), strict=True))
+            values = zip(*(whole.column(name).to_pylist() for name in self._key), strict=True)
+            marks = pa.array([one in wanted for one in values], pa.bool_())
+            self._store(lambda: fold(whole.filter(marks)), [whole.filter(compute().invert(marks))], commits)
+
+    def rows_below(self, column: str, bound: int) -> Iterator[Table]:
+        """See ``MergingDestination``."""
+        for table in self.rows():
+            yield table.filter(compute().field(column) < bound)
+
+    def _store(self, rows: Callable[[], Table], kept: Sequence[Table], commits: Sequence[Commit]) -> None:
+        """Add rows to those that are kept, if these commits follow."""
+        pa = pyarrow()
+        found = last_of(self.place.entries, self._application)
+        if is_stored({one.shard: found.get(one.shard) for one in commits}, commits):
+            return
+        known = self.place.columns if self.place.columns is not None else pa.schema([])
+        fitted = check_fit(rows(), known, "memory")
+        new = [one for one in check_table_types(fitted.schema) if one.name not in known.names]
+        self.place.columns = pa.schema([*known, *new])
+        self.place.tables = [*kept, fitted]
+        self.place.entries.append(LogEntry(str(len(self.place.entries)), tuple(commits)))
 
     def log(self) -> Iterator[LogEntry]:
         """See ``Destination``."""

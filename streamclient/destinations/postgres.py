@@ -11,10 +11,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from itertools import groupby
+from hashlib import sha256
+from itertools import count, groupby
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from streamclient.destinations.changes import ADDED, SHARD, UNFIT, added_types
+from streamclient.destinations.changes import ADDED, KEY, SHARD, UNFIT, added_types
 from streamclient.destinations.commit import Commit, LogEntry, are_among, check_commits, is_stored
 from streamclient.destinations.extra import load, pyarrow
 from streamclient.destinations.names import original_name
@@ -72,6 +73,7 @@ class PostgresDestination:
         self._application = application
         self._answer_seconds = answer_seconds
         self._connection: Connection[Any] | None = None
+        self._key: tuple[str, ...] = ()
         self._is_probed = False
 
     @property
@@ -102,7 +104,23 @@ class PostgresDestination:
         check_commits(commits, self._application)
         check_table_types(rows.schema)
         self.probe()
-        self._retrying(lambda cursor: self._store(cursor, rows, commits))
+        self._store(lambda cursor: rows, commits)
+
+    def key_by(self, columns: Sequence[str]) -> None:
+        """See ``MergingDestination``. Rows get a digest of their key, as an index takes neither NUL nor long texts."""
+        self._key = tuple(columns)
+        self._is_probed = False
+
+    def merge(self, keys: Table, fold: Callable[[Table], Table], commits: Sequence[Commit]) -> None:
+        """See ``MergingDestination``."""
+        check_commits(commits, self._application)
+        self.probe()
+        digests = _key_digests(keys, self._key)
+        self._store(lambda cursor: fold(self._take(cursor, digests)), commits)
+
+    def rows_below(self, column: str, bound: int) -> Iterator[Table]:
+        """See ``MergingDestination``."""
+        yield from self._selected(f"where {_quoted(column)} < %s", [bound])
 
     def log(self) -> Iterator[LogEntry]:
         """See ``Destination``."""
@@ -114,18 +132,24 @@ class PostgresDestination:
 
     def rows(self, shards: Sequence[str] | None = None) -> Iterator[Table]:
         """See ``Destination``."""
+        if shards is None:
+            yield from self._selected("", None)
+        else:
+            yield from self._selected(f"where {_quoted(SHARD)} = any(%s)", [list(shards)])
+
+    def _selected(self, condition: str, values: Sequence[Any] | None) -> Iterator[Table]:
         columns = self.columns()
         if columns is None:
             return
-        query = f"select {', '.join(map(_quoted, columns.names))} from {self._names.rows}"
-        if shards is not None:
-            query = query.replace("%", "%%") + f" where {_quoted(SHARD)} = any(%s)"
+        query = self._query(columns)
+        if values is not None:
+            query = f"{query.replace('%', '%%')} {condition}"
         # By another handle, as the caller may commit with this one between two parts.
         reader = self.another()
         try:
             with reader._connect().transaction(), reader._connect().cursor(name="streamclient_rows") as cursor:
                 cursor.itersize = _FETCH_ROWS
-                cursor.execute(query, None if shards is None else [list(shards)])
+                cursor.execute(query, values)
                 while lines := cursor.fetchmany(_FETCH_ROWS):
                     yield _table_of(lines, columns)
         finally:
@@ -144,6 +168,21 @@ class PostgresDestination:
         return made
 
     # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _query(self, columns: Schema) -> str:
+        return f"select {', '.join(map(_quoted, columns.names))} from {self._names.rows}"
+
+    def _take(self, cursor: Cursor[Any], digests: Sequence[bytes]) -> Table:
+        """Remove the rows with these keys, and return them."""
+        # One merge at a time: a row that another one removes and adds again meanwhile is not found by its key, as
+        # the statement that waits for it looks at the rows that were there when it began.
+        cursor.execute("select pg_advisory_xact_lock(hashtext(%s))", (self._names.rows,))
+        columns = self._columns(cursor)
+        taken = ", ".join(map(_quoted, columns.names)).replace("%", "%%")
+        cursor.execute(
+            f"delete from {self._names.rows} where {_quoted(KEY)} = any(%s) returning {taken}", [list(digests)]
+        )
+        return _table_of(cursor.fetchall(), columns)
 
     def _connect(self) -> Connection[Any]:
         if self._connection is None or self._connection.closed:
@@ -209,6 +248,8 @@ class PostgresDestination:
             "step bigint not null default txid_current(), id bigserial, at timestamptz not null default now(), "
             "primary key (application, shard, number))"
         )
+        if self._key:
+            cursor.execute(f"alter table {self._names.rows} add column if not exists {_quoted(KEY)} bytea primary key")
 
     def _columns(self, cursor: Cursor[Any]) -> Schema:
         cursor.execute(
@@ -216,7 +257,9 @@ class PostgresDestination:
             "where attrelid = %s::regclass and attnum > 0 and not attisdropped order by attnum",
             (self._names.rows,),
         )
-        return pyarrow().schema([(name, _arrow_type(name, kind)) for name, kind in cursor.fetchall()])
+        own = {KEY} if self._key else set()
+        found = [(name, kind) for name, kind in cursor.fetchall() if name not in own]
+        return pyarrow().schema([(name, _arrow_type(name, kind)) for name, kind in found])
 
     def _lasts(self, cursor: Cursor[Any], shards: Sequence[str], lock: str) -> dict[str, Commit]:
         cursor.execute(
@@ -226,16 +269,25 @@ class PostgresDestination:
         )
         return {shard: Commit.from_json(text) for shard, text in cursor.fetchall()}
 
-    def _store(self, cursor: Cursor[Any], rows: Table, commits: Sequence[Commit]) -> None:
+    def _store(self, rows: Callable[[Cursor[Any]], Table], commits: Sequence[Commit]) -> None:
+        tries = count()
+        self._retrying(lambda cursor: self._try_to_store(cursor, rows, commits, is_repeated=next(tries) > 0))
+
+    def _try_to_store(
+        self, cursor: Cursor[Any], rows: Callable[[Cursor[Any]], Table], commits: Sequence[Commit], *, is_repeated: bool
+    ) -> None:
         shards = sorted(one.shard for one in commits)
         # A shard's first commit needs a row that it can lock.
         cursor.executemany(
             f"insert into {self._names.shards} (application, shard) values (%s, %s) on conflict do nothing",
             [(self._application, shard) for shard in shards],
         )
-        if self._is_stored(cursor, shards, commits):
+        if self._is_stored(cursor, shards, commits, is_repeated=is_repeated):
             return
-        self._copy(cursor, self._fitted(cursor, rows))
+        made = rows(cursor)
+        digests = _key_digests(made, self._key)
+        made = self._fitted(cursor, made)
+        self._copy(cursor, made.append_column(KEY, pyarrow().array(digests, pyarrow().binary())) if self._key else made)
         for one in commits:
             cursor.execute(
                 f"insert into {self._names.commits} (application, shard, number, epoch, commit) "
@@ -247,11 +299,15 @@ class PostgresDestination:
                 (one.to_json(), self._application, one.shard),
             )
 
-    def _is_stored(self, cursor: Cursor[Any], shards: Sequence[str], commits: Sequence[Commit]) -> bool:
+    def _is_stored(
+        self, cursor: Cursor[Any], shards: Sequence[str], commits: Sequence[Commit], *, is_repeated: bool
+    ) -> bool:
         """As ``is_stored``, also if a successor has followed what a try of this call stored without an answer."""
         try:
             return is_stored(self._lasts(cursor, shards, "for update"), commits)
         except StreamClientError:
+            if not is_repeated:
+                raise
             cursor.execute(
                 f"select commit from {self._names.commits} "
                 "where application = %s and shard = any(%s) and number = any(%s)",
@@ -303,6 +359,12 @@ class _Names:
                 f"before it, and without a percent sign, not {table!r}"
             )
         return cls(schema, name)
+
+
+def _key_digests(rows: Table, key: Sequence[str]) -> list[bytes]:
+    """For each row the digest of its key; none without a key."""
+    values = [rows.column(name).to_pylist() for name in key]
+    return [sha256(repr(one).encode()).digest() for one in zip(*values, strict=True)] if key else []
 
 
 def _quoted(name: str) -> str:
@@ -383,6 +445,8 @@ def _python_values(column: Any, kind: DataType) -> list[Any]:
 
 def _table_of(lines: Sequence[Sequence[Any]], columns: Schema) -> Table:
     pa = pyarrow()
+    if not lines:
+        return columns.empty_table()
     arrays = [
         pa.array([_arrow_value(value, one.type) for value in values], one.type)
         for one, values in zip(columns, zip(*lines, strict=True), strict=True)

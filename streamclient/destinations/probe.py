@@ -56,9 +56,9 @@ def probe_store(location: Location, seconds: float) -> None:
 
 def _probe_directory(directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
-    scratch = directory / SCRATCH
-    scratch.mkdir(exist_ok=True)
-    source, target = (scratch / uuid.uuid4().hex for _ in range(2))
+    scratch = directory / f"{SCRATCH}-{uuid.uuid4().hex}"  # another handle that probes removes its own
+    scratch.mkdir()
+    source, target = scratch / "source", scratch / "target"
     try:
         source.touch()
         try:
@@ -76,14 +76,7 @@ def _probe_directory(directory: Path) -> None:
     finally:
         source.unlink(missing_ok=True)
         target.unlink(missing_ok=True)
-        _remove_if_empty(scratch)
-
-
-def _remove_if_empty(directory: Path) -> None:
-    try:
-        directory.rmdir()
-    except OSError:
-        return  # another handle is probing
+        scratch.rmdir()
 
 
 def _probe_requests(location: Location, store: _S3 | _Oss, seconds: float) -> None:

@@ -7,14 +7,14 @@ data: each commit has exactly its rows, and their digest is the commit's.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attrs import define, field, frozen
 
 from streamclient.destinations.changes import COMMIT, SHARD, records_of
-from streamclient.destinations.commit import Commit, Destination, LogEntry
+from streamclient.destinations.commit import Commit, Destination, LogEntry, RowFiles
 from streamclient.destinations.digest import records_digest
 from streamclient.destinations.extra import compute, pyarrow
 from streamclient.errors import CodecError
@@ -24,11 +24,15 @@ if TYPE_CHECKING:
     from pyarrow import Table
 
 
+_UNLIKE_RECORDS = (CodecError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What rows raise of which no records can be made: values may be of any kind and missing anywhere."""
+
+
 class Flaw(Enum):
     """What is wrong with a range of a shard."""
 
     UNREADABLE = "unreadable"
-    """An entry of the log is no longer what was written."""
+    """An entry of the log, or a file of rows, is no longer what was written."""
 
     HOLE = "hole"
     """No commit says what became of the range."""
@@ -61,7 +65,7 @@ class Finding:
 
     flaw: Flaw
     shard: str
-    """Empty if an unreadable entry does not say."""
+    """Empty if what is unreadable, or rows that are nobody's, do not say."""
     start: str
     """Position behind which the range lies."""
     end: str
@@ -85,6 +89,10 @@ class Proof:
     findings: list[Finding] = field(factory=list)
     lasts: dict[tuple[str, str], Commit] = field(factory=dict)
     """The last commit of each application and shard."""
+
+    def note_damage(self, text: str) -> None:
+        """Something that cannot be read, and so does not say what it held."""
+        self.findings.append(Finding(Flaw.UNREADABLE, "", "", "", text))
 
     @property
     def is_whole(self) -> bool:
@@ -123,7 +131,7 @@ def verify(
     if checkpoints is not None:
         _check_checkpoints(proof, destination.application, checkpoints)
     if with_rows:
-        _check_rows(destination.rows(), chains, proof)
+        _check_rows(readable_rows(destination, proof.note_damage), chains, proof)
     return proof
 
 
@@ -144,7 +152,7 @@ def _read_chains(entries: Iterable[LogEntry], proof: Proof) -> _Chains:
     carried: list[Commit] = []
     for place, entry in enumerate(entries):
         if entry.damage:
-            proof.findings.append(Finding(Flaw.UNREADABLE, "", "", "", entry.damage))
+            proof.note_damage(entry.damage)
         for commit in entry.commits:
             chains.setdefault((commit.application, commit.shard), _Chain()).commits.append((place, commit))
         for commit in entry.carried:
@@ -278,22 +286,47 @@ def _check_rows(tables: Iterable[Table], chains: _Chains, proof: Proof) -> None:
                 _add(found, rows)
             elif not any(shard == one and number <= up_to for one, up_to in cleared):
                 unknown[shard, number] = unknown.get((shard, number), 0) + rows.num_rows
-    for (shard, number), count in sorted(unknown.items()):
-        text = f"{count} rows say that they are of commit {number}, which the log does not have"
-        proof.findings.append(Finding(Flaw.ROWS_UNKNOWN, shard, "", "", text))
+    for (shard, number), count in sorted(unknown.items(), key=repr):
+        proof.findings.append(_unknown(parts, shard, number, count))
     for part in parts.values():
         _check_part(part, proof)
 
 
+def _unknown(parts: Mapping[tuple[str, int], _Part], shard: str, number: int, count: int) -> Finding:
+    """Rows of no commit: between those with the nearest numbers."""
+    own = [part.commits[0] for (name, _), part in parts.items() if name == shard and number is not None]
+    before = max((one for one in own if one.number < number), key=lambda one: one.number, default=None)
+    after = min((one for one in own if one.number > number), key=lambda one: one.number, default=None)
+    text = f"{count} rows say that they are of commit {number}, which the log does not have"
+    start, end = before.end if before else "", after.start if after else ""
+    return Finding(Flaw.ROWS_UNKNOWN, shard or "", start, end, text)
+
+
+def readable_rows(destination: Destination, tell: Callable[[str], object]) -> Iterator[Table]:
+    """All rows that can be read. ``tell`` is told of each file that cannot, or not to its end.
+
+    A destination that has no files raises, as ``rows`` does.
+    """
+    if not isinstance(destination, RowFiles):
+        yield from destination.rows()
+        return
+    for name, read in destination.files():
+        try:
+            yield from read()
+        except Exception as error:  # of whatever library reads it
+            tell(f"the file {name} cannot be read: {error}")
+
+
 def _by_commit(table: Table) -> Iterable[tuple[str, int, Table]]:
-    pc = compute()
     keys = table.select([SHARD, COMMIT]).group_by([SHARD, COMMIT]).aggregate([]).to_pylist()
     if len(keys) == 1:
         return [(keys[0][SHARD], keys[0][COMMIT], table)]
-    return [
-        (key[SHARD], key[COMMIT], table.filter((pc.field(SHARD) == key[SHARD]) & (pc.field(COMMIT) == key[COMMIT])))
-        for key in keys
-    ]
+    return [(key[SHARD], key[COMMIT], table.filter(_is(SHARD, key[SHARD]) & _is(COMMIT, key[COMMIT]))) for key in keys]
+
+
+def _is(name: str, value: Any) -> Any:
+    field = compute().field(name)
+    return field.is_null() if value is None else field == value
 
 
 def _add(part: _Part, rows: Table) -> None:
@@ -325,5 +358,5 @@ def _check_part(part: _Part, proof: Proof) -> None:
 def _digest(tables: list[Table]) -> str | None:
     try:
         return records_digest(records_of(pyarrow().concat_tables(tables, promote_options="default")) if tables else [])
-    except CodecError:
+    except _UNLIKE_RECORDS:
         return None

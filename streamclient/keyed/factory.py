@@ -7,9 +7,9 @@ from collections.abc import Callable, Hashable
 
 from streamclient import checks
 from streamclient.interfaces import IRecordProcessor, IRecordProcessorFactory
+from streamclient.keyed.lane_pool import LanePool
 from streamclient.keyed.processor import KeyedProcessor
 from streamclient.keyed.settings import KeyedSettings, primary_key
-from streamclient.keyed.workshop import Workshop
 from streamclient.records import StreamRecord
 
 
@@ -58,7 +58,7 @@ class KeyedProcessorFactory(IRecordProcessorFactory):
         slow_record_warning_millis: int = 30_000,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._workshop = Workshop(
+        self._lane_pool = LanePool(
             KeyedSettings(
                 process_record=process_record,
                 threads=threads,
@@ -74,9 +74,9 @@ class KeyedProcessorFactory(IRecordProcessorFactory):
 
     def create_processor(self) -> IRecordProcessor:
         """Make the processor of one shard."""
-        return KeyedProcessor(self._workshop)
+        return KeyedProcessor(self._lane_pool)
 
     @property
     def pending_bytes(self) -> int:
         """How much waits or is under way now, over all shards. Any thread."""
-        return self._workshop.pending.used_bytes
+        return self._lane_pool.pending.used_bytes

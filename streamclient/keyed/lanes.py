@@ -10,14 +10,14 @@ from functools import partial
 
 from attrs import define, frozen
 
+from streamclient.keyed.lane_pool import LanePool
 from streamclient.keyed.pending import record_bytes
 from streamclient.keyed.watermark import Watermark
-from streamclient.keyed.workshop import Workshop
 from streamclient.records import StreamRecord
 
 
 @frozen
-class Failure:
+class LaneFailure:
     """A record that was given up."""
 
     record: StreamRecord
@@ -57,21 +57,21 @@ class _Lane:
 class Lanes:
     """Takes batches in, has their records processed, and knows up to where everything is done. Thread-safe.
 
-    Each lane has one step waiting or running in the workshop, which does the lane's first record. After a failure or
+    Each lane has one step waiting or running in the pool, which does the lane's first record. After a failure or
     ``drop`` no record begins any more; those under way end.
     """
 
-    def __init__(self, workshop: Workshop, failed: Callable[[Failure], None], moved: Callable[[], None]) -> None:
-        """Both are called in a thread of the workshop: the first when a record is given up, the other after each."""
-        self._workshop = workshop
-        self._settings = workshop.settings
+    def __init__(self, lane_pool: LanePool, failed: Callable[[LaneFailure], None], moved: Callable[[], None]) -> None:
+        """Both are called in a thread of the pool: the first when a record is given up, the other after each."""
+        self._lane_pool = lane_pool
+        self._settings = lane_pool.settings
         self._failed = failed
         self._moved = moved
         self._changed = threading.Condition()
         self._lanes: dict[Hashable, _Lane] = {}
         self._watermark = Watermark()
         self._halt = threading.Event()
-        self.failure: Failure | None = None
+        self.failure: LaneFailure | None = None
         """The record that was given up; the only one, as none begins afterwards."""
 
     @property
@@ -104,9 +104,9 @@ class Lanes:
             batch = self._watermark.begin(position, len(records))
         for key, record in records:
             size_bytes = record_bytes(record)
-            self._workshop.pending.add(size_bytes, lambda: self.is_idle or self.is_halted)
+            self._lane_pool.pending.add(size_bytes, lambda: self.is_idle or self.is_halted)
             if not self._put(key, _Item(record, batch, size_bytes)):
-                self._workshop.pending.remove(size_bytes)
+                self._lane_pool.pending.remove(size_bytes)
                 break
         return batch
 
@@ -123,7 +123,7 @@ class Lanes:
                 if lane.is_dropped:
                     del self._lanes[lane.key]
             self._changed.notify_all()
-        self._workshop.pending.remove(dropped_bytes)
+        self._lane_pool.pending.remove(dropped_bytes)
 
     def finish(self) -> None:
         """Wait until nothing waits and nothing is under way."""
@@ -157,7 +157,7 @@ class Lanes:
                 lane.items.append(item)
                 return True
             lane = self._lanes[key] = _Lane(key, deque([item]))
-            self._workshop.submit(partial(self._step, lane))
+            self._lane_pool.submit(partial(self._step, lane))
             return True
 
     def _step(self, lane: _Lane) -> None:
@@ -171,18 +171,18 @@ class Lanes:
             item = lane.items[0]
         error = self._attempt(item.record)
         if error is not None and not self.is_halted:
-            self._give_up(Failure(item.record, error))
+            self._give_up(LaneFailure(item.record, error))
         with self._changed:
             lane.is_running = False
             lane.items.popleft()
             if error is None:
                 self._watermark.finish(item.batch)
             if lane.items:
-                self._workshop.submit(partial(self._step, lane))
+                self._lane_pool.submit(partial(self._step, lane))
             else:
                 del self._lanes[lane.key]
             self._changed.notify_all()
-        self._workshop.pending.remove(item.size_bytes)
+        self._lane_pool.pending.remove(item.size_bytes)
         self._moved()
 
     def _attempt(self, record: StreamRecord) -> BaseException | None:
@@ -199,7 +199,7 @@ class Lanes:
                 return None
         raise AssertionError("unreachable: attempts are counted without end")
 
-    def _give_up(self, failure: Failure) -> None:
+    def _give_up(self, failure: LaneFailure) -> None:
         with self._changed:
             if self.failure is not None or self.is_halted:
                 return

@@ -10,8 +10,8 @@ from collections.abc import Hashable, Sequence
 
 from streamclient.errors import ApplicationException, ShutdownException, StreamClientError
 from streamclient.interfaces import IRecordProcessor
-from streamclient.keyed.lanes import Failure, Lanes
-from streamclient.keyed.workshop import Workshop
+from streamclient.keyed.lane_pool import LanePool
+from streamclient.keyed.lanes import LaneFailure, Lanes
 from streamclient.model import InitializationInput, ProcessRecordsInput, ShutdownInput, ShutdownReason
 from streamclient.records import StreamRecord
 
@@ -21,22 +21,22 @@ _log = logging.getLogger(__name__)
 class KeyedProcessor(IRecordProcessor):
     """See ``KeyedProcessorFactory``. Its three methods are called one at a time."""
 
-    def __init__(self, workshop: Workshop) -> None:
-        self._workshop = workshop
-        self._lanes = Lanes(workshop, self._give_up, self._store_if_due)
+    def __init__(self, lane_pool: LanePool) -> None:
+        self._lane_pool = lane_pool
+        self._lanes = Lanes(lane_pool, self._give_up, self._store_if_due)
         self._is_careful = False
         self._changed = threading.Condition()
         self._is_storing = False
         self._is_closed = False
         self._stored: str | None = None
-        self._stored_at = workshop.settings.monotonic()
+        self._stored_at = lane_pool.settings.monotonic()
 
     def initialize(self, initialization_input: InitializationInput) -> None:
         """Nothing to prepare but the threads."""
         self._shard = initialization_input.shard_info
         self._checkpointer = initialization_input.checkpointer
         self._marker = initialization_input.shutdown_marker
-        self._workshop.enter(self._warn_about_slow_records)
+        self._lane_pool.enter(self._warn_about_slow_records)
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
         """Queue the batch and return, waiting for room only; behind a failure, return when it is done.
@@ -44,27 +44,27 @@ class KeyedProcessor(IRecordProcessor):
         Raises:
             ApplicationException: a record of this batch was given up; everything of the batch will come again.
         """
-        failed_at = self._workshop.failed_at(self._shard)
+        failed_at = self._lane_pool.failed_at(self._shard)
         if failed_at is not None:
             self._lanes.finish()
         if self._lanes.is_halted:
             return  # a new processor was asked for, which starts at the checkpoint
         position = process_records_input.checkpointer.largest_permitted_checkpoint_value
         records = process_records_input.records
-        keyed = [(self._workshop.settings.key(record), record) for record in records]
+        keyed = [(self._lane_pool.settings.key(record), record) for record in records]
         if failed_at is None:
             self._lanes.take_in(keyed, position)
             return
         self._process_carefully(keyed, position)
         if records and records[-1].sequence_info >= failed_at:
-            self._workshop.passed(self._shard)
+            self._lane_pool.passed(self._shard)
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
         """Wait for what is under way, at the end of the shard for everything; store how far everything is done."""
         try:
             self._close(shutdown_input)
         finally:
-            self._workshop.leave(self._warn_about_slow_records)
+            self._lane_pool.leave(self._warn_about_slow_records)
 
     def _process_carefully(self, keyed: Sequence[tuple[Hashable, StreamRecord]], position: str) -> None:
         """Finish this batch before the next one is taken; nothing else is pending."""
@@ -87,7 +87,7 @@ class KeyedProcessor(IRecordProcessor):
             self._changed.wait_for(lambda: not self._is_storing)
         failure = self._lanes.failure
         if reason is not ShutdownReason.PROCESS_RESTART and failure is None:
-            self._workshop.passed(self._shard)
+            self._lane_pool.passed(self._shard)
         if reason is ShutdownReason.ZOMBIE:
             return
         if reason is ShutdownReason.TERMINATE and self._lanes.is_complete:
@@ -97,14 +97,14 @@ class KeyedProcessor(IRecordProcessor):
         if reason is ShutdownReason.TERMINATE and failure is not None:
             raise _as_error(failure)
 
-    # --- in the workshop's threads -------------------------------------------------------------------------------
+    # --- in the pool's threads -------------------------------------------------------------------------------
 
-    def _give_up(self, failure: Failure) -> None:
+    def _give_up(self, failure: LaneFailure) -> None:
         """Ask for a new processor, which meets the failure in the batch where it belongs."""
         if self._is_careful:
             return
         _log.error("shard %s: %s; starting again at the checkpoint", self._shard.shard_id, _as_error(failure))
-        self._workshop.failed(self._shard, failure.record.sequence_info)
+        self._lane_pool.failed(self._shard, failure.record.sequence_info)
         self._marker.mark_for_process_restart()
 
     def _warn_about_slow_records(self) -> None:
@@ -130,13 +130,13 @@ class KeyedProcessor(IRecordProcessor):
             with self._changed:
                 self._is_storing = False
                 self._changed.notify_all()
-                self._stored_at = self._workshop.settings.monotonic()
+                self._stored_at = self._lane_pool.settings.monotonic()
                 self._stored = position if is_stored else self._stored
             if not is_stored:
                 return
 
     def _begins_to_store(self) -> bool:
-        settings = self._workshop.settings
+        settings = self._lane_pool.settings
         with self._changed:
             if self._is_storing or self._is_closed or self._lanes.position in (None, self._stored):
                 return False
@@ -145,7 +145,7 @@ class KeyedProcessor(IRecordProcessor):
             return self._is_storing
 
 
-def _as_error(failure: Failure) -> ApplicationException:
+def _as_error(failure: LaneFailure) -> ApplicationException:
     cause = failure.error
     error = ApplicationException(f"{_name_of(failure.record)}: {type(cause).__name__}: {cause}")
     error.__cause__ = cause

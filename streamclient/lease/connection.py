@@ -14,6 +14,7 @@ from tablestore.connection import ConnectionPool
 
 from streamclient import checks
 from streamclient.config import ClientConfig
+from streamclient.lease.batch_message import with_own_batches
 from streamclient.wire.sdk_logging import silence
 
 SHORTEST_TIMEOUT_SECONDS = 1.0
@@ -60,7 +61,7 @@ def for_lease_calls(client: OTSClient, client_config: ClientConfig) -> OTSClient
             maxsize=own.max_connection,
             client_ssl_version=own.ssl_version,
         )
-    return own
+    return with_own_batches(own)
 
 
 def _shorter(given: Any, ours: float) -> float:

@@ -46,7 +46,7 @@ class Series:
         return f"{self.metric.name}{{{labels}}} {self.value:g}{count}"
 
 
-class _Tally:
+class _HistogramValues:
     """The values of a growing histogram."""
 
     __slots__ = ("counts", "total")
@@ -76,7 +76,7 @@ class MemoryMetrics(IMetrics):
         self._numbers: dict[Metric, dict[_Key, float]] = {
             metric: {} for metric in METRICS if metric.kind is not MetricKind.HISTOGRAM
         }
-        self._tallies: dict[Metric, dict[_Key, _Tally]] = {
+        self._tallies: dict[Metric, dict[_Key, _HistogramValues]] = {
             metric: {} for metric in METRICS if metric.kind is MetricKind.HISTOGRAM
         }
 
@@ -102,7 +102,7 @@ class MemoryMetrics(IMetrics):
             series = self._tallies[metric]
             tally = series.get(key)
             if tally is None:
-                tally = series[key] = _Tally()
+                tally = series[key] = _HistogramValues()
             tally.add(seconds)
 
     def forget(self, metric: Metric, /, **labels: str) -> None:

@@ -10,12 +10,12 @@ from attrs import evolve
 
 from streamclient.errors import StreamClientError
 from streamclient.operate.connection import DEFAULT_LEASE_SECONDS
-from streamclient.operate.facts import FleetFacts, HeadFacts, RowFacts, StreamFacts, WorkerFacts
+from streamclient.operate.facts import FleetFacts, HeadFacts, RowFacts, StreamView, WorkerFacts
 from streamclient.operate.heads import HeadReader
 from streamclient.operate.site import Site, problem_code, text_of
 
 
-class Collector:
+class FleetReader:
     """Reads facts of one site, again and again if need be; remembers the heads of shards in between."""
 
     def __init__(
@@ -43,8 +43,8 @@ class Collector:
         try:
             facts = self._fleet(stream, stream.stream_id, observe_seconds)
         except StreamClientError as error:
-            problem = self.site.problem_of_status_table(error)
-            return self._facts(stream, problem=problem, problem_code=problem_code(error))
+            problem, code = self.site.problem_of_status_table(error)
+            return self._facts(stream, problem=problem, problem_code=code)
         wanted = sorted(facts.leases) if heads is None else [key for key in heads if key in facts.leases]
         checkpoints = {key: facts.leases[key].checkpoint for key in wanted if not facts.leases[key].is_finished}
         return evolve(facts, heads=self.heads(stream.stream_id, checkpoints), now_micros=self.site.clock.now_micros())
@@ -75,22 +75,22 @@ class Collector:
 
     # --- parts -----------------------------------------------------------------------------------------------------
 
-    def stream(self) -> StreamFacts:
+    def stream(self) -> StreamView:
         """The stream with its shards and retention: three requests, one more for each page of shards."""
         name = self.site.data_table
         stream_id: str | None = None
         try:
             streams = self.site.streams.list_stream(name)
             if not streams:
-                return StreamFacts(table_name=name, stream_id=None)
+                return StreamView(table_name=name, stream_id=None)
             stream_id = streams[0].stream_id
             described = self.site.streams.describe_stream(stream_id)
         except StreamClientError as error:
             code = problem_code(error)
             if code == "missing":
-                return StreamFacts(table_name=name, stream_id=None)
-            return StreamFacts(table_name=name, stream_id=stream_id, problem=text_of(error), problem_code=code)
-        return StreamFacts(
+                return StreamView(table_name=name, stream_id=None)
+            return StreamView(table_name=name, stream_id=stream_id, problem=text_of(error), problem_code=code)
+        return StreamView(
             table_name=name,
             stream_id=stream_id,
             expiration_hours=described.expiration_time_hours,
@@ -117,7 +117,7 @@ class Collector:
 
     # --- inside ----------------------------------------------------------------------------------------------------
 
-    def _fleet(self, stream: StreamFacts, stream_id: str, observe_seconds: float) -> FleetFacts:
+    def _fleet(self, stream: StreamView, stream_id: str, observe_seconds: float) -> FleetFacts:
         rows, workers = self.rows(stream_id), self.workers(stream_id)
         if observe_seconds > 0 and rows:
             began = self._monotonic()
@@ -140,7 +140,7 @@ class Collector:
             return facts
         return evolve(facts, former_stream_id=former[-1], former_rows=self.rows(former[-1]))
 
-    def _without_stream(self, stream: StreamFacts) -> FleetFacts:
+    def _without_stream(self, stream: StreamView) -> FleetFacts:
         facts = self._facts(stream)
         if stream.problem:
             return facts
@@ -154,7 +154,7 @@ class Collector:
 
     def _facts(
         self,
-        stream: StreamFacts,
+        stream: StreamView,
         rows: Mapping[str, RowFacts] | None = None,
         workers: Mapping[str, WorkerFacts] | None = None,
         *,

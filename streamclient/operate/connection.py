@@ -6,8 +6,7 @@ import argparse
 import getpass
 import os
 import socket
-from collections.abc import Callable, Mapping
-from importlib import import_module
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from streamclient.errors import ConfigurationError
@@ -56,22 +55,6 @@ def open_site(arguments: argparse.Namespace, environment: Mapping[str, str] = os
     from streamclient.operate.site import Site  # noqa: PLC0415
 
     return Site(client, *tables, lease_seconds=seconds)
-
-
-def deferred(function: str) -> Callable[[argparse.Namespace], int]:
-    """A ``run`` that loads its code, and with it the SDK, when it is called: ``--help`` should not wait for it.
-
-    Calls ``module:function`` of this room with the site and the arguments.
-    """
-    module, _, attribute = function.partition(":")
-
-    def run(arguments: argparse.Namespace) -> int:
-        action: Callable[[Site, argparse.Namespace], int] = getattr(
-            import_module(f"streamclient.operate.{module}"), attribute
-        )
-        return action(open_site(arguments), arguments)
-
-    return run
 
 
 def operator_name() -> str:

@@ -16,8 +16,8 @@ from streamclient.operate.audit import AuditRecord
 from streamclient.operate.evidence import checkpoint_kind, evidence
 from streamclient.operate.facts import FleetFacts, RowFacts, WorkerFacts
 from streamclient.operate.liveness import life, seconds_to_loss
-from streamclient.operate.orders import Report
-from streamclient.operate.plans import Plan
+from streamclient.operate.orders import OrderReport
+from streamclient.operate.plans import ChangePlan
 from streamclient.operate.verdict import Explanation
 
 Document = dict[str, Any]
@@ -143,7 +143,7 @@ def audit_document(record: AuditRecord) -> Document:
     }
 
 
-def report_document(command: str, report: Report) -> Document:
+def report_document(command: str, report: OrderReport) -> Document:
     """What a changing command did, or would do."""
     return {
         "command": command,
@@ -154,7 +154,7 @@ def report_document(command: str, report: Report) -> Document:
     }
 
 
-def plan_document(plan: Plan, outcomes: Any = None) -> Document:
+def plan_document(plan: ChangePlan, outcomes: Any = None) -> Document:
     """The writes of a plan, with the columns that they change."""
     changes = []
     for change in plan.changes:

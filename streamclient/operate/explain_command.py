@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from streamclient.operate.connection import deferred, fleet_options, parking_options
-from streamclient.terminal.running import runs
+from streamclient.errors import ConfigurationError
+from streamclient.operate.connection import fleet_options, open_site, parking_options
+from streamclient.terminal.running import EXIT_DONE, EXIT_REFUSED, runs
 
 OBSERVE_SECONDS = 2.0
 """Between two readings of the rows: enough to see a busy shard's position move, short enough to wait for."""
@@ -30,4 +31,39 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         help="read the rows twice, so far apart, to see what moves; 0 reads once (default: %(default)s)",
     )
     parking_options(parser)
-    runs(parser, deferred("explain_action:explain_shards"))
+    runs(parser, run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Explain one shard with the evidence, or all with a line for each."""
+    from streamclient.operate.collection import FleetReader  # noqa: PLC0415 -- brings the SDK; --help does not wait for it
+    from streamclient.operate.documents import explanations_document  # noqa: PLC0415
+    from streamclient.operate.explanation import explain  # noqa: PLC0415
+    from streamclient.operate.lease_views import (  # noqa: PLC0415
+        all_shards,
+        named_shard,
+        print_explanation,
+        with_changes,
+        with_parked,
+    )
+    from streamclient.terminal.output import id_shortener, print_json, print_text  # noqa: PLC0415
+
+    if arguments.all == (arguments.shard is not None):
+        raise ConfigurationError("name either a shard or --all")
+    if not arguments.observe >= 0:
+        raise ConfigurationError(f"--observe must be at least 0 seconds, not {arguments.observe}")
+    site = open_site(arguments)
+    collector = FleetReader(site)
+    facts = collector.collect(observe_seconds=arguments.observe)
+    facts = with_changes(site, with_parked(site, arguments, facts))
+    shards = all_shards(facts) if arguments.all else [named_shard(facts, arguments.shard)]
+    facts = collector.with_heads(facts, {key for shard in shards for key in collector.lineage_of(facts, shard)})
+    verdicts = [explain(facts, shard) for shard in shards]
+    if arguments.json:
+        print_json(explanations_document(facts, verdicts))
+    elif arguments.all:
+        short = id_shortener(all_shards(facts))
+        print_text(short("\n".join(each.first_line for each in verdicts)) or "no shards")
+    else:
+        print_explanation(facts, verdicts[0])
+    return EXIT_DONE if all(each.situation.moves for each in verdicts) else EXIT_REFUSED

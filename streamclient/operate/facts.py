@@ -89,7 +89,7 @@ class HeadFacts:
 
 
 @frozen(kw_only=True)
-class StreamFacts:
+class StreamView:
     """The data table's stream."""
 
     table_name: str
@@ -120,7 +120,7 @@ class FleetFacts:
     now_micros: int
     lease_duration_seconds: float
     status_table_name: str
-    stream: StreamFacts
+    stream: StreamView
     rows: Mapping[str, RowFacts] = field(factory=dict)
     earlier: Mapping[str, RowFacts] = field(factory=dict)
     """The same rows ``observed_seconds`` before; empty if they were read only once."""

@@ -27,7 +27,7 @@ QUIET_SECONDS = 5.0
 
 
 @frozen
-class Head:
+class ShardHead:
     """What stands at a position."""
 
     record: StreamRecord | None
@@ -35,26 +35,26 @@ class Head:
     """The shard is closed, and nothing is left behind the position."""
 
 
-def read_head(streams: StreamApi, stream_id: str, shard_id: str, checkpoint: str) -> Head:
+def read_head(streams: StreamApi, stream_id: str, shard_id: str, checkpoint: str) -> ShardHead:
     """Read one record at a checkpoint: one to three requests, a few more in a stretch without records.
 
     Raises:
         TrimmedDataException: the position is past the stream's retention.
     """
     if checkpoint == CheckpointPosition.SHARD_END:
-        return Head(None, is_end=True)
+        return ShardHead(None, is_end=True)
     is_oldest = checkpoint == CheckpointPosition.TRIM_HORIZON
     text = streams.get_shard_iterator(stream_id, shard_id) if is_oldest else checkpoint
     for _ in range(MOST_EMPTY_PAGES):
         page = streams.get_stream_record(text, 1)
         if page.records:
-            return Head(page.records[0])
+            return ShardHead(page.records[0])
         if page.next_position == Position.SHARD_END:
-            return Head(None, is_end=True)
+            return ShardHead(None, is_end=True)
         if page.next_position.text == text:
             break
         text = page.next_position.text
-    return Head(None)
+    return ShardHead(None)
 
 
 @frozen

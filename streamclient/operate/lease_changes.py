@@ -15,16 +15,16 @@ from attrs import evolve
 from streamclient.errors import ConfigurationError
 from streamclient.model import CheckpointPosition, Lease, Pause
 from streamclient.operate import plans
-from streamclient.operate.collection import Collector
+from streamclient.operate.collection import FleetReader
 from streamclient.operate.connection import operator_name
 from streamclient.operate.documents import plan_document, report_document
 from streamclient.operate.facts import MICROS_PER_SECOND, FleetFacts
 from streamclient.operate.heads import PARALLEL_READS
 from streamclient.operate.lease_views import named_shard
-from streamclient.operate.orders import Executor, Order, Report, Status
-from streamclient.operate.plans import Plan, Planner, Target
+from streamclient.operate.orders import Order, OrderExecutor, OrderReport, OrderStatus
+from streamclient.operate.plans import ChangePlan, Planner, Target
 from streamclient.operate.site import Site
-from streamclient.operate.targets import Direction, TargetReader
+from streamclient.operate.targets import TargetDirection, TargetReader
 from streamclient.operate.text import parse_duration
 from streamclient.records import readable_position
 from streamclient.terminal.output import complain, id_shortener, print_json, print_text
@@ -32,7 +32,7 @@ from streamclient.terminal.running import EXIT_DONE, EXIT_REFUSED
 
 Answer = TypeVar("Answer")
 
-GOOD = (Status.DONE, Status.UNCHANGED)
+GOOD = (OrderStatus.DONE, OrderStatus.UNCHANGED)
 
 
 def rewind(site: Site, arguments: argparse.Namespace) -> int:
@@ -42,7 +42,7 @@ def rewind(site: Site, arguments: argparse.Namespace) -> int:
     def prepare(facts: FleetFacts) -> Planner:
         lease = _lease(facts, arguments.shard)
         target = _target(site, facts, lease, arguments.to)
-        if lease is not None and _direction(site, lease, target) is Direction.FORTH:
+        if lease is not None and _direction(site, lease, target) is TargetDirection.FORTH:
             raise ConfigurationError(
                 f"{target.text} lies in front of the checkpoint of shard {arguments.shard}: going there skips records; "
                 "use `leases skip`"
@@ -64,7 +64,7 @@ def skip(site: Site, arguments: argparse.Namespace) -> int:
         planner = partial(plans.plan_skip, shard_id=arguments.shard, target=target)
         if lease is None or lease.is_finished:
             return planner
-        if _direction(site, lease, target) is Direction.BACK:
+        if _direction(site, lease, target) is TargetDirection.BACK:
             raise ConfigurationError(
                 f"{target.text} lies behind the checkpoint of shard {arguments.shard}; use `leases rewind`"
             )
@@ -83,7 +83,7 @@ def reset(site: Site, arguments: argparse.Namespace) -> int:
         leases = dict(sorted(facts.leases.items()))
         targets = _for_each(leases, lambda lease: _target(site, facts, lease, arguments.to))
         directions = _for_each(leases, lambda lease: _direction(site, lease, targets[lease.lease_key]))
-        forth = [key for key, direction in directions.items() if direction is Direction.FORTH]
+        forth = [key for key, direction in directions.items() if direction is TargetDirection.FORTH]
         planner = partial(plans.plan_reset, targets=targets)
         if not forth:
             return planner
@@ -132,11 +132,11 @@ def pause(site: Site, arguments: argparse.Namespace) -> int:
         return partial(plans.plan_pause, shard_ids=shard_ids, pause=order)
 
     executor, report = _execute(site, arguments, prepare)
-    if report.status is Status.DONE and not arguments.no_wait:
+    if report.status is OrderStatus.DONE and not arguments.no_wait:
         late = executor.await_pauses([change.shard_id for change in report.plan.changes], wait_seconds)
         if late:
             note = f"still read after {arguments.wait}: {', '.join(late)}; `streamclient explain` says why"
-            report = evolve(report, status=Status.GIVEN_UP, notes=(*report.notes, note))
+            report = evolve(report, status=OrderStatus.GIVEN_UP, notes=(*report.notes, note))
     return _show(arguments, report)
 
 
@@ -176,9 +176,9 @@ def _for_each(leases: Mapping[str, Lease], look: Callable[[Lease], Answer]) -> d
         return dict(zip(leases, pool.map(look, leases.values()), strict=True))
 
 
-def _direction(site: Site, lease: Lease, target: Target) -> Direction:
+def _direction(site: Site, lease: Lease, target: Target) -> TargetDirection:
     if target.checkpoint == CheckpointPosition.TRIM_HORIZON:
-        return Direction.BACK
+        return TargetDirection.BACK
     return _reader(site).direction(lease.lease_key, lease.checkpoint, target.checkpoint)
 
 
@@ -192,7 +192,7 @@ def _accept(arguments: argparse.Namespace, facts: FleetFacts, loss: str) -> None
 
 
 def _noting(planner: Planner, note: str) -> Planner:
-    def plan(facts: FleetFacts, still: object) -> Plan:
+    def plan(facts: FleetFacts, still: object) -> ChangePlan:
         return planner(facts, still).with_notes(note)  # type: ignore[arg-type]  # handed on as it came
 
     return plan
@@ -235,12 +235,12 @@ def _run(
 
 def _execute(
     site: Site, arguments: argparse.Namespace, prepare: Callable[[FleetFacts], Planner], *, wakes_all: bool = False
-) -> tuple[Executor, Report]:
+) -> tuple[OrderExecutor, OrderReport]:
     limit = getattr(arguments, "pause", None)
     pause_seconds = None if limit is None else parse_duration(limit)
-    collector = Collector(site)
+    collector = FleetReader(site)
     _complete_ids(collector.collect(), arguments)
-    executor = Executor(site, collector, operator_name(), say=complain)
+    executor = OrderExecutor(site, collector, operator_name(), say=complain)
     order = Order(command=_command(arguments), reason=arguments.reason, prepare=prepare, wakes_all=wakes_all)
     return executor, executor.carry_out(order, dry_run=arguments.dry_run, pause_seconds=pause_seconds)
 
@@ -265,19 +265,19 @@ def _command(arguments: argparse.Namespace) -> str:
     return shlex.join(words)
 
 
-def _show(arguments: argparse.Namespace, report: Report) -> int:
+def _show(arguments: argparse.Namespace, report: OrderReport) -> int:
     refused = bool(report.plan.refusals)
     if arguments.json:
         print_json(report_document(_command(arguments), report))
     else:
         print_text("\n".join(_lines(report)))
-    if report.status is Status.PLANNED:
+    if report.status is OrderStatus.PLANNED:
         return EXIT_REFUSED if refused else EXIT_DONE
     return EXIT_DONE if report.status in GOOD else EXIT_REFUSED
 
 
-def _lines(report: Report) -> list[str]:
-    is_dry = report.status is Status.PLANNED
+def _lines(report: OrderReport) -> list[str]:
+    is_dry = report.status is OrderStatus.PLANNED
     lines = []
     for entry in plan_document(report.plan, report.outcomes)["changes"]:
         outcome = "would be written" if is_dry else entry["outcome"] or "not written"
@@ -300,13 +300,13 @@ def _shown(name: str, value: object) -> str:
     return readable_position(value) if name == "checkpoint" and isinstance(value, str) else repr(value)
 
 
-def _summary(report: Report) -> str:
+def _summary(report: OrderReport) -> str:
     change = f" (change {report.change_id})" if report.change_id else ""
     return {
-        Status.PLANNED: "dry run: nothing was written",
-        Status.DONE: f"done{change}",
-        Status.UNCHANGED: "nothing to change",
-        Status.REFUSED: "refused: nothing was written",
-        Status.GIVEN_UP: f"given up{change}",
-        Status.FAILED: f"not everything was written{change}",
+        OrderStatus.PLANNED: "dry run: nothing was written",
+        OrderStatus.DONE: f"done{change}",
+        OrderStatus.UNCHANGED: "nothing to change",
+        OrderStatus.REFUSED: "refused: nothing was written",
+        OrderStatus.GIVEN_UP: f"given up{change}",
+        OrderStatus.FAILED: f"not everything was written{change}",
     }[report.status]

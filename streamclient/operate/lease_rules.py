@@ -9,7 +9,7 @@ from streamclient.core.worker_info import ShardTrouble
 from streamclient.model import Lease, utc_text
 from streamclient.operate import situations
 from streamclient.operate.facts import FleetFacts, Process, RowFacts
-from streamclient.operate.liveness import SILENT_SHARE, Life, is_pause_on, life, living_workers
+from streamclient.operate.liveness import SILENT_SHARE, Liveness, is_pause_on, life, living_workers
 from streamclient.operate.situations import Situation
 from streamclient.operate.text import duration
 from streamclient.operate.verdict import Case, Explanation
@@ -53,7 +53,7 @@ def _paused(case: Case, row: RowFacts, lease: Lease) -> Explanation | None:
         return None
     until = "" if pause.until_micros is None else f" until {utc_text(pause.until_micros)}"
     order = f"paused by {pause.by}{until}: {pause.reason}"
-    is_read = lease.owner and life(case.facts, lease.owner) in (Life.LIVING, Life.SILENT)
+    is_read = lease.owner and life(case.facts, lease.owner) in (Liveness.LIVING, Liveness.SILENT)
     if lease.is_paused_by_owner or not is_read:
         return case.verdict(situations.PAUSED, f"is {order}")
     since = duration(case.facts.age_seconds(row.pause_micros))
@@ -108,7 +108,7 @@ def _not_picked_up(case: Case, row: RowFacts, lease: Lease) -> Explanation | Non
     since = duration(case.facts.age_seconds(row.owner_micros))
     text = f"was handed over to worker {lease.owner} {since} ago, which has not picked it up"
     how = life(case.facts, lease.owner)
-    if how is Life.DEAD:
+    if how is Liveness.DEAD:
         return case.verdict(situations.NOT_PICKED_UP, f"{text}: it is dead")
     if case.facts.age_seconds(row.owner_micros) <= case.facts.lease_duration_seconds * SILENT_SHARE:
         return case.verdict(situations.NEW_OWNER, f"is changing hands: handed over to worker {lease.owner} {since} ago")
@@ -121,10 +121,10 @@ def _owner_gone(case: Case, row: RowFacts, lease: Lease) -> Explanation | None:
     if session is not None and session.process is Process.STOPPED:
         text = f"is held by worker {owner}, whose process {session.info.pid} on this machine is stopped"
         return case.verdict(situations.OWNER_FROZEN, f"{text}, with its last heartbeat {case.silence(owner)} ago")
-    if how is Life.DEAD or how is Life.UNSEEN:
+    if how is Liveness.DEAD or how is Liveness.UNSEEN:
         return _owner_dead(case, lease)
     is_process_gone = session is not None and session.process is Process.GONE
-    if how is Life.SILENT or is_process_gone:
+    if how is Liveness.SILENT or is_process_gone:
         what = "whose process is gone" if is_process_gone else "which is silent"
         text = f"is held by worker {owner}, {what} (last heartbeat {case.silence(owner)} ago)"
         return case.verdict(situations.OWNER_SILENT, f"{text}: its lease expires in {case.expires_in(owner)}")
@@ -133,7 +133,7 @@ def _owner_gone(case: Case, row: RowFacts, lease: Lease) -> Explanation | None:
 
 def _owner_dead(case: Case, lease: Lease) -> Explanation:
     dead = f"has a dead owner: worker {lease.owner} gave its last heartbeat {case.silence(lease.owner)} ago"
-    if life(case.facts, lease.owner) is Life.UNSEEN:
+    if life(case.facts, lease.owner) is Liveness.UNSEEN:
         dead = f"has a dead owner: worker {lease.owner} has gone"
     others = living_workers(case.facts)
     left_by = [name for name in others if case.shard_id in shards_left(case.facts, name)]

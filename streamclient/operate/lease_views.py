@@ -13,7 +13,7 @@ from streamclient.errors import ConfigurationError, StreamClientException
 from streamclient.interfaces import IParkingStore
 from streamclient.model import utc_text
 from streamclient.operate.audit import AUDIT_STATUS_TYPE, AuditRecord, parse_audit_row
-from streamclient.operate.collection import Collector
+from streamclient.operate.collection import FleetReader
 from streamclient.operate.documents import (
     Document,
     audit_document,
@@ -65,7 +65,7 @@ AUDIT_ROWS_READ = 10_000
 
 def list_leases(site: Site, arguments: argparse.Namespace) -> int:
     """All leases, and all shards that have none yet."""
-    facts = readable(Collector(site).collect(() if arguments.no_lag else None))
+    facts = readable(FleetReader(site).collect(() if arguments.no_lag else None))
     shards = [explain(facts, key) for key in all_shards(facts)]
     leases = [lease_document(facts, each) for each in shards]
     if arguments.json:
@@ -79,7 +79,7 @@ def list_leases(site: Site, arguments: argparse.Namespace) -> int:
 
 def show_lease(site: Site, arguments: argparse.Namespace) -> int:
     """One lease with everything that is known about it."""
-    collector = Collector(site)
+    collector = FleetReader(site)
     facts = with_parked(site, arguments, readable(collector.collect()))
     shard_id = named_shard(facts, arguments.shard)
     facts = collector.with_heads(facts, collector.lineage_of(facts, shard_id))
@@ -107,7 +107,7 @@ def list_audit(site: Site, arguments: argparse.Namespace) -> int:
     """Operators' changes."""
     if arguments.limit <= 0:
         raise ConfigurationError(f"--limit must be above 0, not {arguments.limit}")
-    facts = readable(Collector(site).collect())
+    facts = readable(FleetReader(site).collect())
     shard_id = None if arguments.shard is None else named_shard(facts, arguments.shard)
     records = read_audit(site, arguments.limit, shard_id)
     if arguments.json:
@@ -132,7 +132,7 @@ def list_audit(site: Site, arguments: argparse.Namespace) -> int:
 
 def save_snapshot(site: Site, arguments: argparse.Namespace) -> int:
     """Save the state."""
-    facts = readable(Collector(site).collect())
+    facts = readable(FleetReader(site).collect())
     text = json.dumps(snapshot_of(facts), ensure_ascii=False, indent=2) + "\n"
     if arguments.file == "-":
         print(text, end="")
@@ -154,7 +154,7 @@ def compare(site: Site, arguments: argparse.Namespace) -> int:
     """Compare two states."""
     before = load_snapshot(Path(arguments.before))
     after = (
-        snapshot_of(readable(Collector(site).collect()))
+        snapshot_of(readable(FleetReader(site).collect()))
         if arguments.after is None
         else load_snapshot(Path(arguments.after))
     )

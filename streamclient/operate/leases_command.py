@@ -5,14 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from streamclient.operate.connection import TABLES, deferred, fleet_options, parking_options
+from streamclient.operate.connection import TABLES, fleet_options, open_site, parking_options
 from streamclient.tablestore.connect import connection_parent
 from streamclient.terminal.running import runs
 
 Actions = Any  # argparse's own type is generic over a private class
-
-VIEWS = "lease_views"
-CHANGES = "lease_changes"
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -30,32 +27,51 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     _add_pauses(actions)
 
 
-def _add(actions: Actions, name: str, function: str, text: str) -> argparse.ArgumentParser:
-    """One action, and the module and function that do it."""
+def _run(arguments: argparse.Namespace) -> int:
+    from streamclient.operate import lease_changes, lease_views  # noqa: PLC0415 -- brings the SDK; --help does not wait
+
+    run = {
+        "list": lease_views.list_leases,
+        "show": lease_views.show_lease,
+        "audit": lease_views.list_audit,
+        "snapshot": lease_views.save_snapshot,
+        "diff": lease_views.compare,
+        "rewind": lease_changes.rewind,
+        "skip": lease_changes.skip,
+        "reset": lease_changes.reset,
+        "release": lease_changes.release,
+        "move": lease_changes.move,
+        "pause": lease_changes.pause,
+        "resume": lease_changes.resume,
+    }[arguments.action]
+    return run(open_site(arguments), arguments)
+
+
+def _add(actions: Actions, name: str, text: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = actions.add_parser(name, help=text, description=text, parents=[fleet_options()])
     parser.set_defaults(action=name)
-    runs(parser, deferred(function))
+    runs(parser, _run)
     return parser
 
 
 def _add_views(actions: Actions) -> None:
-    listing = _add(actions, "list", f"{VIEWS}:list_leases", "all leases: owner, state, lag, time to loss")
+    listing = _add(actions, "list", "all leases: owner, state, lag, time to loss")
     listing.add_argument("--no-lag", action="store_true", help="do not read the next record of each unfinished shard")
-    show = _add(actions, "show", f"{VIEWS}:show_lease", "everything about one lease, with its history")
+    show = _add(actions, "show", "everything about one lease, with its history")
     show.add_argument("shard")
     parking_options(show)
-    audit = _add(actions, "audit", f"{VIEWS}:list_audit", "what operators changed, newest first")
+    audit = _add(actions, "audit", "what operators changed, newest first")
     audit.add_argument("--shard", help="only changes of this shard")
     audit.add_argument("--limit", type=int, default=50, metavar="N", help="how many rows (default: %(default)s)")
-    snapshot = _add(actions, "snapshot", f"{VIEWS}:save_snapshot", "save the whole state as JSON")
+    snapshot = _add(actions, "snapshot", "save the whole state as JSON")
     snapshot.add_argument("file", help="file to write; - is standard output")
-    diff = _add(actions, "diff", f"{VIEWS}:compare", "what differs between two snapshots, or between one and now")
+    diff = _add(actions, "diff", "what differs between two snapshots, or between one and now")
     diff.add_argument("before", help="a snapshot file")
     diff.add_argument("after", nargs="?", help="another one; default: the present state")
 
 
 def _add_change(actions: Actions, name: str, text: str, *, pauses: bool = False) -> argparse.ArgumentParser:
-    parser = _add(actions, name, f"{CHANGES}:{name}", text)
+    parser = _add(actions, name, text)
     parser.add_argument(
         "--dry-run", action="store_true", help="say what would be written, and whether it may; write nothing"
     )

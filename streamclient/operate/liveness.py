@@ -11,7 +11,7 @@ SILENT_SHARE = 0.5
 """Share of the lease duration after which a worker without heartbeat is called silent: heartbeats come every third."""
 
 
-class Life(Enum):
+class Liveness(Enum):
     """Whether a worker acts, as far as the status table shows."""
 
     LIVING = "living"
@@ -22,18 +22,18 @@ class Life(Enum):
     """Nothing in the table was written by it."""
 
 
-def life(facts: FleetFacts, worker: str) -> Life:
+def life(facts: FleetFacts, worker: str) -> Liveness:
     """Whether a worker lives: by its session, or without one by the heartbeats of its leases."""
     session = facts.workers.get(worker)
     if session is not None and session.state == "killed":
-        return Life.DEAD
+        return Liveness.DEAD
     beat = last_beat_micros(facts, worker)
     if not beat:
-        return Life.UNSEEN
+        return Liveness.UNSEEN
     age = facts.age_seconds(beat)
     if age > facts.lease_duration_seconds:
-        return Life.DEAD
-    return Life.SILENT if age > facts.lease_duration_seconds * SILENT_SHARE else Life.LIVING
+        return Liveness.DEAD
+    return Liveness.SILENT if age > facts.lease_duration_seconds * SILENT_SHARE else Liveness.LIVING
 
 
 def last_beat_micros(facts: FleetFacts, worker: str) -> int:
@@ -46,14 +46,14 @@ def living_workers(facts: FleetFacts) -> list[str]:
     """Names of the workers that may take leases, sorted."""
     names = sorted({*facts.beats, *facts.workers})
     leaving = {name for name, session in facts.workers.items() if session.state == "leaving"}
-    return [name for name in names if name not in leaving and life(facts, name) is Life.LIVING]
+    return [name for name in names if name not in leaving and life(facts, name) is Liveness.LIVING]
 
 
 def is_lease_silent(facts: FleetFacts, lease: Lease) -> bool:
     """Whether the owner missed a heartbeat of this lease, or altogether. One that lives may have let this lease go."""
     row = facts.rows.get(lease.lease_key)
     age = 0.0 if row is None else facts.age_seconds(row.beat_micros)
-    return age > facts.lease_duration_seconds * SILENT_SHARE or life(facts, lease.owner) is not Life.LIVING
+    return age > facts.lease_duration_seconds * SILENT_SHARE or life(facts, lease.owner) is not Liveness.LIVING
 
 
 def is_pause_on(pause: Pause | None, now_micros: int) -> bool:

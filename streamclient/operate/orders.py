@@ -20,21 +20,21 @@ from streamclient.core.leases import LeaseWrite
 from streamclient.errors import StreamClientError, StreamClientException
 from streamclient.model import Lease, Pause
 from streamclient.operate.audit import DONE, AuditLog, AuditRecord, records_for
-from streamclient.operate.collection import Collector
+from streamclient.operate.collection import FleetReader
 from streamclient.operate.facts import MICROS_PER_SECOND, FleetFacts
 from streamclient.operate.liveness import is_pause_on, living_workers
-from streamclient.operate.plans import PAUSE_RESERVE_SECONDS, Change, Hindrance, Plan, Planner, pause_lasts
+from streamclient.operate.plans import PAUSE_RESERVE_SECONDS, ChangePlan, Hindrance, PlannedWrite, Planner, pause_lasts
 from streamclient.operate.site import Site, text_of
 from streamclient.operate.text import duration
-from streamclient.operate.watching import Watcher, still_there
-from streamclient.operate.writing import Writer
+from streamclient.operate.watching import RowWatcher, still_there
+from streamclient.operate.writing import StatusTableWriter
 
 ABANDONED_SECONDS = 900.0
 """How much longer than its command a pause lasts whose command never ended: long enough for slow answers and clocks
 that differ, short enough that nobody has to come and mend it."""
 
 
-class Status(Enum):
+class OrderStatus(Enum):
     """How a command ended."""
 
     PLANNED = "planned"
@@ -67,11 +67,11 @@ class Order:
 
 
 @frozen(kw_only=True)
-class Report:
+class OrderReport:
     """What became of a command."""
 
-    status: Status
-    plan: Plan
+    status: OrderStatus
+    plan: ChangePlan
     change_id: str = ""
     """Of its audit rows; empty if nothing was to be written."""
     outcomes: Mapping[str, str] = field(factory=dict)
@@ -84,38 +84,38 @@ class _Work:
     """A command whose plan is allowed and whose audit rows are stored."""
 
     order: Order
-    plan: Plan
+    plan: ChangePlan
     planner: Planner
     records: Sequence[AuditRecord]
     still: Mapping[str, Lease]
     """Leases that were seen to stand still: their owners are dead."""
 
-    def report(self, status: Status, outcomes: Mapping[str, str], *notes: str) -> Report:
-        return Report(
+    def report(self, status: OrderStatus, outcomes: Mapping[str, str], *notes: str) -> OrderReport:
+        return OrderReport(
             status=status, plan=self.plan, change_id=self.records[0].change_id, outcomes=outcomes, notes=notes
         )
 
 
-class Executor:
+class OrderExecutor:
     """Carries commands out at one site. One thread."""
 
     def __init__(
         self,
         site: Site,
-        collector: Collector,
+        collector: FleetReader,
         who: str,
         *,
-        watcher: Watcher | None = None,
+        watcher: RowWatcher | None = None,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._site = site
         self._collector = collector
         self._who = who
-        self._watcher = watcher or Watcher(collector)
-        self._writer = Writer(site, collector)
+        self._watcher = watcher or RowWatcher(collector)
+        self._writer = StatusTableWriter(site, collector)
         self._say = say
 
-    def carry_out(self, order: Order, *, dry_run: bool = False, pause_seconds: float | None = None) -> Report:
+    def carry_out(self, order: Order, *, dry_run: bool = False, pause_seconds: float | None = None) -> OrderReport:
         """Plan, and unless it is a dry run, write. ``pause_seconds``: pause running owners, and wait that long.
 
         Raises:
@@ -127,13 +127,13 @@ class Executor:
         plan, still = self._watched_plan(facts, planner)
         to_pause = [each.shard_id for each in plan.refusals if each.hindrance is Hindrance.OWNER_RUNS]
         if len(plan.refusals) > (0 if pause_seconds is None else len(to_pause)):
-            return Report(status=Status.PLANNED if dry_run else Status.REFUSED, plan=plan)
+            return OrderReport(status=OrderStatus.PLANNED if dry_run else OrderStatus.REFUSED, plan=plan)
         facts = self._collector.refreshed(facts)
         whole = planner(facts, {*still, *to_pause})
         if dry_run:
-            return Report(status=Status.PLANNED, plan=whole, notes=_first_paused(facts, to_pause))
+            return OrderReport(status=OrderStatus.PLANNED, plan=whole, notes=_first_paused(facts, to_pause))
         if not whole.changes:
-            return Report(status=Status.UNCHANGED, plan=whole)
+            return OrderReport(status=OrderStatus.UNCHANGED, plan=whole)
         records = self._intend(order, whole.changes)
         work = _Work(order=order, plan=whole, planner=planner, records=records, still=still)
         if to_pause and pause_seconds is not None:
@@ -152,7 +152,7 @@ class Executor:
             raise StreamClientException(f"data table {facts.stream.table_name!r} has no stream")
         return facts
 
-    def _watched_plan(self, facts: FleetFacts, planner: Planner) -> tuple[Plan, Mapping[str, Lease]]:
+    def _watched_plan(self, facts: FleetFacts, planner: Planner) -> tuple[ChangePlan, Mapping[str, Lease]]:
         """The plan, once owners that seem dead were watched; and the leases that stood still."""
         plan = planner(facts, ())
         unobserved = [each.shard_id for each in plan.refusals if each.hindrance is Hindrance.UNOBSERVED]
@@ -165,7 +165,7 @@ class Executor:
 
     # --- pause, change, resume -------------------------------------------------------------------------------------
 
-    def _paused(self, work: _Work, facts: FleetFacts, to_pause: Sequence[str], seconds: float) -> Report:
+    def _paused(self, work: _Work, facts: FleetFacts, to_pause: Sequence[str], seconds: float) -> OrderReport:
         pause = self._own_pause(work.order, seconds)
         before = {key: lease.pause for key in to_pause if (lease := facts.lease(key)) is not None}
         before = {key: old for key, old in before.items() if not pause_lasts(old, facts.now_micros)}
@@ -207,18 +207,18 @@ class Executor:
         facts = self._writer.put_pauses(facts, lasting)
         self._wake_owners(facts, lasting)
 
-    def _given_up(self, work: _Work, facts: FleetFacts, late: Sequence[str]) -> Report:
+    def _given_up(self, work: _Work, facts: FleetFacts, late: Sequence[str]) -> OrderReport:
         owners = sorted({lease.owner for key in late if (lease := facts.lease(key)) is not None})
         note = (
             f"worker {', '.join(owners)} did not stop reading {', '.join(late)} in time; nothing was changed. "
             "`streamclient explain` says what it is doing"
         )
         outcomes = {change.shard_id: "not changed: not every owner paused in time" for change in work.plan.changes}
-        return work.report(Status.GIVEN_UP, outcomes, note, *self._complete_audit(work.records, outcomes))
+        return work.report(OrderStatus.GIVEN_UP, outcomes, note, *self._complete_audit(work.records, outcomes))
 
     # --- audit and end ---------------------------------------------------------------------------------------------
 
-    def _intend(self, order: Order, changes: Sequence[Change]) -> Sequence[AuditRecord]:
+    def _intend(self, order: Order, changes: Sequence[PlannedWrite]) -> Sequence[AuditRecord]:
         records = records_for(
             [change.write for change in changes],
             at_micros=self._site.clock.now_micros(),
@@ -229,12 +229,12 @@ class Executor:
         self._audit.intend(records)
         return records
 
-    def _completed(self, work: _Work, facts: FleetFacts, outcomes: Mapping[str, str]) -> Report:
+    def _completed(self, work: _Work, facts: FleetFacts, outcomes: Mapping[str, str]) -> OrderReport:
         notes = self._complete_audit(work.records, outcomes)
         names = {name for change in work.plan.changes for name in _concerned(change.write)}
         self._site.wake({*names, *living_workers(facts)} if work.order.wakes_all else names)
         is_done = all(outcome == DONE for outcome in outcomes.values())
-        return work.report(Status.DONE if is_done else Status.FAILED, outcomes, *notes)
+        return work.report(OrderStatus.DONE if is_done else OrderStatus.FAILED, outcomes, *notes)
 
     def _complete_audit(self, records: Sequence[AuditRecord], outcomes: Mapping[str, str]) -> tuple[str, ...]:
         """Complete the audit; a failure of that does not undo what was done."""

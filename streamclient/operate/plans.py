@@ -23,7 +23,7 @@ from streamclient.core.shards import parents_finished
 from streamclient.model import CheckpointPosition, Lease, Pause, utc_text
 from streamclient.operate.facts import MICROS_PER_SECOND, FleetFacts
 from streamclient.operate.lineage import ancestors_first, descendants_of
-from streamclient.operate.liveness import Life, is_lease_silent, life, living_workers
+from streamclient.operate.liveness import Liveness, is_lease_silent, life, living_workers
 from streamclient.operate.text import duration
 
 PAUSE_RESERVE_SECONDS = 60.0
@@ -41,7 +41,7 @@ class Hindrance(Enum):
 
 
 @frozen(kw_only=True)
-class Change:
+class PlannedWrite:
     """One row to be written."""
 
     write: LeaseWrite
@@ -66,20 +66,20 @@ class Refusal:
 
 
 @frozen(kw_only=True)
-class Plan:
+class ChangePlan:
     """A command's writes, in order, and what forbids them."""
 
-    changes: tuple[Change, ...] = ()
+    changes: tuple[PlannedWrite, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     notes: tuple[str, ...] = ()
     """What the operator should know beforehand."""
 
-    def with_notes(self, *notes: str) -> Plan:
+    def with_notes(self, *notes: str) -> ChangePlan:
         """The same plan with further notes."""
         return evolve(self, notes=(*self.notes, *notes))
 
 
-Planner = Callable[[FleetFacts, Collection[str]], Plan]
+Planner = Callable[[FleetFacts, Collection[str]], ChangePlan]
 """From facts, and the shards whose counters stood still for a lease duration, to a plan."""
 
 
@@ -103,11 +103,11 @@ def plan_rewind(
     shard_id: str,
     target: Target,
     with_descendants: bool = False,
-) -> Plan:
+) -> ChangePlan:
     """Read a shard again from an earlier position, and what descends from it again from its beginning."""
     lease = _lease_of(facts, shard_id)
     if isinstance(lease, Refusal):
-        return Plan(refusals=(lease,))
+        return ChangePlan(refusals=(lease,))
     begun = [key for key in _descendants_with_rows(facts, shard_id) if _has_begun(facts, facts.leases[key])]
     if begun and not with_descendants:
         reason = (
@@ -115,7 +115,7 @@ def plan_rewind(
             f"({', '.join(begun[:5])}{', ...' if len(begun) > 5 else ''}); reading the shard again would bring its old "
             "changes behind theirs. With --with-descendants they are read again, too"
         )
-        return Plan(refusals=(Refusal(shard_id=shard_id, reason=reason),))
+        return ChangePlan(refusals=(Refusal(shard_id=shard_id, reason=reason),))
     positions = {shard_id: target}
     if begun:
         oldest = Target(checkpoint=CheckpointPosition.TRIM_HORIZON, text="its beginning")
@@ -123,24 +123,24 @@ def plan_rewind(
     return _moves(facts, stood_still, positions)
 
 
-def plan_skip(facts: FleetFacts, stood_still: Collection[str], *, shard_id: str, target: Target) -> Plan:
+def plan_skip(facts: FleetFacts, stood_still: Collection[str], *, shard_id: str, target: Target) -> ChangePlan:
     """Go on at a later position; what lies before is never delivered."""
     lease = _lease_of(facts, shard_id)
     if isinstance(lease, Refusal):
-        return Plan(refusals=(lease,))
+        return ChangePlan(refusals=(lease,))
     if lease.is_finished:
-        return Plan(refusals=(Refusal(shard_id=shard_id, reason="it is finished: there is nothing to skip"),))
+        return ChangePlan(refusals=(Refusal(shard_id=shard_id, reason="it is finished: there is nothing to skip"),))
     plan = _moves(facts, stood_still, {shard_id: target})
     children = facts.children.get(shard_id, [])
     if target.checkpoint != CheckpointPosition.SHARD_END:
         return plan
     if not children:
         reason = "it is open: at its end there would be nothing to wait for new records. Use --to latest"
-        return Plan(refusals=(Refusal(shard_id=shard_id, reason=reason),))
+        return ChangePlan(refusals=(Refusal(shard_id=shard_id, reason=reason),))
     return plan.with_notes(f"at the end of a shard its children may start: {', '.join(children)}")
 
 
-def plan_reset(facts: FleetFacts, stood_still: Collection[str], *, targets: Mapping[str, Target]) -> Plan:
+def plan_reset(facts: FleetFacts, stood_still: Collection[str], *, targets: Mapping[str, Target]) -> ChangePlan:
     """Read everything again from a position of each shard."""
     positions = {key: target for key, target in targets.items() if key in facts.leases}
     malformed = [
@@ -152,7 +152,7 @@ def plan_reset(facts: FleetFacts, stood_still: Collection[str], *, targets: Mapp
     return evolve(plan, refusals=(*malformed, *plan.refusals))
 
 
-def _moves(facts: FleetFacts, stood_still: Collection[str], positions: Mapping[str, Target]) -> Plan:
+def _moves(facts: FleetFacts, stood_still: Collection[str], positions: Mapping[str, Target]) -> ChangePlan:
     """Ancestors first: from the first write on, what is below waits for what is above."""
     parents = facts.parents
     changes, refusals = [], []
@@ -165,10 +165,10 @@ def _moves(facts: FleetFacts, stood_still: Collection[str], positions: Mapping[s
             refusals.append(refusal)
         elif lease.checkpoint != target.checkpoint or lease.pending is not None:
             effect = f"goes on at {target.text}"
-            changes.append(Change(write=rule.rewind(lease, target.checkpoint), effect=effect, rank=ranks[key]))
+            changes.append(PlannedWrite(write=rule.rewind(lease, target.checkpoint), effect=effect, rank=ranks[key]))
     if not changes and not refusals:
-        return Plan(notes=("nothing to change: every position is as asked",))
-    return Plan(changes=tuple(changes), refusals=tuple(refusals))
+        return ChangePlan(notes=("nothing to change: every position is as asked",))
+    return ChangePlan(changes=tuple(changes), refusals=tuple(refusals))
 
 
 def _descendants_with_rows(facts: FleetFacts, shard_id: str) -> list[str]:
@@ -189,36 +189,40 @@ def _has_begun(facts: FleetFacts, lease: Lease) -> bool:
 # --- owners --------------------------------------------------------------------------------------------------------
 
 
-def plan_release(facts: FleetFacts, stood_still: Collection[str], *, shard_id: str, vouched: bool = False) -> Plan:
+def plan_release(
+    facts: FleetFacts, stood_still: Collection[str], *, shard_id: str, vouched: bool = False
+) -> ChangePlan:
     """Take a lease from its owner; whoever is due takes it next.
 
     With ``vouched`` the operator answers for the owner's death, and one missed heartbeat is enough.
     """
     lease = _lease_of(facts, shard_id)
     if isinstance(lease, Refusal):
-        return Plan(refusals=(lease,))
+        return ChangePlan(refusals=(lease,))
     if not lease.owner:
-        return Plan(refusals=(Refusal(shard_id=shard_id, reason="it has no owner"),))
+        return ChangePlan(refusals=(Refusal(shard_id=shard_id, reason="it has no owner"),))
     if lease.is_handed_over:
-        return Plan(refusals=(Refusal(shard_id=shard_id, reason=f"it was just handed over to {lease.owner}"),))
+        return ChangePlan(refusals=(Refusal(shard_id=shard_id, reason=f"it was just handed over to {lease.owner}"),))
     hindrance = owner_hindrance(facts, lease, stood_still)
-    if hindrance is not None and not (vouched and life(facts, lease.owner) in (Life.SILENT, Life.DEAD, Life.UNSEEN)):
+    if hindrance is not None and not (
+        vouched and life(facts, lease.owner) in (Liveness.SILENT, Liveness.DEAD, Liveness.UNSEEN)
+    ):
         if vouched:
             hindrance = evolve(
                 hindrance,
                 hindrance=Hindrance.FINAL,
                 reason=f"{hindrance.reason}. --force needs an owner that has missed a heartbeat",
             )
-        return Plan(refusals=(hindrance,))
+        return ChangePlan(refusals=(hindrance,))
     effect = f"is taken from {lease.owner} and free for another worker"
-    return Plan(changes=(Change(write=rule.release(lease), effect=effect),))
+    return ChangePlan(changes=(PlannedWrite(write=rule.release(lease), effect=effect),))
 
 
-def plan_move(facts: FleetFacts, stood_still: Collection[str], *, shard_id: str, receiver: str) -> Plan:
+def plan_move(facts: FleetFacts, stood_still: Collection[str], *, shard_id: str, receiver: str) -> ChangePlan:
     """Have a lease handed to a worker: asked of its owner where one lives, at once otherwise."""
     lease = _lease_of(facts, shard_id)
     if isinstance(lease, Refusal):
-        return Plan(refusals=(lease,))
+        return ChangePlan(refusals=(lease,))
     living = living_workers(facts)
     reason = ""
     if receiver not in living:
@@ -230,15 +234,15 @@ def plan_move(facts: FleetFacts, stood_still: Collection[str], *, shard_id: str,
     elif lease.is_marked:
         reason = f"worker {lease.stealer} has asked for it already"
     if reason:
-        return Plan(refusals=(Refusal(shard_id=shard_id, reason=reason),))
+        return ChangePlan(refusals=(Refusal(shard_id=shard_id, reason=reason),))
     if lease.owner and not is_lease_silent(facts, lease):
         effect = f"worker {lease.owner} is asked to finish its batch and hand it to worker {receiver}"
-        return Plan(changes=(Change(write=rule.steal(lease, receiver), effect=effect),))
+        return ChangePlan(changes=(PlannedWrite(write=rule.steal(lease, receiver), effect=effect),))
     hindrance = owner_hindrance(facts, lease, stood_still)
     if hindrance is not None:
-        return Plan(refusals=(hindrance,))
+        return ChangePlan(refusals=(hindrance,))
     effect = f"is handed to worker {receiver}, which takes it at its next scan"
-    return Plan(changes=(Change(write=rule.transfer(lease, receiver), effect=effect),))
+    return ChangePlan(changes=(PlannedWrite(write=rule.transfer(lease, receiver), effect=effect),))
 
 
 def owner_hindrance(facts: FleetFacts, lease: Lease, stood_still: Collection[str]) -> Refusal | None:
@@ -288,7 +292,9 @@ def _pause_hindrance(facts: FleetFacts, lease: Lease, pause: Pause) -> Refusal |
 # --- pauses --------------------------------------------------------------------------------------------------------
 
 
-def plan_pause(facts: FleetFacts, stood_still: Collection[str], *, shard_ids: Sequence[str], pause: Pause) -> Plan:
+def plan_pause(
+    facts: FleetFacts, stood_still: Collection[str], *, shard_ids: Sequence[str], pause: Pause
+) -> ChangePlan:
     """Order the owners of these shards, present and later ones, to hold them without reading."""
     changes, refusals = [], []
     for shard_id in shard_ids:
@@ -301,19 +307,19 @@ def plan_pause(facts: FleetFacts, stood_still: Collection[str], *, shard_ids: Se
             until = "" if pause.until_micros is None else f" until {utc_text(pause.until_micros)}"
             instead = "" if lease.pause is None else f", instead of the pause by {lease.pause.by}"
             effect = f"is not read{until or ' until it is resumed'}{instead}"
-            changes.append(Change(write=rule.set_pause(lease, pause), effect=effect))
-    return Plan(changes=tuple(changes), refusals=tuple(refusals), notes=_deaf_owners(facts, changes))
+            changes.append(PlannedWrite(write=rule.set_pause(lease, pause), effect=effect))
+    return ChangePlan(changes=tuple(changes), refusals=tuple(refusals), notes=_deaf_owners(facts, changes))
 
 
-def _deaf_owners(facts: FleetFacts, changes: Sequence[Change]) -> tuple[str, ...]:
+def _deaf_owners(facts: FleetFacts, changes: Sequence[PlannedWrite]) -> tuple[str, ...]:
     owners = {change.write.seen.owner for change in changes if change.write.seen.owner}
-    deaf = sorted(name for name in owners if name not in facts.workers and life(facts, name) is Life.LIVING)
+    deaf = sorted(name for name in owners if name not in facts.workers and life(facts, name) is Liveness.LIVING)
     if not deaf:
         return ()
     return (f"worker {', '.join(deaf)} has no session row, so it does not obey pauses",)
 
 
-def plan_resume(facts: FleetFacts, stood_still: Collection[str], *, shard_ids: Sequence[str]) -> Plan:
+def plan_resume(facts: FleetFacts, stood_still: Collection[str], *, shard_ids: Sequence[str]) -> ChangePlan:
     """End operators' pauses of these shards."""
     changes, refusals = [], []
     for shard_id in shard_ids:
@@ -324,8 +330,8 @@ def plan_resume(facts: FleetFacts, stood_still: Collection[str], *, shard_ids: S
             refusals.append(Refusal(shard_id=shard_id, reason="it is not paused by an operator"))
         else:
             effect = f"is read again from its checkpoint; the pause by {lease.pause.by} ends"
-            changes.append(Change(write=rule.set_pause(lease, None), effect=effect))
-    return Plan(changes=tuple(changes), refusals=tuple(refusals))
+            changes.append(PlannedWrite(write=rule.set_pause(lease, None), effect=effect))
+    return ChangePlan(changes=tuple(changes), refusals=tuple(refusals))
 
 
 # --- tools ---------------------------------------------------------------------------------------------------------

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from streamclient.model import Lease
 from streamclient.operate import situations
-from streamclient.operate.facts import HeadFacts, RowFacts
+from streamclient.operate.facts import RowFacts
 from streamclient.operate.text import duration
 from streamclient.operate.verdict import Case, Explanation
+
+UNNAMED = ", whose session row has no room to name all shards that stand still: its log does"
+"""A worker that says nothing about a shard may do so for want of room."""
 
 
 def judge_by_records(case: Case, row: RowFacts, lease: Lease) -> Explanation:
     """The verdict by the next unread record and the checkpoint."""
-    head = case.head or HeadFacts()
     since = case.facts.age_seconds(row.checkpoint_micros)
+    is_moving = _has_moved(case, lease) or since <= case.facts.lease_duration_seconds
+    head = case.head
+    if head is None:
+        return _without_head(case, lease, is_moving=is_moving)
     if head.is_trimmed:
         text = "does not move: the records behind its checkpoint are past the stream's retention and lost"
         return case.verdict(situations.POSITION_TRIMMED, text)
@@ -21,7 +27,7 @@ def judge_by_records(case: Case, row: RowFacts, lease: Lease) -> Explanation:
     if head.next_record_micros is None:
         return case.verdict(situations.CAUGHT_UP, f"moves: worker {lease.owner} has read everything there is")
     lag = duration(case.facts.age_seconds(head.next_record_micros))
-    if _has_moved(case, lease) or since <= case.facts.lease_duration_seconds:
+    if is_moving:
         text = f"moves: worker {lease.owner} reads it{_rate(case, lease)}, {lag} behind"
         return case.verdict(situations.READING, text)
     held = duration(min(since, case.facts.age_seconds(row.owner_micros)))
@@ -29,10 +35,25 @@ def judge_by_records(case: Case, row: RowFacts, lease: Lease) -> Explanation:
     if case.session(lease.owner) is None:
         text = f"does not move: worker {lease.owner} renews it, but has not moved the checkpoint for {held}, {waiting}"
         return case.verdict(situations.OWNER_MUTE, text)
+    if _is_perhaps_unnamed(case, lease):
+        return case.verdict(situations.OWNER_SAYS, f"does not move on worker {lease.owner}{UNNAMED}")
     text = (
         f"moves without a checkpoint: worker {lease.owner} names no obstacle, but has stored none for {held}, {waiting}"
     )
     return case.verdict(situations.NO_CHECKPOINT, text)
+
+
+def _without_head(case: Case, lease: Lease, *, is_moving: bool) -> Explanation:
+    if is_moving:
+        return case.verdict(situations.READING, f"moves: worker {lease.owner} reads it{_rate(case, lease)}")
+    names = UNNAMED if _is_perhaps_unnamed(case, lease) else ", which names no obstacle"
+    text = f"is held by worker {lease.owner}{names}; whether records wait behind it was not looked up"
+    return case.verdict(situations.HELD, text)
+
+
+def _is_perhaps_unnamed(case: Case, lease: Lease) -> bool:
+    session = case.session(lease.owner)
+    return session is not None and session.info.unnamed > 0
 
 
 def _has_moved(case: Case, lease: Lease) -> bool:

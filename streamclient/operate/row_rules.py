@@ -18,11 +18,8 @@ def _service(case: Case) -> Explanation | None:
     if facts.problem:
         what, problem, code = f"status table {facts.status_table_name}", facts.problem, facts.problem_code
     elif facts.stream.problem:
-        what, problem, code = (
-            f"the stream of table {facts.stream.table_name}",
-            facts.stream.problem,
-            (facts.stream.problem_code),
-        )
+        what = f"the stream of table {facts.stream.table_name}"
+        problem, code = facts.stream.problem, facts.stream.problem_code
     else:
         return None
     if code == "missing" and facts.problem:
@@ -32,6 +29,7 @@ def _service(case: Case) -> Explanation | None:
 
 
 _SERVICE_PROBLEMS: Mapping[str, tuple[Situation, str]] = {
+    "misfit": (situations.NOT_A_STATUS_TABLE, "holds no leases"),
     "missing": (situations.STREAM_OFF, "does not exist"),
     "refused": (situations.REFUSED, "is refused"),
     "throttled": (situations.THROTTLED, "is throttled"),

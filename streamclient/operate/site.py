@@ -32,7 +32,9 @@ REFUSED_CODES = frozenset({NO_PERMISSION, "OTSAuthFailed", "OTSSTSTokenExpired",
 
 
 def problem_code(error: Exception) -> str:
-    """``missing``, ``refused``, ``throttled`` or ``unreachable``: what explanations tell apart."""
+    """``misfit``, ``missing``, ``refused``, ``throttled`` or ``unreachable``: what explanations tell apart."""
+    if isinstance(error, ConfigurationError):
+        return "misfit"
     if isinstance(error, DependencyException):
         if error.code == OBJECT_NOT_EXIST:
             return "missing"
@@ -91,17 +93,21 @@ class Site:
             except StreamClientError as error:
                 _log.info("workers %s may not have been woken, they look by themselves: %s", ", ".join(wanted), error)
 
-    def problem_of_status_table(self, error: Exception) -> str:
-        """Why the status table cannot be read: in the worker's words where the table cannot hold leases at all."""
+    def problem_of_status_table(self, error: Exception) -> tuple[str, str]:
+        """Why the status table cannot be read, and the code of that.
+
+        In the worker's words where the table cannot hold leases at all.
+        """
         try:
             check_description(self.status_table, self.client.describe_table(self.status_table))
         except ConfigurationError as misfit:
-            return text_of(misfit)
+            return text_of(misfit), problem_code(misfit)
         except Exception as unknown:
             _log.debug("status table %s cannot be described: %s", self.status_table, unknown)
-        if problem_code(error) == "missing":
-            return "there is no such table; a worker makes it when it starts: check the name and the instance"
-        return text_of(error)
+        code = problem_code(error)
+        if code == "missing":
+            return "there is no such table; a worker makes it when it starts: check the name and the instance", code
+        return text_of(error), code
 
     def read(self, name: str, call: Callable[[], Answer]) -> Answer:
         """A read's answer, repeated a few times; raises errors of this package only."""

@@ -21,12 +21,18 @@ class Situation:
 
 CAUGHT_UP = Situation("caught-up", "Nothing.", moves=True)
 READING = Situation("reading", "Nothing; add workers or speed up the processor if it does not catch up.", moves=True)
+HELD = Situation(
+    "held", "Nothing is known to be wrong; `explain SHARD` also reads the record at its checkpoint.", moves=True
+)
 FINISHED = Situation("finished", "Nothing: the shard is closed and was read to its end.", moves=True)
 NEW_OWNER = Situation("changing-hands", "Nothing: it is on its way to a worker. Ask again if it stays.", moves=True)
 
 # --- service and stream -------------------------------------------------------------------------------------------
 
 NO_STATUS_TABLE = Situation("no-status-table", "Check the name; or start a worker, which creates the table.")
+NOT_A_STATUS_TABLE = Situation(
+    "not-a-status-table", "Name the fleet's status table with --status-table; workers refuse this one, too."
+)
 REFUSED = Situation(
     "access-refused", "Check endpoint, instance, key and policy. Workers that are refused end with this error."
 )

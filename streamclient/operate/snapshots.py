@@ -17,7 +17,7 @@ FORMAT = "streamclient-snapshot-1"
 
 
 @frozen
-class Difference:
+class SnapshotDifference:
     """One thing that is not the same."""
 
     subject: str
@@ -60,7 +60,7 @@ def load_snapshot(path: Path) -> Document:
     return document
 
 
-def differences(before: Document, after: Document) -> list[Difference]:
+def differences(before: Document, after: Document) -> list[SnapshotDifference]:
     """What changed, shards first; heartbeats are no difference."""
     found = list(_stream_differences(before, after))
     found += _shard_differences(_by(before["leases"], "shard"), _by(after["leases"], "shard"))
@@ -72,29 +72,29 @@ def _by(entries: list[Document], name: str) -> dict[str, Document]:
     return {entry[name]: entry for entry in entries}
 
 
-def _stream_differences(before: Document, after: Document) -> Iterator[Difference]:
+def _stream_differences(before: Document, after: Document) -> Iterator[SnapshotDifference]:
     if before["stream"] != after["stream"]:
-        yield Difference("stream", "replaced", f"{before['stream']} was replaced by {after['stream']}")
+        yield SnapshotDifference("stream", "replaced", f"{before['stream']} was replaced by {after['stream']}")
     old, new = _by(before["shards"], "shard"), _by(after["shards"], "shard")
     for shard in sorted(new.keys() - old.keys()):
         parents = ", ".join(new[shard]["parents"])
-        yield Difference(
+        yield SnapshotDifference(
             "stream", "shard-opened", f"shard {shard} was opened" + (f" below {parents}" if parents else "")
         )
     for shard in sorted(old.keys() - new.keys()):
-        yield Difference("stream", "shard-left", f"shard {shard} left the listing")
+        yield SnapshotDifference("stream", "shard-left", f"shard {shard} left the listing")
 
 
-def _shard_differences(old: Mapping[str, Document], new: Mapping[str, Document]) -> Iterator[Difference]:
+def _shard_differences(old: Mapping[str, Document], new: Mapping[str, Document]) -> Iterator[SnapshotDifference]:
     for shard in sorted({*old, *new}):
         subject = f"shard {shard}"
         if shard not in old:
-            yield Difference(subject, "row-created", f"its lease row is new{_owned(new[shard])}")
+            yield SnapshotDifference(subject, "row-created", f"its lease row is new{_owned(new[shard])}")
         elif shard not in new:
-            yield Difference(subject, "row-deleted", f"its lease row is gone{_owned(old[shard])}")
+            yield SnapshotDifference(subject, "row-deleted", f"its lease row is gone{_owned(old[shard])}")
         else:
             for kind, text in _lease_changes(old[shard], new[shard]):
-                yield Difference(subject, kind, text)
+                yield SnapshotDifference(subject, kind, text)
 
 
 def _owned(lease: Document) -> str:
@@ -139,14 +139,14 @@ def _names(names: list[str] | None) -> str:
     return ", ".join(names or ()) or "none"
 
 
-def _worker_differences(old: Mapping[str, Document], new: Mapping[str, Document]) -> Iterator[Difference]:
+def _worker_differences(old: Mapping[str, Document], new: Mapping[str, Document]) -> Iterator[SnapshotDifference]:
     for name in sorted({*old, *new}):
         subject = f"worker {name}"
         if name not in old:
-            yield Difference(subject, "worker-joined", "joined")
+            yield SnapshotDifference(subject, "worker-joined", "joined")
         elif name not in new:
-            yield Difference(subject, "worker-gone", "left")
+            yield SnapshotDifference(subject, "worker-gone", "left")
         elif old[name]["nonce"] != new[name]["nonce"]:
-            yield Difference(subject, "worker-restarted", "was restarted")
+            yield SnapshotDifference(subject, "worker-restarted", "was restarted")
         elif old[name]["state"] != new[name]["state"]:
-            yield Difference(subject, "worker-state", f"{old[name]['state']} -> {new[name]['state']}")
+            yield SnapshotDifference(subject, "worker-state", f"{old[name]['state']} -> {new[name]['state']}")

@@ -30,7 +30,7 @@ COUNT_SECONDS = 10.0
 RECORDS_PER_READ = 1_000
 
 
-class Direction(Enum):
+class TargetDirection(Enum):
     """Where a target lies, seen from a checkpoint."""
 
     BACK = "back"
@@ -77,21 +77,21 @@ class TargetReader:
         said = f"what is written after {utc_text(micros)}"
         iterator = self._streams.get_shard_iterator(self._stream_id, shard_id, micros)
         # Workers take an iterator in a child's row for a sign that its parent was finished once.
-        is_beginning = self.direction(shard_id, CheckpointPosition.TRIM_HORIZON, iterator) is Direction.SAME
+        is_beginning = self.direction(shard_id, CheckpointPosition.TRIM_HORIZON, iterator) is TargetDirection.SAME
         return Target(checkpoint=CheckpointPosition.TRIM_HORIZON if is_beginning else iterator, text=said)
 
-    def direction(self, shard_id: str, checkpoint: str, target: str) -> Direction:
+    def direction(self, shard_id: str, checkpoint: str, target: str) -> TargetDirection:
         """Whether ``target`` lies before or behind ``checkpoint``, by the next record at each."""
         there = self._next(shard_id, target)
         try:
             here = self._next(shard_id, checkpoint)
         except TrimmedDataException:
-            return Direction.BACK  # whatever was there is lost already
+            return TargetDirection.BACK  # whatever was there is lost already
         if here == there:
-            return Direction.SAME
+            return TargetDirection.SAME
         if here is None or there is None:
-            return Direction.BACK if here is None else Direction.FORTH
-        return Direction.FORTH if here < there else Direction.BACK
+            return TargetDirection.BACK if here is None else TargetDirection.FORTH
+        return TargetDirection.FORTH if here < there else TargetDirection.BACK
 
     def distance(self, shard_id: str, checkpoint: str, target: str) -> Distance:
         """How many records lie between a checkpoint and a target in front of it.

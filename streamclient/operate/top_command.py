@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from streamclient.operate.connection import deferred, fleet_options
+from streamclient.operate.connection import fleet_options, open_site
 from streamclient.terminal.running import runs
 
 INTERVAL_SECONDS = 2.0
@@ -25,4 +25,11 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         metavar="SECONDS",
         help="between refreshes (default: %(default)s)",
     )
-    runs(parser, deferred("top_action:show_top"))
+    runs(parser, run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show screens until interrupted, or one."""
+    from streamclient.operate.top_screens import show_top  # noqa: PLC0415 -- brings the SDK; --help does not wait for it
+
+    return show_top(open_site(arguments), arguments)

@@ -7,20 +7,20 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from threading import Event
 
 from streamclient.model import Lease
-from streamclient.operate.collection import Collector
+from streamclient.operate.collection import FleetReader
 from streamclient.operate.facts import FleetFacts
-from streamclient.operate.liveness import Life, life
+from streamclient.operate.liveness import Liveness, life
 
 POLLS_PER_LEASE = 40
 """Looks at the rows within one lease duration."""
 
 
-class Watcher:
+class RowWatcher:
     """Looks at the rows again and again, for a bounded time."""
 
     def __init__(
         self,
-        collector: Collector,
+        collector: FleetReader,
         *,
         monotonic: Callable[[], float] = time.monotonic,
         wait: Callable[[float], object] | None = None,
@@ -76,4 +76,4 @@ def may_be_read(facts: FleetFacts, shard_id: str) -> bool:
     lease = facts.lease(shard_id)
     if lease is None or not lease.owner or lease.is_handed_over or lease.pause is None:
         return False
-    return not lease.is_paused_by_owner and life(facts, lease.owner) in (Life.LIVING, Life.SILENT)
+    return not lease.is_paused_by_owner and life(facts, lease.owner) in (Liveness.LIVING, Liveness.SILENT)

@@ -10,9 +10,9 @@ from streamclient.core.rows import WriteOutcome, was_applied
 from streamclient.errors import StreamClientError
 from streamclient.model import Lease, Pause
 from streamclient.operate.audit import DONE
-from streamclient.operate.collection import Collector
+from streamclient.operate.collection import FleetReader
 from streamclient.operate.facts import FleetFacts
-from streamclient.operate.plans import Change, Plan, Planner
+from streamclient.operate.plans import ChangePlan, PlannedWrite, Planner
 from streamclient.operate.site import Site, text_of
 from streamclient.operate.watching import still_there
 
@@ -21,15 +21,15 @@ TRIES_AT_MOST = 6
 write fail; more in a row than a few mean that something else is at work."""
 
 
-class Writer:
+class StatusTableWriter:
     """Writes to one site's status table."""
 
-    def __init__(self, site: Site, collector: Collector) -> None:
+    def __init__(self, site: Site, collector: FleetReader) -> None:
         self._site = site
         self._collector = collector
 
     def write(
-        self, facts: FleetFacts, planner: Planner, still: Mapping[str, Lease], changes: Sequence[Change]
+        self, facts: FleetFacts, planner: Planner, still: Mapping[str, Lease], changes: Sequence[PlannedWrite]
     ) -> dict[str, str]:
         """Make the changes, rank by rank; the outcome of each, by shard.
 
@@ -40,7 +40,7 @@ class Writer:
         for rank in sorted({change.rank for change in changes}):
             keys = {change.shard_id for change in changes if change.rank == rank}
 
-            def plan(fresh: FleetFacts) -> Plan:
+            def plan(fresh: FleetFacts) -> ChangePlan:
                 return planner(fresh, still_there(fresh, still))
 
             facts = self._write_rank(facts, plan, keys, outcomes)
@@ -49,7 +49,7 @@ class Writer:
         return outcomes
 
     def _write_rank(
-        self, facts: FleetFacts, plan: Callable[[FleetFacts], Plan], keys: set[str], outcomes: dict[str, str]
+        self, facts: FleetFacts, plan: Callable[[FleetFacts], ChangePlan], keys: set[str], outcomes: dict[str, str]
     ) -> FleetFacts:
         left = set(keys)
         for _ in range(TRIES_AT_MOST):

@@ -131,9 +131,9 @@ def _replay_key(
     """How many were dealt with, and the error that ended it, if one did."""
     done = 0
     for _, run in groupby(records, lambda parked: parked.shard_id):
-        desk = _ReplayDesk(store, list(run))
-        error = desk.replay(make)
-        done += desk.done
+        replayer = _Replayer(store, list(run))
+        error = replayer.replay(make)
+        done += replayer.done
         if error:
             return done, error
     return done, ""
@@ -165,7 +165,7 @@ class _Prepared(IPreparedCheckpoint):
         self._checkpointer.checkpoint(self._pending.value)
 
 
-class _ReplayDesk(IRecordProcessorCheckpointer):
+class _Replayer(IRecordProcessorCheckpointer):
     """Records of one key and shard, one processor, and the checkpointer that it is given. Positions are record ids."""
 
     def __init__(self, store: IParkingStore, records: Sequence[ParkedRecord]) -> None:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from attrs import define, field
 from tablestore import Condition, OTSClient, RowExistenceExpectation
 from tablestore import Row as SdkRow
 
-from streamclient.errors import StreamClientException
 from streamclient.lease.rows import STATUS_TYPE, STATUS_VALUE, STREAM_ID
-from streamclient.records import ColumnOperation, ColumnValue, KeyValue, RecordColumn, RecordType, StreamRecord
-from streamclient.replicate.pages import key_of, read_page
+from streamclient.records import KeyValue
 from streamclient.replicate.processor import ReplicationProcessors
 from streamclient.stream.retry import ReadRetry, Repeater
+from streamclient.stream.scanning import key_from, key_text, read_page, record_of
 from streamclient.stream.tablestore import TablestoreStreamApi
 from streamclient.tablestore.call import SignedCalls
-from streamclient.wire.plainbuffer import Row
 from streamclient.wire.service_errors import classify
 
 FULL_COPY_STATUS_TYPE = "FullCopy"
@@ -61,7 +58,7 @@ class FullCopy:
             self._store()
             return
         self.start_micros, self.rows, self.is_done = found["StartMicros"], found["Rows"], bool(found["Done"])
-        self._next = _key_from(found["Next"])
+        self._next = key_from(found["Next"])
 
     def run(self) -> None:
         """Copy until everything is copied, or ``stop`` is set."""
@@ -70,9 +67,9 @@ class FullCopy:
         versions = description.options.max_versions or 1
         calls = SignedCalls(self.client)
         while not self.is_done and not self.stop.is_set():
-            page = partial(read_page, calls, self.table, names, self._next, versions)
+            page = partial(read_page, calls, self.table, names, (self._next, None), versions)
             self._next, rows = self._repeater.call("GetRange", page)
-            self.processors.copy([_record(row) for row in rows])
+            self.processors.copy([record_of(row) for row in rows])
             self.rows += len(rows)
             self.is_done = self._next is None
             self._store()
@@ -93,7 +90,7 @@ class FullCopy:
             ("StartMicros", self.start_micros),
             ("Rows", self.rows),
             ("Done", int(self.is_done)),
-            ("Next", _key_text(self._next)),
+            ("Next", key_text(self._next)),
         ]
 
         def put() -> None:
@@ -103,29 +100,3 @@ class FullCopy:
                 raise classify(error, write=True) from error
 
         self._repeater.call("PutRow", put)
-
-
-def _record(row: Row) -> StreamRecord:
-    """A row as a record of full data: a put with the row's own versions, without a place in the log."""
-    columns = tuple(
-        RecordColumn(cell.name, ColumnOperation.PUT, cast(ColumnValue, cell.value), cell.timestamp_millis)
-        for cell in row.cells
-    )
-    names = [name for name, _ in row.primary_key]
-    return StreamRecord(RecordType.PUT, tuple(zip(names, key_of(row), strict=True)), columns)
-
-
-def _key_text(key: tuple[KeyValue, ...] | None) -> str:
-    if key is None:
-        return ""
-    return json.dumps([{"hex": bytes(value).hex()} if isinstance(value, bytes | bytearray) else value for value in key])
-
-
-def _key_from(text: str) -> tuple[KeyValue, ...] | None:
-    if not text:
-        return None
-    try:
-        values = json.loads(text)
-    except ValueError as error:
-        raise StreamClientException(f"the stored place of the full copy is damaged: {text!r}") from error
-    return tuple(bytes.fromhex(value["hex"]) if isinstance(value, dict) else value for value in values)

@@ -17,8 +17,7 @@ from streamclient.replicate.changes import RowChange
 from streamclient.replicate.destination import prepare_destination
 from streamclient.replicate.processor import ReplicationProcessors
 from streamclient.replicate.progress import Course, Snapshot
-from streamclient.replicate.settings import Endpoint, PoisonRow, Settings
-from streamclient.replicate.settings import Source as SourceKind
+from streamclient.replicate.settings import Endpoint, PoisonRow, Settings, SourceKind
 from streamclient.replicate.sources import Source, SourceState, StreamSource, TunnelSource
 from streamclient.replicate.writer import DestinationWriter
 from streamclient.tablestore.call import SignedCalls
@@ -35,7 +34,7 @@ Say = Callable[[str], None]
 
 
 @frozen
-class Outcome:
+class ReplicationOutcome:
     """How a replication ended."""
 
     is_complete: bool
@@ -89,7 +88,10 @@ def client_for(side: Endpoint) -> OTSClient:
 
 @define(eq=False)
 class Replication:
-    """Runs once. ``stop`` may be set from any thread or signal handler: the run then ends in order."""
+    """Runs once. ``stop`` may be set from any thread: the run then ends in order.
+
+    Not from a signal handler of the thread that runs it: an event cannot be set by whoever it interrupts in a wait.
+    """
 
     settings: Settings
     say: Say
@@ -98,7 +100,7 @@ class Replication:
     stop: threading.Event = field(factory=threading.Event)
     poll_seconds: float = POLL_SECONDS
 
-    def run(self) -> Outcome:
+    def run(self) -> ReplicationOutcome:
         """Copy until the end time is past, ``stop`` is set, or it cannot go on.
 
         Raises:
@@ -126,7 +128,7 @@ class Replication:
         finally:
             source.stop()
         counts = writer.counts
-        return Outcome(is_complete and error is None, counts.rows, counts.refused_rows, error)
+        return ReplicationOutcome(is_complete and error is None, counts.rows, counts.refused_rows, error)
 
     def _source(self, reader: OTSClient, processors: ReplicationProcessors) -> TunnelSource | StreamSource:
         if self.settings.source is SourceKind.TUNNEL:

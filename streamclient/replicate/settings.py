@@ -37,7 +37,7 @@ _ENVIRONMENT = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _Kind = TypeVar("_Kind", bound=Enum)
 
 
-class Source(Enum):
+class SourceKind(Enum):
     """Where changes are read."""
 
     TUNNEL = "tunnel"
@@ -75,7 +75,7 @@ class Settings:
 
     reader: Endpoint
     writer: Endpoint
-    source: Source = Source.TUNNEL
+    source: SourceKind = SourceKind.TUNNEL
     tunnel_name: str = ""
     status_table_name: str = ""
     end_time_micros: int | None = None
@@ -126,7 +126,7 @@ def parse_settings(document: Any, environment: Mapping[str, str]) -> Settings:
 
 
 def _settings(reader: _Section, writer: _Section) -> Settings | None:
-    source = reader.choice("source", Source, Source.TUNNEL)
+    source = reader.choice("source", SourceKind, SourceKind.TUNNEL)
     zone = reader.zone("timeZone")
     poison = writer.choice("onPoisonRow", PoisonRow, PoisonRow.STOP)
     poison_file = writer.optional_text("poisonFile")
@@ -135,14 +135,16 @@ def _settings(reader: _Section, writer: _Section) -> Settings | None:
     ends = reader.endpoint(), writer.endpoint()
     if _are_the_same(*ends):
         writer.complain("tableName", f"{ends[1].table_name!r} is the source table itself; name another one")
-    status_table_name = reader.text("statusTableName") if source is Source.STREAM else ""
+    status_table_name = reader.text("statusTableName") if source is SourceKind.STREAM else ""
     if status_table_name and status_table_name == ends[0].table_name:
         reader.complain("statusTableName", f"{status_table_name!r} is the source table; leases need another one")
     return Settings(
         reader=ends[0],
         writer=ends[1],
         source=source,
-        tunnel_name=reader.text("tunnelName") if source is Source.TUNNEL else reader.optional_text("tunnelName") or "",
+        tunnel_name=reader.text("tunnelName")
+        if source is SourceKind.TUNNEL
+        else reader.optional_text("tunnelName") or "",
         status_table_name=status_table_name,
         end_time_micros=reader.time("endTime", zone),
         batch_rows=writer.number("batchWriteCount", DEFAULT_BATCH_ROWS, 1, MOST_BATCH_ROWS),

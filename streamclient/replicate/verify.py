@@ -12,8 +12,8 @@ from tablestore import OTSClient
 
 from streamclient.errors import StreamClientException
 from streamclient.records import ColumnValue, KeyValue
-from streamclient.replicate.pages import key_of, read_page
 from streamclient.stream.retry import ReadRetry, Repeater
+from streamclient.stream.scanning import key_of, read_page
 from streamclient.stream.tablestore import TablestoreStreamApi
 from streamclient.tablestore.call import SignedCalls
 from streamclient.wire.plainbuffer import Row
@@ -114,7 +114,7 @@ def scan(client: OTSClient, table: str, max_versions: int) -> Iterator[TableRow]
     repeater = Repeater(ReadRetry())
     start: tuple[KeyValue, ...] | None = None
     for _ in range(MOST_PAGES):
-        start, rows = repeater.call("GetRange", partial(read_page, calls, table, names, start, max_versions))
+        start, rows = repeater.call("GetRange", partial(read_page, calls, table, names, (start, None), max_versions))
         for row in rows:
             yield _row(row)
         if start is None:

@@ -24,6 +24,9 @@ server listens on the loopback interface only, unless somebody insists."""
 _SINGLE_LABEL = re.compile(r"[A-Za-z0-9_-]+")
 """A name that only this machine or its network knows, such as that of a container."""
 
+_HOSTS_REMEMBERED = 64
+"""Clients use one or two; strangers may ask for any."""
+
 _DERIVED_KEYS_CACHED = 64
 """One per sign date and region in use; deriving costs four MACs per request otherwise."""
 
@@ -89,6 +92,8 @@ class Doors:
     """
 
     names: frozenset[str] = field(converter=_lower_case)
+    _judged: dict[str, bool] = field(factory=dict, init=False, eq=False, repr=False)
+    """Hosts that were asked for, and whether they are ours."""
 
     def check(self, headers: Mapping[str, str]) -> None:
         """Let a request in, or raise a ``ServiceError``. Without ``Host`` it came from no browser."""
@@ -103,6 +108,14 @@ class Doors:
             raise auth_failed(f"Requests from web pages are refused; this one is from '{origin}'.")
 
     def _is_ours(self, host: str) -> bool:
+        known = self._judged.get(host)
+        if known is None:
+            if len(self._judged) >= _HOSTS_REMEMBERED:
+                self._judged.clear()
+            known = self._judged[host] = self._judge(host)
+        return known
+
+    def _judge(self, host: str) -> bool:
         """An address, a name without dots (no page is on one), a name below ``localhost``, or a name that was given."""
         try:
             name = urlsplit(f"//{host}").hostname or ""

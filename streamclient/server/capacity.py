@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from streamclient.wire import schema
@@ -14,6 +15,10 @@ def units(size_bytes: int) -> int:
     return max(1, -(-size_bytes // _UNIT_BYTES))
 
 
+@lru_cache(maxsize=1024)
 def consumed(*, read: int = 0, write: int = 0) -> Any:
-    """The message that answers carry. Both numbers are always set: the Go SDK reads them without looking."""
+    """The message that answers carry, to be copied and never changed.
+
+    Both numbers are always set: the Go SDK reads them without looking.
+    """
     return schema.ConsumedCapacity(capacity_unit=schema.CapacityUnit(read=read, write=write))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from attrs import frozen
 
 from streamclient.server.errors import condition_failed
-from streamclient.server.filters import RowFilter, Visible, matches
+from streamclient.server.filters import RowFilter, judge_of
 from streamclient.server.rows import KeyNames, StoredRow
 from streamclient.wire.schema import RowExistenceExpectation
 
@@ -32,7 +32,8 @@ def check_condition(condition: Condition, names: KeyNames, row: StoredRow | None
         raise condition_failed()
     if condition.expectation is RowExistenceExpectation.EXPECT_NOT_EXIST and row is not None:
         raise condition_failed()
-    if condition.column_filter is not None and not matches(
-        condition.column_filter, Visible(names, row, {} if row is None else row.columns)
-    ):
+    if condition.column_filter is None:
+        return
+    key, columns = (None, {}) if row is None else row.parts()
+    if not judge_of(condition.column_filter, names)(key, columns):
         raise condition_failed()

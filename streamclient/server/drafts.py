@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from heapq import merge
 from operator import itemgetter
 
 from streamclient.server.rows import Rows, StoredRow
 from streamclient.server.tables import Table
-from streamclient.server.writes import Plan
+from streamclient.server.writes import WritePlan
 
 
 class Overlay:
@@ -17,9 +18,13 @@ class Overlay:
     def __init__(self, below: Rows) -> None:
         self._below = below
         self._changed: dict[bytes, StoredRow | None] = {}
+        self._keys: list[bytes] = []
+        """Of what changed, in their order: a page of a range costs what it holds, however much changed elsewhere."""
 
     def change(self, key: bytes, row: StoredRow | None) -> None:
         """Replace a row, or take it away."""
+        if key not in self._changed:
+            insort(self._keys, key)
         self._changed[key] = row
 
     def get(self, key: bytes) -> StoredRow | None:
@@ -28,20 +33,21 @@ class Overlay:
 
     def ascending(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, StoredRow]]:
         """Rows with start <= key < end."""
-        changed = sorted(key for key in self._changed if start <= key < end)
+        changed = range(bisect_left(self._keys, start), bisect_left(self._keys, end))
         return merge(self._unchanged(self._below.ascending(start, end)), self._present(changed), key=itemgetter(0))
 
     def descending(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, StoredRow]]:
         """Rows with start >= key > end, from the greatest down."""
-        changed = sorted((key for key in self._changed if start >= key > end), reverse=True)
+        changed = range(bisect_right(self._keys, start) - 1, bisect_right(self._keys, end) - 1, -1)
         below = self._unchanged(self._below.descending(start, end))
         return merge(below, self._present(changed), key=itemgetter(0), reverse=True)
 
     def _unchanged(self, rows: Iterator[tuple[bytes, StoredRow]]) -> Iterator[tuple[bytes, StoredRow]]:
         return (row for row in rows if row[0] not in self._changed)
 
-    def _present(self, keys: list[bytes]) -> Iterator[tuple[bytes, StoredRow]]:
-        for key in keys:
+    def _present(self, places: range) -> Iterator[tuple[bytes, StoredRow]]:
+        for place in places:
+            key = self._keys[place]
             row = self._changed[key]
             if row is not None:
                 yield key, row
@@ -50,14 +56,15 @@ class Overlay:
 class Draft:
     """Plans for one table, in order, and the rows as they would leave them."""
 
-    def __init__(self, table: Table, below: Rows | None = None, last_generated: int | None = None) -> None:
+    def __init__(self, table: Table, below: Rows | None = None, last_generated: int = 0) -> None:
         self.rows = Overlay(table.rows if below is None else below)
-        self.plans: list[Plan] = []
+        self.plans: list[WritePlan] = []
         self.size_bytes = 0
         """Of all the writes, by the capacity rule."""
-        self.last_generated = table.definition.last_generated if last_generated is None else last_generated
+        self.last_generated = last_generated
+        """The AUTO_INCREMENT value that was made last, by these plans or before."""
 
-    def add(self, plan: Plan) -> None:
+    def add(self, plan: WritePlan) -> None:
         """Take a plan that was made for ``rows`` as they are."""
         self.rows.change(plan.encoded_key, plan.after)
         self.plans.append(plan)

@@ -14,6 +14,9 @@ import logging
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
+
+from attrs import frozen
 
 from streamclient.errors import CodecError
 from streamclient.records import KeyValue
@@ -23,6 +26,7 @@ from streamclient.server.errors import ServiceError, invalid
 from streamclient.server.limits import DEFAULT_LIMITS, Limits
 from streamclient.server.lineage import ShardView
 from streamclient.server.loading import restore
+from streamclient.server.operation import Counted, ServedOperation
 from streamclient.server.operations import OPERATIONS
 from streamclient.server.state import ServerState
 from streamclient.server.storage import Storage
@@ -31,6 +35,18 @@ from streamclient.wire import schema
 __all__ = ["OPERATIONS", "Engine", "ShardView"]
 
 logger = logging.getLogger(__name__)
+
+
+@frozen
+class EngineAnswer:
+    """The serialized answer to a request, and how many rows or stream records it holds."""
+
+    body: bytes
+    rows_read: int
+
+
+def _serialized(answer: Any) -> bytes:
+    return answer if isinstance(answer, bytes) else bytes(answer.SerializeToString())
 
 
 class Engine:
@@ -64,24 +80,45 @@ class Engine:
         Raises:
             ServiceError: the request is refused, as the service would refuse it.
         """
+        return self.answer(operation, body).body
+
+    def answer(self, operation: str, body: bytes, message: Any = None) -> EngineAnswer:
+        """As ``execute``, with how many rows the answer holds. ``message`` is the request, if it was parsed already.
+
+        Raises:
+            ServiceError: the request is refused, as the service would refuse it.
+        """
         known = OPERATIONS.get(operation)
         if known is None:
             raise invalid(f"Unsupported operation: {operation}.")
         try:
-            message = schema.parse(known.messages.request, body)
+            message = schema.parse(known.messages.request, body) if message is None else schema.complete(message)
         except CodecError as error:
             raise invalid(f"Cannot deserialize the request data: {error}.") from error
         request = known.validate(message, self._state.limits)
-        with self._transaction() as state:
-            answer = known.act(state, request)
-        return answer if isinstance(answer, bytes) else bytes(answer.SerializeToString())
+        with self._lock:
+            answer = self._carried_out(known, request)
+        if isinstance(answer, Counted):
+            return EngineAnswer(_serialized(answer.answer), answer.rows_read)
+        return EngineAnswer(_serialized(answer), known.rows_read(answer))
+
+    def _carried_out(self, known: ServedOperation, request: Any) -> Any:
+        """As ``_transaction`` has it, without the cost of a generator for each request."""
+        self._require_service()
+        try:
+            return known.act(self._state, request)
+        finally:
+            self._commit()
+
+    def _require_service(self) -> None:
+        if self._stopped_because is not None:
+            raise ServiceError(500, "OTSInternalServerError", self._stopped_because)
 
     @contextmanager
     def _transaction(self) -> Iterator[ServerState]:
         """The state, under the lock; what was changed is committed in any case, as memory already has it."""
         with self._lock:
-            if self._stopped_because is not None:
-                raise ServiceError(500, "OTSInternalServerError", self._stopped_because)
+            self._require_service()
             try:
                 yield self._state
             finally:

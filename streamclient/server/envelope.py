@@ -7,11 +7,12 @@ documentation's error list; where that gives no order, see the decision page on 
 from __future__ import annotations
 
 import json
+import os
 import re
-import uuid
 import zlib
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
+from functools import lru_cache
 
 from attrs import frozen
 
@@ -121,11 +122,18 @@ def seal(path: str, body: bytes, now: datetime, signer: Signer | None) -> dict[s
         "x-ots-contentmd5": content_md5(body),
         "x-ots-contenttype": "protocol buffer",
         "x-ots-date": _format_date(now),
-        "x-ots-requestid": str(uuid.uuid4()),
+        "x-ots-requestid": _request_id(),
     }
     if signer is not None:
         headers["Authorization"] = signer.authorization(path, headers)
     return headers
+
+
+def _request_id() -> str:
+    """A random UUID, as ``uuid.uuid4`` makes it, at a third of the cost."""
+    digits = os.urandom(16).hex()
+    variant = "89ab"[int(digits[16], 16) & 3]
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
 
 def error_body(error: ServiceError) -> bytes:
@@ -161,7 +169,7 @@ def _invalid(message: str) -> ServiceError:
 
 def _format_date(now: datetime) -> str:
     """The Python SDK insists on a fraction, which ``isoformat`` would leave out at a whole second."""
-    return now.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return now.astimezone(timezone.utc).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
 
 def _check_headers_present(headers: Mapping[str, str]) -> None:
@@ -176,12 +184,18 @@ def _check_headers_present(headers: Mapping[str, str]) -> None:
         raise _invalid("Missing header: x-ots-signature.")
 
 
-def _check_date(text: str, now: datetime) -> datetime:
+@lru_cache(maxsize=64)
+def _date_of(text: str) -> datetime | None:
+    """The time that a header names; requests of the same second name the same."""
     match = _DATE.fullmatch(text.strip())
     try:
-        date = datetime.fromisoformat(match[1] + "+00:00") if match else None
+        return datetime.fromisoformat(match[1] + "+00:00") if match else None
     except ValueError:
-        date = None
+        return None
+
+
+def _check_date(text: str, now: datetime) -> datetime:
+    date = _date_of(text)
     if date is None:
         raise _invalid(f"Invalid date format: {text}.")
     if abs(now - date) > MAX_DATE_SKEW:

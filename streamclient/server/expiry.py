@@ -19,11 +19,6 @@ ROWS_AT_ONCE = 1_000
 """Rows that one request lets go of; the next ones go on, so that none waits for all that a step of the clock ended."""
 
 
-def earliest_millis(row: StoredRow) -> int:
-    """The oldest version of a row; of one without columns, its last write."""
-    return min((versions[-1][0] for versions in row.columns.values()), default=row.written_millis)
-
-
 @define
 class _Awaited:
     """The rows of one table by the version that expires first, each at most once."""
@@ -83,7 +78,7 @@ class RowExpiry:
 
 def _push(awaited: _Awaited, key: bytes, row: StoredRow) -> None:
     """A row that is looked at too early is looked at again; too late would be wrong."""
-    millis = earliest_millis(row)
+    millis = row.oldest_millis
     known = awaited.millis.get(key)
     if known is None or millis < known:
         awaited.millis[key] = millis

@@ -232,6 +232,11 @@ class FaultBook:
         with self._lock:
             return tuple(FaultStatus(entry.fault_id, entry.rule, entry.seen, entry.struck) for entry in self._entries)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no request meets any."""
+        return not self._entries
+
     def harm(self, operation: str, tables: Iterable[str]) -> Harm:
         """Count a request and say what happens to it."""
         if not self._entries:  # the common case takes no lock: a rule added meanwhile starts with the next request

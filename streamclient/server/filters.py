@@ -1,13 +1,14 @@
 """Column filters: what GetRow, GetRange and BatchGetRow read by, and what column conditions of writes are made of.
 
 ``count_nodes`` bounds a filter before anything else is judged, ``parse_filter`` turns it into frozen values once, and
-``matches`` judges a row by what is visible of it: for a condition all of the row before the write, for a read what the
-request selects; the primary key always.
+``judge_of`` these into what judges rows by what is visible of them: for a condition all of the row before the write,
+for a read what the request selects; the primary key always.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from operator import eq, ge, gt, le, lt, ne
 from types import MappingProxyType
@@ -17,15 +18,16 @@ from attrs import frozen
 from google.protobuf.message import DecodeError
 
 from streamclient.errors import CodecError
-from streamclient.records import ColumnValue
+from streamclient.records import ColumnValue, KeyValue
 from streamclient.server.errors import invalid
-from streamclient.server.limits import Limits
+from streamclient.server.limits import INT64_MAX, Limits
 from streamclient.server.patterns import Pattern, compile_pattern
-from streamclient.server.rows import Columns, KeyNames, StoredRow, Version
+from streamclient.server.rows import KeyNames
 from streamclient.server.validation.frames import check_value_length
 from streamclient.server.validation.names import check_attribute_name
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import KeyBound, decode_value
+from streamclient.wire.puts import Columns
 from streamclient.wire.schema import ComparatorType, FilterType, LogicalOperator, VariantType
 
 _COMPARISONS: Mapping[ComparatorType, Callable[[Any, Any], bool]] = MappingProxyType(
@@ -56,14 +58,17 @@ class CastRule:
         return _cast(text, self.cast_type) if text is not None else None
 
 
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+_DOUBLE = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+"""What reads as a number: of Python's own forms neither underscores, spaces, other scripts' digits, nor words."""
+
+
 def _cast(text: str, cast_type: VariantType) -> ColumnValue | None:
-    try:
-        if cast_type is VariantType.INTEGER:
-            return int(text)
-        if cast_type is VariantType.DOUBLE:
-            return float(text)
-    except ValueError:
-        return None
+    if cast_type is VariantType.INTEGER:
+        value = int(text) if _INTEGER.fullmatch(text) else None
+        return value if value is not None and -INT64_MAX - 1 <= value <= INT64_MAX else None
+    if cast_type is VariantType.DOUBLE:
+        return float(text) if _DOUBLE.fullmatch(text) else None
     return text.encode() if cast_type is VariantType.BLOB else text
 
 
@@ -100,54 +105,71 @@ class ColumnPagination:
     limit: int
 
 
-def _compare(single: SingleColumn, value: ColumnValue) -> bool:
-    subject = value if single.cast_rule is None else single.cast_rule.apply(value)
-    # Unlike types satisfy nothing, not even NOT_EQUAL; BOOLEAN and INTEGER are unlike although Python's are not.
-    return type(subject) is type(single.value) and _COMPARISONS[single.comparator](subject, single.value)
+Judge = Callable[[tuple[KeyValue, ...] | None, Columns], bool]
+"""Whether a row passes, by its key, ``None`` if it is not there, and by the columns of it that can be seen."""
 
 
-@frozen
-class Visible:
-    """What a filter sees of a row: its key, and some or all of its columns; nothing of a row that is not there."""
-
-    names: KeyNames
-    row: StoredRow | None
-    columns: Columns
-
-    def versions(self, name: str) -> tuple[Version, ...]:
-        """The versions of a column, newest first; none if it is missing. A key column has one."""
-        found = self.columns.get(name)
-        if found is not None:
-            return found
-        if self.row is None or name not in self.names:
-            return ()
-        return ((0, self.row.key[self.names.index(name)]),)
-
-
-def matches(row_filter: RowFilter, visible: Visible) -> bool:
-    """Whether a row of which this is visible satisfies the filter."""
+def judge_of(row_filter: RowFilter, names: KeyNames) -> Judge:
+    """The judge for rows with this key: what does not depend on the row is settled once for all of them."""
     if isinstance(row_filter, Composite):
-        return _matches_composite(row_filter, visible)
-    versions = visible.versions(row_filter.column_name)
-    considered = versions[:1] if row_filter.latest_version_only else versions
-    if row_filter.comparator in _EXISTENCE:
-        exists = any(_exists(row_filter, value) for _, value in considered)
-        return exists is (row_filter.comparator is ComparatorType.EXIST)
-    if not versions:
-        return row_filter.passes_if_missing
-    return any(_compare(row_filter, value) for _, value in considered)
+        return _composite_judge(row_filter.operator, [judge_of(each, names) for each in row_filter.filters])
+    if row_filter.comparator is ComparatorType.NOT_EXIST:
+        return _opposite(_single_judge(row_filter, names, _existence_test(row_filter), if_missing=False))
+    if row_filter.comparator is ComparatorType.EXIST:
+        return _single_judge(row_filter, names, _existence_test(row_filter), if_missing=False)
+    return _single_judge(row_filter, names, _comparison_test(row_filter), if_missing=row_filter.passes_if_missing)
 
 
-def _exists(single: SingleColumn, value: ColumnValue) -> bool:
+def _single_judge(
+    single: SingleColumn, names: KeyNames, test: Callable[[ColumnValue], bool], *, if_missing: bool
+) -> Judge:
+    """By one column, newest version first; a key column has one version."""
+    name, latest_only = single.column_name, single.latest_version_only
+    position = names.index(name) if name in names else None
+
+    def judge(key: tuple[KeyValue, ...] | None, columns: Columns) -> bool:
+        versions = columns.get(name)
+        if versions is None:
+            return if_missing if key is None or position is None else test(key[position])
+        return test(versions[0][1]) if latest_only else any(test(value) for _, value in versions)
+
+    return judge
+
+
+def _comparison_test(single: SingleColumn) -> Callable[[ColumnValue], bool]:
+    """Unlike types satisfy nothing, not even NOT_EQUAL; BOOLEAN and INTEGER are unlike although Python's are not."""
+    compare, expected, expected_type = _COMPARISONS[single.comparator], single.value, type(single.value)
+    rule = single.cast_rule
+
+    def test(value: ColumnValue) -> bool:
+        subject = value if rule is None else rule.apply(value)
+        return type(subject) is expected_type and compare(subject, expected)
+
+    return test
+
+
+def _existence_test(single: SingleColumn) -> Callable[[ColumnValue], bool]:
     """A value exists for a filter; with a cast rule only one that the rule can cast."""
-    return single.cast_rule is None or single.cast_rule.apply(value) is not None
+    rule = single.cast_rule
+    return lambda value: rule is None or rule.apply(value) is not None
 
 
-def _matches_composite(composite: Composite, visible: Visible) -> bool:
-    if composite.operator is LogicalOperator.NOT:
-        return not matches(composite.filters[0], visible)
-    results = (matches(each, visible) for each in composite.filters)
-    return all(results) if composite.operator is LogicalOperator.AND else any(results)
+def _opposite(judge: Judge) -> Judge:
+    return lambda key, columns: not judge(key, columns)
+
+
+def _composite_judge(operator: LogicalOperator, judges: Sequence[Judge]) -> Judge:
+    if operator is LogicalOperator.NOT:
+        return _opposite(judges[0])
+    decisive = operator is LogicalOperator.OR
+
+    def judge(key: tuple[KeyValue, ...] | None, columns: Columns) -> bool:
+        for each in judges:
+            if each(key, columns) is decisive:
+                return decisive
+        return not decisive
+
+    return judge
 
 
 def count_nodes(data: bytes, limits: Limits) -> None:

@@ -14,23 +14,20 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from streamclient.server.admin import ADMIN_PREFIX, Admin, AdminReply
 from streamclient.server.auth import Doors
-from streamclient.server.connections import Connections
+from streamclient.server.connections import BODY_TIMEOUT_SECONDS, Connections
 from streamclient.server.envelope import MAX_BODY_BYTES, body_too_large, single_headers
 from streamclient.server.errors import ServiceError, invalid
 from streamclient.server.faults import Cut, LateAnswer, LoseAnswer
+from streamclient.server.plain_http import PlainHttp
 from streamclient.server.service import Admitted, Answer, Service
 
 _log = logging.getLogger(__name__)
 
-KEEP_ALIVE_SECONDS = 300.0
-"""Idle connections are kept longer than any SDK's pool keeps them, so that the client always closes first."""
-
-BODY_TIMEOUT_SECONDS = 30.0
-"""A client that has sent its headers gets this long for the body."""
+_NEVER_SECONDS = 10 * 365 * 86_400.0
 
 STOP_TIMEOUT_SECONDS = 1.0
 """How long a stop waits for running requests. Those that wait for an injected fault are woken; what remains are bodies
@@ -100,7 +97,7 @@ class HttpServer:
         self._stopping = asyncio.Event()
         self._loop.set_exception_handler(self._loop_failed)
         server = web.Server(self._handle)
-        self._connections = Connections(lambda: self._protocol(server))
+        self._connections = Connections(lambda: self._protocol(server), PlainHttp(self._service, self._doors))
         acceptor = await self._loop.create_server(self._connections, sock=listener, backlog=ACCEPTED_AT_ONCE)
         listener.listen(BACKLOG)  # the loop set the queue's length, too
         ready.set()
@@ -116,7 +113,7 @@ class HttpServer:
             server,
             self._service,
             loop=self._loop,
-            keepalive_timeout=KEEP_ALIVE_SECONDS,
+            keepalive_timeout=_NEVER_SECONDS,  # Connections closes what is idle
             access_log=None,
             auto_decompress=False,  # the protocol has its own compression, whose size is bounded
         )
@@ -187,9 +184,12 @@ class HttpServer:
         """The body, bounded in size and time."""
         if (request.content_length or 0) > MAX_BODY_BYTES:
             raise body_too_large()
-        if not request.body_exists:
+        transport = request.transport
+        if not request.body_exists or transport is None:
             return b""
+        _invite_body(request, transport)
         assert self._loop is not None
+        assert self._connections is not None
         content = request.content
         timer = self._loop.call_later(BODY_TIMEOUT_SECONDS, content.set_exception, asyncio.TimeoutError())
         chunks: list[bytes] = []
@@ -200,10 +200,12 @@ class HttpServer:
                 size += len(chunk)
                 if size > MAX_BODY_BYTES:
                     raise body_too_large()
+                self._connections.coming(transport, len(chunk))
         except asyncio.TimeoutError:
             raise ServiceError(408, "OTSRequestTimeout", "Request timeout.") from None
         finally:
             timer.cancel()
+            self._connections.arrived(transport)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def _administer(
@@ -239,6 +241,13 @@ class _Protocol(web.RequestHandler):
         response = _response(self._service.refuse("", {}, error))
         response.force_close()
         return response
+
+
+def _invite_body(request: web.BaseRequest, transport: asyncio.Transport) -> None:
+    """Ask for the body if the client waits for that: curl, and the SDKs built on it, do so for a whole second."""
+    expectation = request.headers.get("Expect", "").strip().lower()
+    if expectation == "100-continue" and request.version >= HttpVersion11:
+        transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from attrs import field, frozen
+
+from streamclient.wire.puts import PutLimits
 
 MEGABYTE = 1024 * 1024
 INT64_MAX = 2**63 - 1
+
+CELL_TIMESTAMP_MAX_MILLIS = INT64_MAX // 1000
+"""Cell timestamps are below this: the service keeps them in microseconds, in 64 bits."""
 
 
 @frozen
@@ -55,12 +60,22 @@ class Limits:
     """Clients of one tunnel at a time; chosen as the number of tunnels is."""
     splits_per_request: int = 10_000
     """Split points in one answer, so that a tiny split size cannot make an answer of any size."""
+    put: PutLimits = field(init=False)
+    """Those that the row of a put meets, as the compiled reader takes them."""
+
+    @put.default
+    def _put(self) -> PutLimits:
+        return (
+            self.key_columns,
+            self.key_value_bytes,
+            self.name_bytes,
+            self.attribute_value_bytes,
+            self.attribute_columns,
+            CELL_TIMESTAMP_MAX_MILLIS,
+        )
 
 
 DEFAULT_LIMITS = Limits()
-
-CELL_TIMESTAMP_MAX_MILLIS = INT64_MAX // 1000
-"""Cell timestamps are below this: the service keeps them in microseconds, in 64 bits."""
 
 TIME_TO_LIVE_MIN_SECONDS = 86_400
 """The shortest time to live other than "for ever": one day."""

@@ -10,7 +10,7 @@ from streamclient.records import KeyValue
 from streamclient.server.errors import invalid, shard_missing
 from streamclient.server.keys import decode_key, encode_key
 from streamclient.server.state import ServerState
-from streamclient.server.streams import Shard, StoredRecord, Stream
+from streamclient.server.streams import ShardLog, StoredRecord, Stream
 from streamclient.server.tables import TYPE_NAMES, Table, value_type_name
 
 
@@ -51,13 +51,13 @@ def view_shards(state: ServerState, table_name: str) -> list[ShardView]:
     """
     stream = stream_of(state, table_name)
     shards = sorted(
-        stream.listed(state.clock.now_micros()),
+        stream.listed(),
         key=lambda shard: (shard.is_open, shard.definition.begin if shard.is_open else b""),
     )
     return [_view(shard) for shard in shards]
 
 
-def _view(shard: Shard) -> ShardView:
+def _view(shard: ShardLog) -> ShardView:
     definition = shard.definition
     parents = (definition.parent_id, definition.parent_sibling_id)
     return ShardView(
@@ -71,7 +71,7 @@ def _view(shard: Shard) -> ShardView:
     )
 
 
-def _sequence(shard: Shard, record: StoredRecord | None) -> str | None:
+def _sequence(shard: ShardLog, record: StoredRecord | None) -> str | None:
     return None if record is None else f"{shard.definition.epoch}/{record.timestamp_micros}"
 
 
@@ -79,7 +79,7 @@ def _place(boundary: bytes | None, unbounded: str) -> str:
     return repr(decode_key(boundary)) if boundary else unbounded
 
 
-def _open_shard(stream: Stream, shard_id: str) -> Shard:
+def _open_shard(stream: Stream, shard_id: str) -> ShardLog:
     shard = stream.shards.get(shard_id)
     if shard is None:
         raise shard_missing()
@@ -88,7 +88,7 @@ def _open_shard(stream: Stream, shard_id: str) -> Shard:
     return shard
 
 
-def _row_count(table: Table, shard: Shard) -> int:
+def _row_count(table: Table, shard: ShardLog) -> int:
     return table.rows.count(shard.definition.begin, shard.definition.end)
 
 
@@ -126,7 +126,7 @@ def _boundary(table: Table, at: Sequence[KeyValue]) -> bytes:
     return encode_key(at)
 
 
-def _median(table: Table, shard: Shard) -> bytes:
+def _median(table: Table, shard: ShardLog) -> bytes:
     """The median row's key: its first column only, if that cuts the shard, so that partition keys stay whole."""
     count = _row_count(table, shard)
     if count < 2:

@@ -10,10 +10,10 @@ from streamclient.server.changes import PutTunnelPart, StoredState
 from streamclient.server.errors import DataDirectoryError
 from streamclient.server.keys import decode_key
 from streamclient.server.rows import decode_body
-from streamclient.server.state import CLOCK_LATEST, CLOCK_OFFSET, ServerState
-from streamclient.server.streams import Shard, StoredRecord, Stream, StreamDefinition
-from streamclient.server.tables import Table, TableDefinition
-from streamclient.server.tunnels.channels import Channel, Client, PartKind, Tunnel
+from streamclient.server.state import CLOCK_LATEST, CLOCK_OFFSET, RECORD_COUNT, ServerState
+from streamclient.server.streams import ShardLog, Stream, StreamDefinition
+from streamclient.server.tables import ServedTable, Table
+from streamclient.server.tunnels.channels import Client, PartKind, Tunnel, TunnelChannel
 
 
 def restore(state: ServerState, stored: StoredState) -> None:
@@ -25,7 +25,9 @@ def restore(state: ServerState, stored: StoredState) -> None:
     with _reading("the settings"):
         settings = {setting.name: int(setting.value) for setting in stored.settings}
         state.stored_offset_micros = settings.get(CLOCK_OFFSET, 0)
-        state.clock.resume(state.stored_offset_micros, settings.get(CLOCK_LATEST, 0))
+        state.last_generated = settings.get(CLOCK_LATEST, 0)
+        state.clock.resume(state.stored_offset_micros, state.last_generated)
+        state.record_count = state.stored_record_count = settings.get(RECORD_COUNT, 0)
     _restore_tables(state, stored)
     _restore_streams(state, stored)
     _restore_tunnels(state, stored)
@@ -43,7 +45,7 @@ def _restore_tables(state: ServerState, stored: StoredState) -> None:
     tables: dict[int, Table] = {}
     for change in stored.tables:
         with _reading(f"the definition of table number {change.table_number}"):
-            definition = TableDefinition.from_json(change.document)
+            definition = ServedTable.from_json(change.document)
             tables[definition.number] = Table(definition)
             state.last_creation_micros = max(state.last_creation_micros, definition.created_micros)
             state.last_number = max(state.last_number, definition.number)
@@ -63,7 +65,7 @@ def _restore_tables(state: ServerState, stored: StoredState) -> None:
 
 def _restore_streams(state: ServerState, stored: StoredState) -> None:
     streams: dict[int, Stream] = {}
-    shards: dict[int, Shard] = {}
+    shards: dict[int, ShardLog] = {}
     for change in stored.streams:
         with _reading(f"the definition of stream number {change.stream_number}"):
             stream = Stream(StreamDefinition.from_json(change.document))
@@ -73,19 +75,25 @@ def _restore_streams(state: ServerState, stored: StoredState) -> None:
         state.last_number = max(state.last_number, change.stream_number)
     for shard_change in stored.shards:
         with _reading(f"the definition of shard number {shard_change.shard_number}"):
-            shards[shard_change.shard_number] = Shard.from_json(shard_change.document)
+            shards[shard_change.shard_number] = ShardLog.from_json(shard_change.document)
         state.last_number = max(state.last_number, shard_change.shard_number)
     for record in stored.records:
         shard = shards.get(record.shard_number)
         if shard is None or shard.next_position != record.position:
             raise DataDirectoryError(_misplaced(record.shard_number, record.position, shard))
-        shard.append(StoredRecord(record.timestamp_micros, record.size_bytes, record.element))
+        shard.append(record.timestamp_micros, record.size_bytes, record.element)
+    if len(stored.records) != state.record_count:
+        found, expected = len(stored.records), state.record_count
+        raise DataDirectoryError(
+            f"the data are damaged: table 'records' holds {found} stream records, expected {expected}: the last ones "
+            "of a shard are missing"
+        )
     for shard_change in stored.shards:
         with _reading(f"shard number {shard_change.shard_number}"):
             streams[shard_change.stream_number].add(shards[shard_change.shard_number])
 
 
-def _misplaced(shard_number: int, position: int, shard: Shard | None) -> str:
+def _misplaced(shard_number: int, position: int, shard: ShardLog | None) -> str:
     where = f"shard number {shard_number}" if shard is None else f"shard '{shard.shard_id}'"
     expected = "no record, as there is no such shard" if shard is None else f"position {shard.next_position}"
     return f"the data are damaged: the stream record at position {position} of {where}: expected {expected}"
@@ -108,6 +116,6 @@ def _tunnel(parts: list[PutTunnelPart], now_micros: int) -> Tunnel:
     documents: dict[PartKind, list[str]] = {kind: [] for kind in PartKind}
     for part in parts:
         documents[PartKind(part.kind)].append(part.document)
-    channels = [Channel.from_json(text) for text in documents[PartKind.CHANNEL]]
+    channels = [TunnelChannel.from_json(text) for text in documents[PartKind.CHANNEL]]
     sessions = [Client.from_json(text, now_micros) for text in documents[PartKind.SESSION]]
     return Tunnel.from_json(documents[PartKind.TUNNEL][0], channels, sessions)

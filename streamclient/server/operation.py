@@ -36,15 +36,24 @@ def message_as_it_is(message: Any, limits: Limits) -> Any:
     return message
 
 
+@frozen
+class Counted:
+    """An answer of which is known how many rows, or stream records, it holds: counting them in it would cost more."""
+
+    answer: Any
+    """A message, or its serialized form where building it would cost more."""
+    rows_read: int
+
+
 @frozen(kw_only=True)
-class Operation:
+class ServedOperation:
     """One operation of the server."""
 
     messages: schema.Operation
     """Its name, which is the request path without the first slash, and its messages."""
     act: Callable[[ServerState, Any], Any]
     """What it does with a validated request, under the engine's lock: the response message, or its bytes where building
-    the message would cost more."""
+    the message would cost more, or either of them ``Counted``."""
     validate: Callable[[Any, Limits], Any] = message_as_it_is
     """The request as ``act`` takes it, or a ``ServiceError``, before any state is met."""
     tables: Callable[[Any], tuple[str, ...]] = no_tables
@@ -52,7 +61,7 @@ class Operation:
     rows_written: Callable[[Any], int] = no_rows
     """How many rows a request message asks to write."""
     rows_read: Callable[[Any], int] = no_rows
-    """How many rows, or stream records, a response message holds."""
+    """How many rows a response message holds, where ``act`` does not count them."""
 
     @property
     def name(self) -> str:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import cast
 
 from attrs import frozen
 
 from streamclient.records import KeyValue
 from streamclient.server.capacity import units
-from streamclient.server.filters import ColumnPagination, RowFilter, Visible, matches
+from streamclient.server.filters import ColumnPagination, RowFilter, judge_of
 from streamclient.server.keys import encode_key
-from streamclient.server.rows import Columns, KeyNames, Rows, StoredRow, Version, alive, make_row
+from streamclient.server.rows import Rows, StoredRow, Version, alive, make_row
 from streamclient.server.tables import Key, Table
 from streamclient.wire.plainbuffer import HEADER
+from streamclient.wire.puts import Columns
 
 
 @frozen
@@ -22,10 +24,9 @@ class TimeRange:
     start_millis: int
     end_millis: int
 
-    @property
-    def is_single(self) -> bool:
-        """Whether it holds one timestamp only."""
-        return self.end_millis - self.start_millis == 1
+    def versions(self, versions: tuple[Version, ...]) -> tuple[Version, ...]:
+        """Those of a column that are in it."""
+        return tuple(version for version in versions if self.start_millis <= version[0] < self.end_millis)
 
 
 @frozen
@@ -49,6 +50,11 @@ class Selection:
         return bool(self.columns_to_get) and self.max_versions == 1
 
     @property
+    def takes_all(self) -> bool:
+        """Whether each row is returned as it is, if no column of it has two versions."""
+        return self.row_filter is None and not self.is_partial
+
+    @property
     def is_partial(self) -> bool:
         """Whether it leaves out columns, or versions by their time."""
         return bool(
@@ -60,74 +66,61 @@ class Selection:
         )
 
 
-@frozen
-class ReadRow:
-    """What a read makes of one row that is there."""
+class RowReader:
+    """Reads rows of one table by one selection: what does not depend on the row is worked out once."""
 
-    row: StoredRow | None
-    """The selected part; ``None`` if it is left out."""
-    size_bytes: int
-    """What the read is charged for it: the key and the selected columns, also of a row that is left out."""
+    def __init__(self, table: Table, selection: Selection) -> None:
+        self._table = table
+        self._selection = selection
+        names, wanted = table.key_names, selection.columns_to_get
+        self._judge = None if selection.row_filter is None else judge_of(selection.row_filter, names)
+        self._is_partial = selection.is_partial
+        # A request for key columns only gets the key of every row.
+        self._needs_a_column = not wanted <= frozenset(names)
+        limit = table.definition.options.max_versions
+        self._limit = limit if selection.max_versions is None else min(limit, selection.max_versions)
 
+    def read(self, row: StoredRow) -> tuple[StoredRow | None, int]:
+        """The selected part of a live row, ``None`` if the row is left out; and the bytes that the read is charged.
 
-def read_row(table: Table, row: StoredRow, selection: Selection) -> ReadRow:
-    """The selected part of a live row.
+        A row is left out if the filter does not let it pass, which sees the key and the selected columns with all
+        their versions of the selected time; or if columns are named and it has none of them. The charge is for the key
+        and the selected columns, also of a row that is left out.
+        """
+        if self._selection.takes_all and row.is_single:
+            return row, self._table.size_of(row)
+        key, stored = row.parts()
+        columns = self._selected(stored) if self._is_partial else stored
+        limit = self._limit
+        fits = row.is_single or all(len(versions) <= limit for versions in columns.values())
+        kept = columns if fits else {name: versions[:limit] for name, versions in columns.items()}
+        part = row if kept is stored else make_row(self._table.key_names, key, kept, row.written_millis)
+        passes = self._judge is None or self._judge(key, columns)
+        is_returned = passes and (not self._needs_a_column or bool(kept))
+        return (part if is_returned else None), self._table.size_of(part)
 
-    A row is left out if the filter does not let it pass, which sees the key and the selected columns with all their
-    versions of the selected time; or if columns are named and it has none of them. A request for key columns only gets
-    the key of every row.
-    """
-    names = table.key_names
-    columns = _selected(row.columns, selection) if selection.is_partial else row.columns
-    limit = table.definition.options.max_versions
-    if selection.max_versions is not None:
-        limit = min(limit, selection.max_versions)
-    part = _with_newest(names, row, columns, limit)
-    is_returned = (
-        selection.row_filter is None or matches(selection.row_filter, Visible(names, row, columns))
-    ) and bool(part.columns or not selection.columns_to_get or _asks_for_key_only(names, selection))
-    return ReadRow(part if is_returned else None, table.size_of(part))
+    def _selected(self, columns: Columns) -> Columns:
+        selection = self._selection
+        selected: dict[str, tuple[Version, ...]] = {}
+        for name in self._names_of(columns):
+            versions = columns[name]
+            if selection.time_range is not None:
+                versions = selection.time_range.versions(versions)
+            if versions:
+                selected[name] = versions
+        if selection.pagination is not None:
+            window = selection.pagination
+            kept = list(selected)[window.offset : window.offset + window.limit]
+            selected = {name: selected[name] for name in kept}
+        return selected
 
-
-def _with_newest(names: KeyNames, row: StoredRow, columns: Columns, limit: int) -> StoredRow:
-    """The row with these columns, and at most so many versions of each."""
-    fits = all(len(versions) <= limit for versions in columns.values())
-    if fits and columns is row.columns:
-        return row
-    if not fits:
-        columns = {name: versions[:limit] for name, versions in columns.items()}
-    return make_row(names, row.key, columns, row.written_millis)
-
-
-def _asks_for_key_only(names: KeyNames, selection: Selection) -> bool:
-    return bool(selection.columns_to_get) and selection.columns_to_get <= frozenset(names)
-
-
-def _selected(columns: Columns, selection: Selection) -> Columns:
-    selected: dict[str, tuple[Version, ...]] = {}
-    for name in sorted(columns):
-        versions = _versions(columns[name], selection.time_range) if _is_wanted(name, selection) else ()
-        if versions:
-            selected[name] = versions
-    if selection.pagination is not None:
-        window = selection.pagination
-        kept = list(selected)[window.offset : window.offset + window.limit]
-        selected = {name: selected[name] for name in kept}
-    return selected
-
-
-def _is_wanted(name: str, selection: Selection) -> bool:
-    if selection.columns_to_get and name not in selection.columns_to_get:
-        return False
-    if selection.start_column is not None and name < selection.start_column:
-        return False
-    return selection.end_column is None or name < selection.end_column
-
-
-def _versions(versions: tuple[Version, ...], time_range: TimeRange | None) -> tuple[Version, ...]:
-    if time_range is None:
-        return versions
-    return tuple(version for version in versions if time_range.start_millis <= version[0] < time_range.end_millis)
+    def _names_of(self, columns: Columns) -> list[str]:
+        """The columns that are asked for, by name."""
+        selection = self._selection
+        names = sorted(selection.columns_to_get & columns.keys() if selection.columns_to_get else columns)
+        start = 0 if selection.start_column is None else bisect_left(names, selection.start_column)
+        end = len(names) if selection.end_column is None else bisect_left(names, selection.end_column)
+        return names[start:end]
 
 
 def read_one(table: Table, rows: Rows, key: Key, selection: Selection, now_micros: int) -> tuple[bytes, int]:
@@ -136,5 +129,5 @@ def read_one(table: Table, rows: Rows, key: Key, selection: Selection, now_micro
     row = alive(rows.get(encoded), table.key_names, table.expired_before_millis(now_micros))
     if row is None:
         return b"", 1
-    found = read_row(table, row, selection)
-    return (b"" if found.row is None else HEADER + found.row.body(table.key_names)), units(found.size_bytes)
+    part, size_bytes = RowReader(table, selection).read(row)
+    return (b"" if part is None else HEADER + part.body(table.key_names)), units(size_bytes)

@@ -18,8 +18,6 @@ _HEADER = struct.Struct("<4siiii")
 """Magic, offset of the data, offset of the options, number of key columns, number of attribute columns."""
 _ENTIRE_KEYS, _ROW_COUNT, _ROW, _CHECKSUM = b"\x0a", b"\x03", b"\x02", b"\x01"
 _INTEGER, _DOUBLE, _BOOLEAN, _STRING, _NULL, _BLOB = b"\x00", b"\x01", b"\x02", b"\x03", b"\x06", b"\x07"
-_COUNT_OFFSET = 3
-"""Of the number of rows within the options."""
 
 
 def encode_matrix(
@@ -38,9 +36,10 @@ def encode_matrix(
     data: list[bytes] = []
     count = 0
     for row in rows:
+        key, columns = row.parts()
         data.append(_ROW)
-        data += (_value(row.key[position]) for position in positions)
-        data += (_value(row.columns[name][0][1]) if name in row.columns else _NULL for name in attributes)
+        data += (_value(key[position]) for position in positions)
+        data += (_value(columns[name][0][1]) if name in columns else _NULL for name in attributes)
         count += 1
     names = b"".join(map(_name, chain(key_columns, attributes)))
     options = _ENTIRE_KEYS + bytes((entire_keys,)) + _ROW_COUNT + struct.pack("<i", count)
@@ -48,17 +47,6 @@ def encode_matrix(
     header = _HEADER.pack(_MAGIC, at + len(options), at, len(key_columns), len(attributes))
     block = b"".join((header, names, options, *data, _CHECKSUM))
     return block + bytes((crc8(block),))
-
-
-def count_rows(block: bytes) -> int:
-    """How many rows a block holds.
-
-    Raises:
-        struct.error: it is none.
-    """
-    options_at = _HEADER.unpack_from(block)[2]
-    count: int = struct.unpack_from("<i", block, options_at + _COUNT_OFFSET)[0]
-    return count
 
 
 def _name(name: str) -> bytes:

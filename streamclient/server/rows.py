@@ -1,5 +1,8 @@
 """Rows with versions, and a table's rows in key order.
 
+A row that was put is kept as the bytes of it, which are those of its stream record where there is one: the record holds
+the whole row, so that a million rows and their records take the memory of the records and little more.
+
 A stored row never changes: a write makes a new one and replaces it. What a row *is* at a moment depends on the
 table's time to live, so readers always go through ``alive``.
 """
@@ -7,18 +10,18 @@ table's time to live, so readers always go through ``alive``.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from heapq import heapify, heappop, heappush
-from typing import Protocol, cast
+from itertools import compress, count
+from operator import is_not
+from typing import Protocol
 
 from streamclient.records import ColumnValue, KeyValue
-from streamclient.wire.plainbuffer import HEADER, Cell, Row, decode_row, encode_row
+from streamclient.wire.plainbuffer import HEADER, decode_row
+from streamclient.wire.puts import Columns, Put, parts_of, read_parts, row_of, row_of_parts
 
 Version = tuple[int, ColumnValue]
 """One version of a column: timestamp in milliseconds, and value."""
-
-Columns = Mapping[str, tuple[Version, ...]]
-"""Versions by column name, newest first; no column has an empty tuple."""
 
 KeyNames = tuple[str, ...]
 
@@ -41,83 +44,170 @@ def key_size(names: Iterable[str], key: Iterable[KeyValue]) -> int:
     return sum(map(value_size, names)) + sum(map(value_size, key))
 
 
+_Parts = tuple[tuple[KeyValue, ...], Columns]
+
+
 class StoredRow:
-    """One row with all stored versions. Treat as frozen; the encoded form is computed once, when first needed.
+    """One row with all stored versions. Treat as frozen; forms that it is not kept in are made when asked for.
 
     ``size_bytes`` is what names and values take; ``version_count`` versions have a timestamp each besides, which some
-    tables count.
+    tables count. ``is_single`` says that no column has two.
     """
 
-    __slots__ = ("_body", "columns", "key", "size_bytes", "version_count", "written_millis")
+    __slots__ = ("_data", "_oldest_millis", "_source", "is_single", "size_bytes", "version_count", "written_millis")
 
     def __init__(
-        self, key: tuple[KeyValue, ...], columns: Columns, written_millis: int, size_bytes: int, version_count: int
+        self,
+        source: _Parts | Put | None,
+        data: bytes | None,
+        written_millis: int,
+        *,
+        size_bytes: int,
+        version_count: int,
+        oldest_millis: int | None,
+        is_single: bool,
     ) -> None:
-        self.key = key
-        self.columns = columns
+        self._source = source
+        self._data = data
+        """A PlainBuffer row without header, or the stream record that holds it."""
         self.written_millis = written_millis
         self.size_bytes = size_bytes
         self.version_count = version_count
-        self._body: bytes | None = None
+        self._oldest_millis = oldest_millis
+        self.is_single = is_single
+
+    @property
+    def oldest_millis(self) -> int:
+        """The oldest version; of a row without columns, its last write. Looked for when it is asked for."""
+        if self._oldest_millis is None:
+            oldest = (versions[-1][0] for versions in self.columns.values())
+            self._oldest_millis = min(oldest, default=self.written_millis)
+        return self._oldest_millis
+
+    @property
+    def key(self) -> tuple[KeyValue, ...]:
+        """Values of the key columns."""
+        return self.parts()[0]
+
+    @property
+    def columns(self) -> Columns:
+        """The versions. Read from the bytes each time if they are what is kept: ask once."""
+        return self.parts()[1]
+
+    def parts(self) -> _Parts:
+        """Key and columns, for who needs both."""
+        return self._source if isinstance(self._source, tuple) else read_parts(self.stored_form())
+
+    def stored_form(self) -> bytes:
+        """The row, or a record that holds it: what ``rows_of`` takes."""
+        if self._data is None:
+            assert self._source is not None
+            assert not isinstance(self._source, tuple)
+            self._data = self._source.row(self.written_millis)
+            self._source = None
+        return self._data
 
     def body(self, names: KeyNames) -> bytes:
         """All versions as a PlainBuffer row without header."""
-        if self._body is None:
-            self._body = encode_body(names, self.key, all_cells(self.columns))
-        return self._body
+        return row_of(self.form(names))
+
+    def form(self, names: KeyNames) -> bytes:
+        """As ``stored_form``, also for rows that are kept as values."""
+        if self._data is None and isinstance(self._source, tuple):
+            self._data = row_of_parts(names, *self._source)
+        return self.stored_form()
+
+    def keep_in(self, record: bytes) -> None:
+        """Be kept as a part of the stream record that holds all of the row."""
+        self._data, self._source = record, None
+
+
+def row_of_put(put: Put, now_millis: int) -> StoredRow:
+    """The row that a put leaves, whatever was there before."""
+    oldest = put.versions(now_millis)[0] if put.dated else now_millis
+    return StoredRow(
+        put,
+        None,
+        now_millis,
+        size_bytes=put.size_bytes,
+        version_count=put.cell_count,
+        oldest_millis=oldest,
+        is_single=True,
+    )
 
 
 def make_row(names: KeyNames, key: tuple[KeyValue, ...], columns: Columns, written_millis: int) -> StoredRow:
     """A row from its parts, with its size."""
-    size = key_size(names, key)
-    count = 0
-    for name, versions in columns.items():
-        count += len(versions)
-        size += len(versions) * value_size(name)
-        for _, value in versions:
-            size += value_size(value)
-    return StoredRow(key, columns, written_millis, size, count)
+    size = key_size(names, key) + sum(_column_size(*column) for column in columns.items())
+    return _sized(key, columns, written_millis, size, sum(map(len, columns.values())))
 
 
-def all_cells(columns: Columns) -> tuple[Cell, ...]:
-    """Cells in the order of answers: columns by name, versions newest first."""
-    return tuple(
-        Cell(name, value, timestamp_millis=timestamp) for name in sorted(columns) for timestamp, value in columns[name]
+def changed_row(
+    before: StoredRow, old: Columns, columns: Columns, changed: Iterable[str], written_millis: int
+) -> StoredRow:
+    """A row whose columns differ from the ``old`` ones of ``before`` in those that are named: no other is looked at."""
+    size, count = before.size_bytes, before.version_count
+    for name in changed:
+        now, then = columns.get(name, ()), old.get(name, ())
+        newer = _in_common(now, then)
+        older = _in_common(now[newer:][::-1], then[newer:][::-1])
+        size += _column_size(name, now[newer : len(now) - older]) - _column_size(name, then[newer : len(then) - older])
+        count += len(now) - len(then)
+    return _sized(before.key, columns, written_millis, size, count)
+
+
+def _in_common(some: tuple[Version, ...], others: tuple[Version, ...]) -> int:
+    """How many versions both begin with: the same objects, so that no value has to be looked at."""
+    return next(compress(count(), map(is_not, some, others)), min(len(some), len(others)))
+
+
+def _column_size(name: str, versions: tuple[Version, ...]) -> int:
+    return len(versions) * value_size(name) + sum(value_size(value) for _, value in versions)
+
+
+def _sized(key: tuple[KeyValue, ...], columns: Columns, written_millis: int, size: int, count: int) -> StoredRow:
+    return StoredRow(
+        (key, columns),
+        None,
+        written_millis,
+        size_bytes=size,
+        version_count=count,
+        oldest_millis=None,
+        is_single=count == len(columns),
     )
-
-
-def encode_body(names: KeyNames, key: Iterable[KeyValue], cells: tuple[Cell, ...]) -> bytes:
-    """A row without the PlainBuffer header, to be joined with others behind one header."""
-    return encode_row(Row(tuple(zip(names, key, strict=True)), cells))[len(HEADER) :]
 
 
 def decode_body(body: bytes, written_millis: int) -> StoredRow:
-    """The row whose ``body`` was stored."""
+    """The row whose ``body`` was stored. It is read whole, so that damage shows now."""
     row = decode_row(HEADER + body)
-    versions: dict[str, list[Version]] = {}
-    for cell in row.cells:
-        version = (cast(int, cell.timestamp_millis), cast(ColumnValue, cell.value))
-        versions.setdefault(cell.name, []).append(version)
-    columns = {name: tuple(listed) for name, listed in versions.items()}
-    names = tuple(name for name, _ in row.primary_key)
-    return make_row(
-        names, cast("tuple[KeyValue, ...]", tuple(value for _, value in row.primary_key)), columns, written_millis
-    )
+    key, columns = parts_of(row)
+    whole = make_row(tuple(name for name, _ in row.primary_key), key, columns, written_millis)
+    whole.keep_in(body)
+    return whole
 
 
 class Versions:
-    """The versions of one column while a write changes them: each step costs little, however many there are."""
+    """The versions of one column while a write changes them: each step costs little, however many there are.
 
-    def __init__(self, versions: Iterable[Version] = (), max_versions: int | None = None) -> None:
+    Nearly all writes put one, into the listed ones. From the second step on, heaps know the newest and the oldest.
+    """
+
+    def __init__(self, versions: tuple[Version, ...] = (), max_versions: int | None = None) -> None:
         self._max_versions = max_versions
-        self._values = dict(versions)
-        self._oldest = list(self._values)
-        self._newest = [-timestamp for timestamp in self._values]
-        heapify(self._oldest)
-        heapify(self._newest)
+        self._listed: tuple[Version, ...] | None = versions
+        """All of them, newest first, until the second step."""
+        self._is_changed = False
+        self._values: dict[int, ColumnValue] = {}
+        self._oldest: list[int] = []
+        self._newest: list[int] = []
 
     def put(self, timestamp_millis: int, value: ColumnValue) -> None:
         """One more version, in the place of one with the same timestamp; the oldest goes if there are too many."""
+        if self._listed is not None and not self._is_changed:
+            self._is_changed = True
+            self._listed = _with_version(self._listed, timestamp_millis, value)[: self._max_versions]
+            return
+        self._heap()
         if timestamp_millis not in self._values:
             heappush(self._oldest, timestamp_millis)
             heappush(self._newest, -timestamp_millis)
@@ -127,17 +217,40 @@ class Versions:
 
     def delete(self, timestamp_millis: int) -> None:
         """No more the version of that timestamp, if there is one."""
+        self._heap()
         self._values.pop(timestamp_millis, None)
 
     def newest(self) -> Version | None:
         """The version that readers get first."""
+        if self._listed is not None:
+            return self._listed[0] if self._listed else None
         while self._newest and -self._newest[0] not in self._values:
             heappop(self._newest)
         return (-self._newest[0], self._values[-self._newest[0]]) if self._newest else None
 
     def sorted(self) -> tuple[Version, ...]:
         """All of them, newest first."""
-        return tuple(sorted(self._values.items(), key=lambda version: -version[0]))
+        if self._listed is not None:
+            return self._listed
+        return tuple(sorted(self._values.items(), key=_age))
+
+    def _heap(self) -> None:
+        if self._listed is not None:
+            self._values, self._listed = dict(self._listed), None
+            self._oldest = list(self._values)
+            self._newest = [-timestamp for timestamp in self._values]
+            heapify(self._oldest)
+            heapify(self._newest)
+
+
+def _age(version: Version) -> int:
+    return -version[0]
+
+
+def _with_version(versions: tuple[Version, ...], timestamp_millis: int, value: ColumnValue) -> tuple[Version, ...]:
+    place = bisect_left(versions, -timestamp_millis, key=_age)
+    is_there = place < len(versions) and versions[place][0] == timestamp_millis
+    return (*versions[:place], (timestamp_millis, value), *versions[place + is_there :])
 
 
 def alive(row: StoredRow | None, names: KeyNames, expired_before_millis: int | None) -> StoredRow | None:
@@ -148,16 +261,15 @@ def alive(row: StoredRow | None, names: KeyNames, expired_before_millis: int | N
     """
     if row is None or expired_before_millis is None:
         return row
-    if not row.columns:
-        return row if row.written_millis >= expired_before_millis else None
-    if all(versions[-1][0] >= expired_before_millis for versions in row.columns.values()):
+    if row.oldest_millis >= expired_before_millis:
         return row
+    key, found = row.parts()
     columns = {}
-    for name, versions in row.columns.items():
+    for name, versions in found.items():
         kept = tuple(version for version in versions if version[0] >= expired_before_millis)
         if kept:
             columns[name] = kept
-    return make_row(names, row.key, columns, row.written_millis) if columns else None
+    return make_row(names, key, columns, row.written_millis) if columns else None
 
 
 class Rows(Protocol):

@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from datetime import datetime, timezone
-from typing import Protocol
+from typing import Any, Protocol
 
 from attrs import frozen
 
-from streamclient.server import inspection
 from streamclient.server.auth import Credentials, Signer
 from streamclient.server.counters import RequestCounters
+from streamclient.server.engine import EngineAnswer
 from streamclient.server.envelope import OpenedRequest, error_body, error_body_json, open_request, seal, speaks_json
 from streamclient.server.errors import ServiceError
 from streamclient.server.faults import Fail, FailRows, FaultBook, Harm
+from streamclient.server.inspection import Inspected, inspect, rows_read
 from streamclient.server.observing import Exchange, Observer
 from streamclient.server.partial import execute_partially
 
@@ -60,8 +61,8 @@ _OTHER_ERROR = (400, "Injected error.")
 class Executor(Protocol):
     """What the service needs of the engine."""
 
-    def execute(self, operation: str, body: bytes) -> bytes:
-        """Answer of one operation; raises ``ServiceError``."""
+    def answer(self, operation: str, body: bytes, message: Any = None) -> EngineAnswer:
+        """Answer of one operation, whose request may be parsed already; raises ``ServiceError``."""
 
 
 @frozen
@@ -81,10 +82,15 @@ class Admitted:
     opened: OpenedRequest
     json: bool
     """Whether the caller speaks JSON, as the SDKs do for some operations that are not served here."""
-    tables: tuple[str, ...]
+    about: Inspected
     harm: Harm
     caller: str = ""
     """The security token that came along."""
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Those that the request names."""
+        return self.about.tables
 
 
 def real_time() -> datetime:
@@ -109,9 +115,9 @@ class Service:
             ServiceError: the envelope is wrong; answer with ``refuse``.
         """
         opened = open_request(path, headers, body, self.credentials, real_time())
-        tables = inspection.tables_of(opened.operation, opened.body)
-        harm = self.faults.harm(opened.operation, tables)
-        return Admitted(path, opened, speaks_json(headers), tables, harm, headers.get(_TOKEN_HEADER, ""))
+        about = inspect(opened.operation, opened.body)
+        harm = self.faults.harm(opened.operation, about.tables)
+        return Admitted(path, opened, speaks_json(headers), about, harm, headers.get(_TOKEN_HEADER, ""))
 
     def execute(self, admitted: Admitted) -> Answer:
         """Execute as far as the faults let it, count, tell observers, and sign the answer. Never raises."""
@@ -130,19 +136,19 @@ class Service:
             _log.exception("an observer failed at %s", opened.operation)
 
     def _executed(self, admitted: Admitted) -> Answer:
-        operation, body = admitted.opened.operation, admitted.opened.body
+        operation = admitted.opened.operation
         try:
-            answer = self._answer(operation, body, admitted.harm)
+            answer = self._answer(admitted)
         except ServiceError as error:
             self.counters.add(operation, admitted.tables, failed=True)
             return _error_answer(admitted.path, error, admitted.opened.signer, json=admitted.json)
         self.counters.add(
             operation,
             admitted.tables,
-            rows_read=inspection.rows_read(operation, answer),
-            rows_written=inspection.rows_written(operation, body),
+            rows_read=answer.rows_read,
+            rows_written=admitted.about.rows_written,
         )
-        return Answer(200, seal(admitted.path, answer, real_time(), admitted.opened.signer), answer)
+        return Answer(200, seal(admitted.path, answer.body, real_time(), admitted.opened.signer), answer.body)
 
     def drop(self, admitted: Admitted) -> None:
         """Count a request that is cut off before it is executed."""
@@ -152,18 +158,22 @@ class Service:
         """The unsigned answer to a request whose caller is not proven."""
         return _error_answer(path, error, None, json=speaks_json(headers))
 
-    def _answer(self, operation: str, body: bytes, harm: Harm) -> bytes:
-        action = harm.action
+    def _answer(self, admitted: Admitted) -> EngineAnswer:
+        operation, body, action = admitted.opened.operation, admitted.opened.body, admitted.harm.action
         if isinstance(action, Fail):
             raise _injected(action)
         if isinstance(action, FailRows):
             _, text = DEFAULT_ERRORS.get(action.code, _OTHER_ERROR)
-            return execute_partially(operation, body, action, action.message or text, self._run)
-        return self._run(operation, body)
+            merged = execute_partially(operation, body, action, action.message or text, self._run_part)
+            return EngineAnswer(merged, rows_read(operation, merged))
+        return self._run(operation, body, admitted.about.message)
 
-    def _run(self, operation: str, body: bytes) -> bytes:
+    def _run_part(self, operation: str, body: bytes) -> bytes:
+        return self._run(operation, body).body
+
+    def _run(self, operation: str, body: bytes, message: Any = None) -> EngineAnswer:
         try:
-            return self._engine.execute(operation, body)
+            return self._engine.answer(operation, body, message)
         except ServiceError:
             raise
         except Exception as error:

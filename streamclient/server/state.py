@@ -32,23 +32,29 @@ from streamclient.server.expiry import HIGHEST_KEY, RowExpiry
 from streamclient.server.limits import DEFAULT_LIMITS, Limits
 from streamclient.server.rows import Rows, StoredRow
 from streamclient.server.streams import (
-    Shard,
     ShardDefinition,
-    StoredRecord,
+    ShardLog,
     Stream,
     StreamDefinition,
     shard_id_for,
 )
-from streamclient.server.tables import Key, Table, TableDefinition
+from streamclient.server.tables import Key, ServedTable, Table
 from streamclient.server.transactions import Transaction, Transactions
-from streamclient.server.tunnels.channels import Journal, Tunnel
+from streamclient.server.tunnels.channels import ChangedParts, Tunnel
 from streamclient.server.tunnels.positions import follow, records_forgotten, shard_forgotten
 
 CLOCK_OFFSET = "clock_offset_micros"
 """Name of the setting that keeps the clock's offset, so that it survives the end of the process."""
 
 CLOCK_LATEST = "clock_latest_micros"
-"""Name of the setting that keeps the time of the last commit: after a restart, time goes on from there."""
+"""Name of the setting that keeps the time of the last commit: after a restart, time goes on from there.
+
+No AUTO_INCREMENT value that was ever made is higher, so that they go on from there too.
+"""
+
+RECORD_COUNT = "record_count"
+"""Name of the setting that keeps how many stream records are retained. A record that vanished from the middle of a
+shard is missed by its position; the last ones of a shard are missed by the count."""
 
 
 class ServerState:
@@ -74,7 +80,11 @@ class ServerState:
         self.last_number = 0
         """The highest number that a table, stream or shard has; numbers are not shared between them."""
         self.last_creation_micros = 0
+        self.last_generated = 0
+        """The highest AUTO_INCREMENT value of any table. Made of the time, it goes into the time that is stored."""
         self.stored_offset_micros = 0
+        self.record_count = self.stored_record_count = 0
+        """Stream records that are retained, of all streams."""
         self._streams_by_table: dict[int, Stream] = {}
         self._tunnels_by_stream: dict[str, list[Tunnel]] = {}
         self._changed_tunnels: set[str] = set()
@@ -137,8 +147,11 @@ class ServerState:
         if self.clock.offset_micros != self.stored_offset_micros:
             self.stored_offset_micros = self.clock.offset_micros
             self._note(PutSetting(CLOCK_OFFSET, str(self.stored_offset_micros)))
+        if self.record_count != self.stored_record_count:
+            self.stored_record_count = self.record_count
+            self._note(PutSetting(RECORD_COUNT, str(self.record_count)))
         if self._changes:
-            self._note(PutSetting(CLOCK_LATEST, str(self.clock.now_micros())))
+            self._note(PutSetting(CLOCK_LATEST, str(max(self.clock.now_micros(), self.last_generated))))
             changes, self._changes = self._changes, []
             self._storage.commit(changes)
 
@@ -158,7 +171,7 @@ class ServerState:
 
     # Tables and rows
 
-    def add_table(self, definition: TableDefinition) -> Table:
+    def add_table(self, definition: ServedTable) -> Table:
         """Create an empty table."""
         table = Table(definition)
         self.adopt_table(table)
@@ -171,7 +184,7 @@ class ServerState:
         for key, row in table.rows.ascending(b"", HIGHEST_KEY):
             self._expiry.expect(table, key, row)
 
-    def define(self, table: Table, definition: TableDefinition) -> None:
+    def define(self, table: Table, definition: ServedTable) -> None:
         """Replace a table's definition."""
         table.definition = definition
         self._note(PutTable(definition.number, definition.to_json()))
@@ -254,16 +267,15 @@ class ServerState:
         stream = self._streams_by_table.pop(table.definition.number, None)
         if stream is not None:
             del self.streams[stream.stream_id]
+            self.record_count -= sum(shard.record_count for shard in stream.shards.values())
             self._note(DropStream(stream.definition.number))
 
-    def append(self, stream: Stream, partition: int, record: StoredRecord) -> None:
-        """Add a record to the open shard of a partition."""
-        shard = stream.open_shards[partition]
-        self.forget_expired(stream)
-        position = stream.append(shard, record)
-        self._note(
-            AppendRecord(shard.definition.number, position, record.timestamp_micros, record.size_bytes, record.element)
-        )
+    def append(self, stream: Stream, shard: ShardLog, timestamp_micros: int, size_bytes: int, element: bytes) -> None:
+        """Add a record, by its parts, to an open shard of a stream without expired records."""
+        position = stream.append(shard, timestamp_micros, size_bytes, element)
+        self.record_count += 1
+        if self._keeps:
+            self._note(AppendRecord(shard.definition.number, position, timestamp_micros, size_bytes, element))
 
     def forget_expired(self, stream: Stream) -> None:
         """Drop the records past retention, and the shards that were closed long ago."""
@@ -276,27 +288,29 @@ class ServerState:
             else:
                 self._drop_shard(stream, shard)
 
-    def _drop_shard(self, stream: Stream, shard: Shard) -> None:
+    def _drop_shard(self, stream: Stream, shard: ShardLog) -> None:
         for tunnel in self._tunnels_of(stream):
             shard_forgotten(tunnel, shard)
         stream.forget(shard)
         self._note(DropShard(shard.definition.number))
 
-    def _forget(self, stream: Stream, shard: Shard, before_position: int) -> int:
+    def _forget(self, stream: Stream, shard: ShardLog, before_position: int) -> int:
         if before_position > shard.first_position:
             for tunnel in self._tunnels_of(stream):
                 follow(tunnel, stream)
                 records_forgotten(tunnel, shard, before_position)
         count = shard.forget_before(before_position)
         if count:
+            self.record_count -= count
             self._write_down(stream, shard)
             self._note(TrimRecords(shard.definition.number, shard.first_position))
+        stream.unlist(shard, stream.cutoff_micros(self.clock.now_micros()))
         return count
 
     def _tunnels_of(self, stream: Stream) -> list[Tunnel]:
         return self._tunnels_by_stream.get(stream.stream_id, [])
 
-    def trim(self, stream: Stream, shard: Shard, before_position: int) -> int:
+    def trim(self, stream: Stream, shard: ShardLog, before_position: int) -> int:
         """Drop the records of a shard before a position; how many were dropped."""
         return self._forget(stream, shard, before_position)
 
@@ -305,23 +319,23 @@ class ServerState:
         stream.definition = evolve(stream.definition, generation=stream.definition.generation + 1)
         self._note(PutStream(stream.definition.number, stream.definition.to_json()))
 
-    def _open_shard(self, stream: Stream, epoch: int, begin: bytes, end: bytes | None, *parents: Shard) -> Shard:
+    def _open_shard(self, stream: Stream, epoch: int, begin: bytes, end: bytes | None, *parents: ShardLog) -> ShardLog:
         number = self.next_number()
         shard_id = shard_id_for(stream.definition, number)
-        shard = Shard(ShardDefinition(shard_id, number, epoch, begin, end, *(parent.shard_id for parent in parents)))
+        shard = ShardLog(ShardDefinition(shard_id, number, epoch, begin, end, *(parent.shard_id for parent in parents)))
         stream.add(shard)
         self._write_down(stream, shard)
         return shard
 
-    def _write_down(self, stream: Stream, shard: Shard) -> None:
+    def _write_down(self, stream: Stream, shard: ShardLog) -> None:
         if self._keeps:
             self._note(PutShard(shard.definition.number, stream.definition.number, shard.to_json()))
 
-    def _close(self, stream: Stream, shard: Shard) -> None:
+    def _close(self, stream: Stream, shard: ShardLog) -> None:
         stream.close(shard, self.clock.now_micros())
         self._write_down(stream, shard)
 
-    def split(self, table: Table, stream: Stream, parent: Shard, boundary: bytes) -> tuple[Shard, Shard]:
+    def split(self, table: Table, stream: Stream, parent: ShardLog, boundary: bytes) -> tuple[ShardLog, ShardLog]:
         """Close an open shard and open two for its range, cut at an encoded key strictly inside."""
         old = parent.definition
         self._close(stream, parent)
@@ -333,7 +347,7 @@ class ServerState:
         )
         return lower, upper
 
-    def merge(self, table: Table, stream: Stream, lower: Shard, upper: Shard) -> Shard:
+    def merge(self, table: Table, stream: Stream, lower: ShardLog, upper: ShardLog) -> ShardLog:
         """Close two open shards with adjoining ranges and open one for both."""
         boundary = upper.definition.begin
         self._close(stream, lower)
@@ -354,7 +368,7 @@ class ServerState:
     def adopt_tunnel(self, tunnel: Tunnel) -> None:
         """Make a tunnel known that was created or restored. Whatever changes of it is written down from now on."""
         definition = tunnel.definition
-        tunnel.keep_journal(Journal(definition.tunnel_id, self._changed_tunnels))
+        tunnel.keep_journal(ChangedParts(definition.tunnel_id, self._changed_tunnels))
         self.tunnels[definition.tunnel_id] = tunnel
         self._tunnels_by_stream.setdefault(definition.stream_id, []).append(tunnel)
 

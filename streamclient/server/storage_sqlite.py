@@ -45,7 +45,7 @@ DATABASE_FILE = "tablestore.sqlite3"
 
 _APPLICATION_ID = 0x53434C54
 """Marks the file as ours in SQLite's header: the letters SCLT."""
-_FORMAT_VERSION = 2
+_FORMAT_VERSION = 3
 
 _VACUUM_AFTER = 1_000
 """Rows deleted, after which pages that became free are given back to the file system."""
@@ -111,6 +111,9 @@ _KINDS = (
         " WITHOUT ROWID",
     ),
 )
+
+_SHARDS_BY_STREAM = "CREATE INDEX shards_by_stream ON shards (stream_number)"
+"""Dropping one stream must not walk over the shards of the others."""
 
 _PUT: Mapping[type[Change], str] = MappingProxyType({kind.change: kind.put for kind in _KINDS})
 
@@ -321,6 +324,7 @@ def _prepare(database: sqlite3.Connection, path: Path) -> None:
     if not objects:
         for kind in _KINDS:
             database.execute(kind.definition)
+        database.execute(_SHARDS_BY_STREAM)
         database.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
         database.execute(f"PRAGMA user_version = {_FORMAT_VERSION}")
     database.execute("COMMIT")

@@ -17,9 +17,11 @@ import json
 import os
 import uuid
 import zlib
+from array import array
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Sequence
 from heapq import heappop, heappush
-from itertools import islice
+from itertools import accumulate, takewhile
 
 import attrs
 from attrs import frozen
@@ -69,6 +71,20 @@ class StoredRecord:
 
 
 @frozen
+class RecordRun:
+    """Some records of a shard, one after the other."""
+
+    elements: list[bytes]
+    timestamps: Sequence[int]
+    size_bytes: int
+    """Of the rows, by the capacity rule."""
+
+    def before(self, count: int) -> list[bytes]:
+        """The first of the elements."""
+        return self.elements if count >= len(self.elements) else self.elements[:count]
+
+
+@frozen
 class ShardDefinition:
     """Identity and lineage of a shard."""
 
@@ -83,7 +99,7 @@ class ShardDefinition:
     parent_sibling_id: str | None = None
 
 
-_FORGOTTEN = StoredRecord(0, 0, b"")
+_FORGOTTEN = b""
 """Stands in the place of a record that was forgotten, until the list is made shorter."""
 
 
@@ -115,7 +131,7 @@ def _check(stream: StreamDefinition, head: bytes) -> bytes:
     return zlib.crc32(head, zlib.crc32(stream.stream_id.encode())).to_bytes(4, "big")[:_CHECK_BYTES]
 
 
-class Shard:
+class ShardLog:
     """Records of one key range. Only the state changes it, under the engine's lock."""
 
     def __init__(self, definition: ShardDefinition) -> None:
@@ -123,10 +139,14 @@ class Shard:
         self.closed_micros: int | None = None
         self.first_position = 0
         self.last_timestamp_micros = 0
+        self.is_shown = True
+        """Whether its stream has it in the listing."""
         self.is_awaited = False
         """Whether its stream has it among those to be looked at later."""
-        self._records: list[StoredRecord] = []
-        self._timestamps: list[int] = []
+        # Not a list of records: an object for each would take more memory than many a record.
+        self._elements: list[bytes] = []
+        self._timestamps = array("q")
+        self._sizes = array("q")
         self._forgotten = 0
         """How many places at the beginning of the lists are forgotten."""
 
@@ -143,7 +163,7 @@ class Shard:
     @property
     def record_count(self) -> int:
         """Records that are retained."""
-        return len(self._records) - self._forgotten
+        return len(self._elements) - self._forgotten
 
     @property
     def next_position(self) -> int:
@@ -153,19 +173,23 @@ class Shard:
     @property
     def oldest(self) -> StoredRecord | None:
         """The first record that is retained."""
-        return self._records[self._forgotten] if self.record_count else None
+        return self._record(self._forgotten) if self.record_count else None
 
     @property
     def newest(self) -> StoredRecord | None:
         """The last record that is retained."""
-        return self._records[-1] if self.record_count else None
+        return self._record(-1) if self.record_count else None
 
-    def append(self, record: StoredRecord) -> int:
-        """Take one more record; the position it got."""
-        position = self.next_position
-        self._records.append(record)
-        self._timestamps.append(record.timestamp_micros)
-        self.last_timestamp_micros = record.timestamp_micros
+    def _record(self, place: int) -> StoredRecord:
+        return StoredRecord(self._timestamps[place], self._sizes[place], self._elements[place])
+
+    def append(self, timestamp_micros: int, size_bytes: int, element: bytes) -> int:
+        """Take one more record, by the parts of ``StoredRecord``; the position it got."""
+        position = self.first_position + len(self._elements) - self._forgotten
+        self._elements.append(element)
+        self._timestamps.append(timestamp_micros)
+        self._sizes.append(size_bytes)
+        self.last_timestamp_micros = timestamp_micros
         return position
 
     def position_at(self, timestamp_micros: int) -> int:
@@ -173,17 +197,15 @@ class Shard:
         place = bisect_left(self._timestamps, timestamp_micros, lo=self._forgotten)
         return self.first_position + place - self._forgotten
 
-    def page(self, position: int, limit: int, limit_bytes: int) -> list[StoredRecord]:
+    def page(self, position: int, limit: int, limit_bytes: int) -> RecordRun:
         """Records from a position on: at most ``limit``, and ``limit_bytes`` unless the first is larger."""
-        taken: list[StoredRecord] = []
-        total = 0
         start = position - self.first_position + self._forgotten
-        for record in self._records[start : start + limit]:
-            total += len(record.element)
-            if taken and total > limit_bytes:
-                break
-            taken.append(record)
-        return taken
+        elements = self._elements[start : start + limit]
+        if sum(map(len, elements)) > limit_bytes:
+            total = accumulate(map(len, elements))
+            elements = elements[: max(1, sum(1 for _ in takewhile(lambda size: size <= limit_bytes, total)))]
+        end = start + len(elements)
+        return RecordRun(elements, self._timestamps[start:end], sum(self._sizes[start:end]))
 
     def forget_before(self, position: int) -> int:
         """Drop the records before a position; how many.
@@ -193,12 +215,13 @@ class Shard:
         count = max(0, min(position, self.next_position) - self.first_position)
         if count:
             end = self._forgotten + count
-            self._records[self._forgotten : end] = [_FORGOTTEN] * count
+            self._elements[self._forgotten : end] = [_FORGOTTEN] * count
             self._forgotten = end
             self.first_position += count
-            if 2 * end >= len(self._records):
-                del self._records[:end]
+            if 2 * end >= len(self._elements):
+                del self._elements[:end]
                 del self._timestamps[:end]
+                del self._sizes[:end]
                 self._forgotten = 0
         return count
 
@@ -214,12 +237,14 @@ class Shard:
     def wake_micros(self, retention_micros: int) -> int | None:
         """The time that, once it is past retention, makes this shard due; ``None`` while nothing can expire.
 
-        A closed shard is forgotten one retention after it left the listing for good: until then, a reader that had
+        A closed shard leaves the listing first, and is forgotten one retention later: until then, a reader that had
         read all of it learns that it ended.
         """
         if self.record_count:
             return self._timestamps[self._forgotten]
-        return None if self.closed_micros is None else self.closed_micros + retention_micros
+        if self.closed_micros is None:
+            return None
+        return self.closed_micros if self.is_shown and not self.next_position else self.closed_micros + retention_micros
 
     def to_json(self) -> str:
         """The form in which it is stored; records are stored on their own."""
@@ -233,7 +258,7 @@ class Shard:
         return json.dumps(document)
 
     @classmethod
-    def from_json(cls, text: str) -> Shard:
+    def from_json(cls, text: str) -> ShardLog:
         """The shard that ``to_json`` wrote, without its records."""
         document = json.loads(text)
         closed_micros = document.pop("closed_micros")
@@ -253,13 +278,14 @@ class Stream:
 
     def __init__(self, definition: StreamDefinition) -> None:
         self.definition = definition
-        self.shards: dict[str, Shard] = {}
-        self.open_shards: list[Shard] = []
+        self.shards: dict[str, ShardLog] = {}
+        self.open_shards: list[ShardLog] = []
         """The shards that take records, by key range from the lowest."""
         self.last_timestamp_micros = 0
         """The latest sequence timestamp that any shard has, or had."""
-        self._ordered: list[Shard] = []
-        self._awaited: list[tuple[int, int, Shard]] = []
+        self._listed: list[ShardLog] = []
+        """Those that DescribeStream shows, by number."""
+        self._awaited: list[tuple[int, int, ShardLog]] = []
         """A heap of shards by the time that makes them due; the number decides between equal times."""
 
     @property
@@ -280,34 +306,43 @@ class Stream:
         """Whether there is such a shard, or was one that is forgotten."""
         return shard_id in self.shards or number_of(self.definition, shard_id) is not None
 
-    def add(self, shard: Shard) -> None:
+    def add(self, shard: ShardLog) -> None:
         """Take a shard, new or restored with its records. Shards come in order of their numbers."""
         self.shards[shard.shard_id] = shard
-        self._ordered.append(shard)
+        self._listed.append(shard)
         self.last_timestamp_micros = max(self.last_timestamp_micros, shard.last_timestamp_micros)
         if shard.is_open:
             insort(self.open_shards, shard, key=_begin)
-        self.await_expiry(shard)
+        self._closed_or_restored(shard)
 
-    def close(self, shard: Shard, now_micros: int) -> None:
+    def close(self, shard: ShardLog, now_micros: int) -> None:
         """Let an open shard take no more records."""
         shard.closed_micros = self.next_timestamp(now_micros)
         del self.open_shards[bisect_left(self.open_shards, _begin(shard), key=_begin)]
+        self._closed_or_restored(shard)
+
+    def _closed_or_restored(self, shard: ShardLog) -> None:
+        self.unlist(shard, cutoff_micros=0)  # whose records are all gone; what time does to it is awaited
         self.await_expiry(shard)
 
-    def forget(self, shard: Shard) -> None:
+    def forget(self, shard: ShardLog) -> None:
         """Let go of a shard whose closing is long past."""
         del self.shards[shard.shard_id]
-        del self._ordered[bisect_left(self._ordered, shard.definition.number, key=_number)]
 
-    def await_expiry(self, shard: Shard) -> None:
+    def unlist(self, shard: ShardLog, cutoff_micros: int) -> None:
+        """Show a shard no longer, if that is due: pages of the listing shall not have to step over it."""
+        if shard.is_shown and not shard.is_listed(cutoff_micros):
+            shard.is_shown = False
+            del self._listed[bisect_left(self._listed, shard.definition.number, key=_number)]
+
+    def await_expiry(self, shard: ShardLog) -> None:
         """Look at a shard when something of it may be past retention. Once is enough until it was looked at."""
         wake_micros = shard.wake_micros(self.retention_micros)
         if wake_micros is not None and not shard.is_awaited:
             shard.is_awaited = True
             heappush(self._awaited, (wake_micros, shard.definition.number, shard))
 
-    def next_due(self, cutoff_micros: int) -> Shard | None:
+    def next_due(self, cutoff_micros: int) -> ShardLog | None:
         """A shard to look at now, each time another one; ``None`` if no more is due."""
         if not self._awaited or self._awaited[0][0] >= cutoff_micros:
             return None
@@ -319,32 +354,32 @@ class Stream:
         """The sequence timestamp of the next request's records: the clock, but later than everything before."""
         return max(now_micros, self.last_timestamp_micros + 1)
 
-    def append(self, shard: Shard, record: StoredRecord) -> int:
+    def append(self, shard: ShardLog, timestamp_micros: int, size_bytes: int, element: bytes) -> int:
         """Add a record to one of the open shards; its position."""
-        self.last_timestamp_micros = record.timestamp_micros
-        position = shard.append(record)
-        self.await_expiry(shard)
+        self.last_timestamp_micros = timestamp_micros
+        position = shard.append(timestamp_micros, size_bytes, element)
+        if not shard.is_awaited:
+            self.await_expiry(shard)
         return position
 
-    def listed(self, now_micros: int) -> list[Shard]:
-        """The shards that DescribeStream shows."""
-        return self.page(None, len(self.shards), now_micros)
+    def listed(self) -> list[ShardLog]:
+        """The shards that DescribeStream shows, of a stream without expired records; parents before their children."""
+        return self.created_since(0)
 
-    def page(self, start_shard_id: str | None, limit: int, now_micros: int) -> list[Shard]:
+    def page(self, start_shard_id: str | None, limit: int) -> list[ShardLog]:
         """Listed shards from one on, at most ``limit``. That one may have left the listing since a page named it."""
-        cutoff = self.cutoff_micros(now_micros)
-        first = 0 if start_shard_id is None else number_of(self.definition, start_shard_id) or 0
-        places = range(bisect_left(self._ordered, first, key=_number), len(self._ordered))
-        return list(islice((self._ordered[place] for place in places if self._ordered[place].is_listed(cutoff)), limit))
+        number = 0 if start_shard_id is None else number_of(self.definition, start_shard_id) or 0
+        first = bisect_left(self._listed, number, key=_number)
+        return self._listed[first : first + limit]
 
-    def created_since(self, number: int) -> list[Shard]:
-        """The shards with a higher number, parents before their children."""
-        return self._ordered[bisect_right(self._ordered, number, key=_number) :]
+    def created_since(self, number: int) -> list[ShardLog]:
+        """The listed shards with a higher number, parents before their children."""
+        return self._listed[bisect_right(self._listed, number, key=_number) :]
 
 
-def _begin(shard: Shard) -> bytes:
+def _begin(shard: ShardLog) -> bytes:
     return shard.definition.begin
 
 
-def _number(shard: Shard) -> int:
+def _number(shard: ShardLog) -> int:
     return shard.definition.number

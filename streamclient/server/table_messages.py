@@ -6,7 +6,7 @@ from typing import Any
 
 from streamclient.server.keys import decode_key
 from streamclient.server.streams import Stream
-from streamclient.server.tables import KeyColumn, TableDefinition
+from streamclient.server.tables import KeyColumn, ServedTable
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import Row, encode_row
 from streamclient.wire.schema import PrimaryKeyOption
@@ -23,7 +23,7 @@ def key_schema(columns: tuple[KeyColumn, ...]) -> list[Any]:
     return messages
 
 
-def table_meta(definition: TableDefinition) -> Any:
+def table_meta(definition: ServedTable) -> Any:
     """Name and columns."""
     return schema.TableMeta(
         table_name=definition.name,
@@ -32,7 +32,7 @@ def table_meta(definition: TableDefinition) -> Any:
     )
 
 
-def table_options(definition: TableDefinition) -> Any:
+def table_options(definition: ServedTable) -> Any:
     """Options, all of them."""
     options = definition.options
     return schema.TableOptions(
@@ -44,7 +44,7 @@ def table_options(definition: TableDefinition) -> Any:
     )
 
 
-def throughput_details(definition: TableDefinition) -> Any:
+def throughput_details(definition: ServedTable) -> Any:
     """Reserved throughput and when it changed."""
     details = schema.ReservedThroughputDetails(
         capacity_unit=schema.CapacityUnit(read=definition.read_capacity, write=definition.write_capacity),
@@ -69,7 +69,7 @@ def stream_details(stream: Stream | None) -> Any:
     )
 
 
-def encryption_details(definition: TableDefinition) -> Any:
+def encryption_details(definition: ServedTable) -> Any:
     """Server-side encryption as it was asked for."""
     encryption = definition.encryption
     details = schema.SSEDetails(enable=encryption.enable)
@@ -82,7 +82,7 @@ def encryption_details(definition: TableDefinition) -> Any:
     return details
 
 
-def key_prefix_frame(definition: TableDefinition, boundary: bytes) -> bytes:
+def key_prefix_frame(definition: ServedTable, boundary: bytes) -> bytes:
     """A place between rows as a PlainBuffer row with the leading key columns that it names."""
     values = decode_key(boundary)
     return encode_row(Row(tuple(zip(definition.key_names, values, strict=False))))

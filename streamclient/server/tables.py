@@ -14,7 +14,9 @@ from streamclient.records import KeyValue
 from streamclient.server.errors import invalid, invalid_key
 from streamclient.server.limits import Limits
 from streamclient.server.rows import VERSION_BYTES, KeyNames, RowStore, StoredRow, value_size
+from streamclient.wire import _tags as tags
 from streamclient.wire.plainbuffer import KeyBound
+from streamclient.wire.puts import key_column_form
 from streamclient.wire.schema import PrimaryKeyType
 
 _MILLIS_PER_SECOND = 1000
@@ -28,6 +30,13 @@ TYPE_NAMES = {
     PrimaryKeyType.BINARY: "VT_BLOB",
 }
 """Types as the service's error texts write them."""
+
+_VALUE_TYPES = {
+    PrimaryKeyType.INTEGER: tags.TYPE_INTEGER,
+    PrimaryKeyType.STRING: tags.TYPE_STRING,
+    PrimaryKeyType.BINARY: tags.TYPE_BLOB,
+}
+"""Types as rows write them."""
 
 
 @frozen
@@ -70,7 +79,7 @@ class Encryption:
 
 
 @frozen
-class TableDefinition:
+class ServedTable:
     """Everything about a table but its rows. Replaced as a whole when something changes."""
 
     name: str
@@ -90,11 +99,13 @@ class TableDefinition:
     """Encoded keys at which partitions begin, ascending, without the first partition's."""
     local_transactions: bool = True
     """Whether it was created for local transactions; see ``allows_transactions``."""
-    last_generated: int = 0
-    """The last AUTO_INCREMENT value that was given out."""
     key_names: KeyNames = field(init=False)
     defined_types: Mapping[str, int] = field(init=False, eq=False)
     """DefinedColumnType by the name of declared attribute columns."""
+    generates_keys: bool = field(init=False)
+    """Whether the service fills a column of the key."""
+    key_form: bytes = field(init=False)
+    """Types and names of the key, as the compiled reader compares them."""
 
     @key_names.default
     def _key_names(self) -> KeyNames:
@@ -104,10 +115,18 @@ class TableDefinition:
     def _defined_types(self) -> Mapping[str, int]:
         return dict(self.defined_columns)
 
+    @generates_keys.default
+    def _generates_keys(self) -> bool:
+        return any(column.auto_increment for column in self.key)
+
+    @key_form.default
+    def _key_form(self) -> bytes:
+        return b"".join([key_column_form(column.name, _VALUE_TYPES[column.type]) for column in self.key])
+
     @property
     def allows_transactions(self) -> bool:
         """Whether transactions can be started; never where the service makes keys."""
-        return self.local_transactions and not any(column.auto_increment for column in self.key)
+        return self.local_transactions and not self.generates_keys
 
     def to_json(self) -> str:
         """The form in which it is stored."""
@@ -116,7 +135,7 @@ class TableDefinition:
         return json.dumps(document)
 
     @classmethod
-    def from_json(cls, text: str) -> TableDefinition:
+    def from_json(cls, text: str) -> ServedTable:
         """The definition that ``to_json`` wrote."""
         document: dict[str, Any] = json.loads(text)
         document["key"] = tuple(
@@ -133,7 +152,7 @@ class TableDefinition:
 class Table:
     """A definition with rows. Only the state changes it, under the engine's lock."""
 
-    def __init__(self, definition: TableDefinition) -> None:
+    def __init__(self, definition: ServedTable) -> None:
         self.definition = definition
         self.rows = RowStore()
 
@@ -147,9 +166,14 @@ class Table:
         seconds = self.definition.options.time_to_live_seconds
         return None if seconds < 0 else now_micros // 1000 - seconds * _MILLIS_PER_SECOND
 
+    @property
+    def stamp_bytes(self) -> int:
+        """What a version's timestamp adds to the size of a row."""
+        return VERSION_BYTES if self.definition.options.counts_timestamps else 0
+
     def size_of(self, row: StoredRow) -> int:
         """Bytes of a row, or of a part of one, by the capacity rule."""
-        return row.size_bytes + (VERSION_BYTES * row.version_count if self.definition.options.counts_timestamps else 0)
+        return row.size_bytes + self.stamp_bytes * row.version_count
 
     def partition_of(self, key: bytes) -> int:
         """Number of the partition that owns an encoded key."""
@@ -182,14 +206,14 @@ def _check_type(column: KeyColumn, value: KeyValue | KeyBound) -> None:
         raise invalid_key(f"Validate PK type fail. Input: {given}, Meta: {TYPE_NAMES[column.type]}.")
 
 
-def check_key(definition: TableDefinition, key: Key) -> None:
+def check_key(definition: ServedTable, key: Key) -> None:
     """Raise ``OTSInvalidPK`` unless the key has the columns of the table: number, then names in order, then types."""
     if len(key) != len(definition.key):
         raise invalid_key(f"Validate PK size fail. Input: {len(key)}, Meta: {len(definition.key)}.")
     check_leading_key(definition, key)
 
 
-def check_leading_key(definition: TableDefinition, key: Key) -> None:
+def check_leading_key(definition: ServedTable, key: Key) -> None:
     """Raise ``OTSInvalidPK`` unless names and types of the leading columns are those of the table."""
     for column, (name, _) in zip(definition.key, key, strict=False):
         if name != column.name:

@@ -126,6 +126,11 @@ class Transactions:
             raise session_missing()
         return transaction
 
+    @property
+    def are_open(self) -> bool:
+        """Whether there is any; one whose time is over counts until somebody asks for it."""
+        return bool(self._open)
+
     def is_locked(self, table: Table, partition_key: KeyValue | KeyBound, now_micros: int) -> bool:
         """Whether a transaction holds this partition key."""
         if not self._open:

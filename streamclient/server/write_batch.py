@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from streamclient.records import KeyValue, SequenceInfo
 from streamclient.server.capacity import units
@@ -17,10 +17,10 @@ from streamclient.server.drafts import Draft
 from streamclient.server.errors import out_of_transaction_size, row_conflict
 from streamclient.server.rows import KeyNames, StoredRow, key_size
 from streamclient.server.state import ServerState
-from streamclient.server.streams import StoredRecord, Stream
+from streamclient.server.streams import ShardLog, Stream
 from streamclient.server.tables import Table
 from streamclient.server.transactions import Transaction
-from streamclient.server.writes import Plan, RowWrite, cells_size, check_write, plan_write
+from streamclient.server.writes import AnyWrite, PlainPut, WritePlan, cells_size, check_write, plan_write
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import Cell, Row, encode_row
 from streamclient.wire.schema import ActionType, OperationType, ReturnType, RowExistenceExpectation
@@ -35,7 +35,7 @@ _ACTIONS: Mapping[OperationType, ActionType] = MappingProxyType(
 
 
 @frozen
-class Outcome:
+class WriteResult:
     """What a write answers."""
 
     read_units: int
@@ -58,8 +58,9 @@ class WriteBatch:
         self._stream: Stream | None = state.stream_of(table)
         self._timestamp_micros = 0 if self._stream is None else self._stream.next_timestamp(self._now_micros)
         self._row_index = 0
+        self._may_hold_expired = True
 
-    def execute(self, write: RowWrite) -> Outcome:
+    def execute(self, write: AnyWrite) -> WriteResult:
         """Carry out one row.
 
         Raises:
@@ -68,19 +69,17 @@ class WriteBatch:
         """
         self._admit(write)
         self._check_size(write.size_bytes)
-        draft = None if self._transaction is None else self._transaction.draft
-        rows = self._table.rows if draft is None else draft.rows
-        last_generated = self._table.definition.last_generated if draft is None else draft.last_generated
-        return self._take(plan_write(self._table, rows, last_generated, write, self._now_micros))
+        rows = self._table.rows if self._transaction is None else self._transaction.draft.rows
+        return self._take(plan_write(self._table, rows, self._state.last_generated, write, self._now_micros))
 
-    def execute_all(self, writes: Sequence[RowWrite]) -> list[Outcome]:
+    def execute_all(self, writes: Sequence[AnyWrite]) -> list[WriteResult]:
         """Carry out all rows, each on top of those before it, or none.
 
         Raises:
             ServiceError: the first refusal of a row. Nothing was changed.
         """
         below = None if self._transaction is None else self._transaction.draft
-        draft = Draft(self._table) if below is None else Draft(self._table, below.rows, below.last_generated)
+        draft = Draft(self._table, None if below is None else below.rows, self._state.last_generated)
         for write in writes:
             self._admit(write)
             plan = plan_write(self._table, draft.rows, draft.last_generated, write, self._now_micros)
@@ -88,16 +87,18 @@ class WriteBatch:
         self._check_size(draft.size_bytes)
         return [self._take(plan) for plan in draft.plans]
 
-    def apply(self, plans: Sequence[Plan]) -> None:
+    def apply(self, plans: Sequence[WritePlan]) -> None:
         """Carry out what a transaction planned, as one batch."""
         for plan in plans:
             self._apply(plan)
 
-    def _admit(self, write: RowWrite) -> None:
+    def _admit(self, write: AnyWrite) -> None:
         check_write(self._table.definition, write, self._now_micros)
         if self._transaction is not None:
             self._transaction.check_scope(self._table, write.key)
-        elif self._state.transactions.is_locked(self._table, write.key[0][1], self._now_micros):
+        elif self._state.transactions.are_open and self._state.transactions.is_locked(
+            self._table, write.key[0][1], self._now_micros
+        ):
             raise row_conflict()
 
     def _check_size(self, size_bytes: int) -> None:
@@ -105,48 +106,70 @@ class WriteBatch:
         if self._transaction is not None and self._transaction.draft.size_bytes + size_bytes > limit:
             raise out_of_transaction_size(limit)
 
-    def _take(self, plan: Plan) -> Outcome:
+    def _take(self, plan: WritePlan) -> WriteResult:
         if self._transaction is None:
             self._apply(plan)
         else:
             self._transaction.draft.add(plan)
-        return Outcome(_read_units(self._table, plan), units(plan.write.size_bytes), _returned(self._table, plan))
+        return WriteResult(_read_units(self._table, plan), units(plan.write.size_bytes), _returned(self._table, plan))
 
-    def _apply(self, plan: Plan) -> None:
+    def _apply(self, plan: WritePlan) -> None:
         state, table = self._state, self._table
         if plan.generated is not None:
-            state.define(table, evolve(table.definition, last_generated=plan.generated))
+            state.last_generated = plan.generated
+        if self._stream is not None:
+            self._record(self._stream, plan)
         if plan.after is None:
             state.delete_row(table, plan.encoded_key)
         else:
             state.put_row(table, plan.encoded_key, plan.after)
-        if self._stream is not None:
-            self._record(self._stream, plan)
 
-    def _record(self, stream: Stream, plan: Plan) -> None:
-        partition = self._table.partition_of(plan.encoded_key)
-        epoch = stream.open_shards[partition].definition.epoch
-        sequence = SequenceInfo(epoch, self._timestamp_micros, self._row_index)
+    def _record(self, stream: Stream, plan: WritePlan) -> None:
+        """Append the record. A row that it holds whole is kept in it."""
+        if self._may_hold_expired:
+            self._may_hold_expired = False
+            self._state.forget_expired(stream)
+        shard = stream.open_shards[self._table.partition_of(plan.encoded_key)]
+        origin = _origin(self._table.key_names, stream.definition.origin_columns, plan.before)
+        if isinstance(plan.write, PlainPut) and plan.after is not None and origin is None:
+            size = plan.write.size_bytes
+            element = self._put_element(plan.write, plan.after, shard)
+        else:
+            recorded = plan.recorded
+            size = key_size(self._table.key_names, plan.key) + cells_size(recorded)
+            element = self._element(plan, recorded, origin, shard)
+            is_whole = plan.write.kind is OperationType.PUT and origin is None
+            if is_whole and plan.after is not None and len(recorded) == plan.after.version_count:
+                plan.after.keep_in(element)
         self._row_index += 1
-        names = self._table.key_names
+        self._state.append(stream, shard, self._timestamp_micros, size, element)
+
+    def _put_element(self, write: PlainPut, after: StoredRow, shard: ShardLog) -> bytes:
+        element: bytes = write.put.record(
+            after.written_millis, shard.definition.epoch, self._timestamp_micros, self._row_index
+        )
+        after.keep_in(element)
+        return element
+
+    def _element(self, plan: WritePlan, recorded: tuple[Cell, ...], origin: bytes | None, shard: ShardLog) -> bytes:
         row = Row(
-            _named_key(names, plan.key),
-            plan.recorded,
+            _named_key(self._table.key_names, plan.key),
+            recorded,
             delete_marker=plan.write.kind is OperationType.DELETE,
-            sequence=sequence,
+            sequence=SequenceInfo(shard.definition.epoch, self._timestamp_micros, self._row_index),
         )
         message = schema.GetStreamRecordResponse()
         record: Any = message.stream_records.add(action_type=_ACTIONS[plan.write.kind], record=encode_row(row))
-        origin = _origin(names, stream.definition.origin_columns, plan.before)
         if origin is not None:
             record.origin_record = origin
-        size = key_size(names, plan.key) + cells_size(plan.recorded)
-        self._state.append(stream, partition, StoredRecord(self._timestamp_micros, size, message.SerializeToString()))
+        return bytes(message.SerializeToString())
 
 
-def _read_units(table: Table, plan: Plan) -> int:
+def _read_units(table: Table, plan: WritePlan) -> int:
     """An expectation of the row reads its key, a column condition the row."""
     condition = plan.write.condition
+    if condition.is_trivial:
+        return 0
     if condition.column_filter is not None:
         return units(0 if plan.before is None else table.size_of(plan.before))
     if condition.expectation is not RowExistenceExpectation.IGNORE:
@@ -160,10 +183,11 @@ def _named_key(names: KeyNames, key: tuple[KeyValue, ...]) -> tuple[tuple[str, K
 
 def _newest(row: StoredRow, names: tuple[str, ...]) -> tuple[Cell, ...]:
     """The newest version of each named column that the row has, by name."""
+    columns = row.columns
     return tuple(
-        Cell(name, row.columns[name][0][1], timestamp_millis=row.columns[name][0][0])
+        Cell(name, columns[name][0][1], timestamp_millis=columns[name][0][0])
         for name in sorted(set(names))
-        if name in row.columns
+        if name in columns
     )
 
 
@@ -172,7 +196,7 @@ def _origin(names: KeyNames, origin_columns: tuple[str, ...], before: StoredRow 
     return encode_row(Row(_named_key(names, before.key), cells)) if before is not None and cells else None
 
 
-def _returned(table: Table, plan: Plan) -> bytes | None:
+def _returned(table: Table, plan: WritePlan) -> bytes | None:
     if plan.write.return_type is ReturnType.NONE:
         return None
     cells: tuple[Cell, ...] = ()

@@ -24,12 +24,15 @@ from streamclient.server.rows import (
     Version,
     Versions,
     alive,
+    changed_row,
     key_size,
     make_row,
+    row_of_put,
     value_size,
 )
-from streamclient.server.tables import Key, Table, TableDefinition, TableOptions, check_key
-from streamclient.wire.plainbuffer import Cell, CellOperation, KeyBound
+from streamclient.server.tables import Key, ServedTable, Table, TableOptions, check_key
+from streamclient.wire.plainbuffer import Cell, CellOperation, KeyBound, decode_row
+from streamclient.wire.puts import Columns, Put, all_cells
 from streamclient.wire.schema import DefinedColumnType, OperationType, ReturnType, RowExistenceExpectation
 
 _MILLIS_PER_SECOND = 1000
@@ -64,6 +67,11 @@ class RowWrite:
         return key_size((name for name, _ in self.key), key) + cells_size(self.cells)
 
     @property
+    def encoded_key(self) -> bytes:
+        """The key in the form that sorts. Only of a write that does not generate it."""
+        return encode_key(value for _, value in self.key)
+
+    @property
     def request_bytes(self) -> int:
         """Size by the rule for requests, which counts the timestamps that the client gave."""
         dated = sum(cell.timestamp_millis is not None for cell in self.cells)
@@ -75,6 +83,42 @@ class RowWrite:
         return any(value is KeyBound.AUTO_INCREMENT for _, value in self.key)
 
 
+class PlainPut:
+    """A validated ``RowWrite`` that puts stored values, at most one per column, and returns nothing.
+
+    Nearly all writes are such. It is not taken apart: the compiled reader has seen all of it, and writes the row and
+    its record from the request's bytes.
+    """
+
+    __slots__ = ("condition", "encoded_key", "put", "request_bytes", "size_bytes")
+
+    kind = OperationType.PUT
+    return_type = ReturnType.NONE
+    return_columns: tuple[str, ...] = ()
+    generates_key = False
+
+    def __init__(self, put: Put, condition: Condition) -> None:
+        self.put = put
+        self.condition = condition
+        self.encoded_key: bytes = put.encoded_key
+        self.size_bytes: int = put.size_bytes
+        self.request_bytes: int = put.size_bytes + VERSION_BYTES * put.dated
+
+    @property
+    def key(self) -> Key:
+        """Names and values of the key; made each time."""
+        key: Key = self.put.key
+        return key
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """The other cells, in the request's order; made each time."""
+        return decode_row(self.put.frame).cells
+
+
+AnyWrite = RowWrite | PlainPut
+
+
 def cells_size(cells: tuple[Cell, ...]) -> int:
     """Bytes of the names and values of cells."""
     return sum(
@@ -84,21 +128,36 @@ def cells_size(cells: tuple[Cell, ...]) -> int:
 
 
 @frozen
-class Plan:
+class WritePlan:
     """What a write will do."""
 
-    write: RowWrite
-    key: tuple[KeyValue, ...]
+    write: AnyWrite
     encoded_key: bytes
     before: StoredRow | None
     after: StoredRow | None
-    recorded: tuple[Cell, ...]
-    """The cells of the stream record: puts with timestamps, deletions; increments as puts of their result."""
-    generated: int | None
+    made: tuple[Cell, ...] | None = None
+    """What is recorded; ``None`` for all of the row."""
+    generated: int | None = None
     """The AUTO_INCREMENT value, if this write makes one."""
 
+    @property
+    def key(self) -> tuple[KeyValue, ...]:
+        """The key's values, with the one that is generated."""
+        return _key_values(self.write, self.generated)
 
-def _check_generated(write: RowWrite) -> None:
+    @property
+    def recorded(self) -> tuple[Cell, ...]:
+        """The cells of the stream record: puts with timestamps, deletions; increments as puts of their result."""
+        if self.made is not None or self.after is None:
+            return self.made or ()
+        return all_cells(self.after.columns)
+
+
+def _key_values(write: AnyWrite, generated: int | None) -> tuple[KeyValue, ...]:
+    return tuple(cast(KeyValue, generated if isinstance(value, KeyBound) else value) for _, value in write.key)
+
+
+def _check_generated(write: AnyWrite) -> None:
     """Rules of a write to a table with an AUTO_INCREMENT key column, as far as they do not depend on the row."""
     expectation = write.condition.expectation
     if write.generates_key:
@@ -113,7 +172,7 @@ def _check_generated(write: RowWrite) -> None:
         )
 
 
-def _check_defined_types(definition: TableDefinition, cells: tuple[Cell, ...]) -> None:
+def _check_defined_types(definition: ServedTable, cells: tuple[Cell, ...]) -> None:
     """A declared attribute column takes values of its type only."""
     for cell in cells:
         expected = definition.defined_types.get(cell.name)
@@ -142,41 +201,43 @@ def _check_timestamps(options: TableOptions, cells: tuple[Cell, ...], now_millis
         )
 
 
-def check_write(definition: TableDefinition, write: RowWrite, now_micros: int) -> None:
+def check_write(definition: ServedTable, write: AnyWrite, now_micros: int) -> None:
     """Raise ``ServiceError`` unless the write fits the table, whatever rows it holds."""
-    check_key(definition, write.key)
-    if any(column.auto_increment for column in definition.key):
+    if not isinstance(write, PlainPut) or not write.put.has_form(definition.key_form):
+        check_key(definition, write.key)
+    if definition.generates_keys:
         _check_generated(write)
     if write.kind is OperationType.UPDATE and not definition.options.allow_update:
         raise invalid("UpdateRow is not allowed: the table's option allow_update is false.")
-    _check_defined_types(definition, write.cells)
-    _check_timestamps(definition.options, write.cells, now_micros // 1000)
+    if isinstance(write, PlainPut) and not write.put.dated and not definition.defined_types:
+        return  # what follows judges given timestamps and declared types
+    cells = write.cells
+    _check_defined_types(definition, cells)
+    _check_timestamps(definition.options, cells, now_micros // 1000)
 
 
-def plan_write(table: Table, rows: Rows, last_generated: int, write: RowWrite, now_micros: int) -> Plan:
+def plan_write(table: Table, rows: Rows, last_generated: int, write: AnyWrite, now_micros: int) -> WritePlan:
     """Decide what a write that fits the table does to these rows.
 
     Raises:
         ServiceError: its condition does not hold, or it cannot be applied to the row that it meets.
     """
     generated = max(now_micros, last_generated + 1) if write.generates_key else None
-    key = tuple(cast(KeyValue, generated if isinstance(value, KeyBound) else value) for _, value in write.key)
-    encoded = encode_key(key)
+    encoded = write.encoded_key if generated is None else encode_key(_key_values(write, generated))
     before = alive(rows.get(encoded), table.key_names, table.expired_before_millis(now_micros))
     if before is None and _names_generated_key(table.definition, write):
         raise condition_failed()
     check_condition(write.condition, table.key_names, before)
+    if isinstance(write, PlainPut):
+        return WritePlan(write, encoded, before, row_of_put(write.put, now_micros // 1000))
+    key = _key_values(write, generated)
     after, recorded = _after(write, key, before, table, now_micros // 1000)
-    return Plan(write, key, encoded, before, after, recorded, generated)
+    return WritePlan(write, encoded, before, after, recorded, generated)
 
 
-def _names_generated_key(definition: TableDefinition, write: RowWrite) -> bool:
+def _names_generated_key(definition: ServedTable, write: AnyWrite) -> bool:
     """Whether a put or update names a key that only the service makes: it must be there, also without a condition."""
-    return (
-        write.kind is not OperationType.DELETE
-        and not write.generates_key
-        and any(column.auto_increment for column in definition.key)
-    )
+    return definition.generates_keys and write.kind is not OperationType.DELETE and not write.generates_key
 
 
 def _after(
@@ -189,10 +250,13 @@ def _after(
     if write.kind is OperationType.PUT:
         columns, recorded = _put(write.cells, now_millis, max_versions)
         return make_row(names, key, columns, now_millis), recorded
-    columns = {} if before is None else dict(before.columns)
+    old: Columns = {} if before is None else before.columns
+    columns = dict(old)
     recorded = _update(columns, write.cells, now_millis, max_versions)
     # Deletions alone do not bring a row into being, but they leave an existing one in being, without columns.
-    exists = before is not None or any(cell.operation is CellOperation.PUT for cell in recorded)
+    if before is not None:
+        return changed_row(before, old, columns, {cell.name for cell in recorded}, now_millis), recorded
+    exists = any(cell.operation is CellOperation.PUT for cell in recorded)
     return (make_row(names, key, columns, now_millis) if exists else None), recorded
 
 

@@ -2,181 +2,252 @@
 
 The order of the steps is what makes a crash repeat and never lose:
 
-1. The committer cuts each due shard's waiting pages, from its stored checkpoint to the end of a read.
-2. Each shard's records become columns and are fitted to the schema. A shard that does not fit leaves the batch.
-3. Diverted records go to the reject sink.
-4. The columns of all shards become one Arrow table and one DataFrame.
-5. The sink writes it. Until it returns, nothing is checkpointed.
-6. Each shard stores its end position, unless the sink refused it or its lease was lost meanwhile. A shard whose answer
+1. The committer cuts each due shard's waiting pages, from its stored checkpoint to the end of a read; or where an
+   earlier owner had cut them, if that one prepared a batch and nobody completed it.
+2. The records of each shard become columns and a commit, which says where they begin and end and what they are.
+3. For a destination, each shard prepares its checkpoint with that commit: whoever owns the shard after a crash finds
+   out which batch it was, and finishes that very one.
+4. The columns of all shards become one Arrow table, and for a transform or a sink a DataFrame.
+5. The rows, or what the transform made of them, are stored with the commits of all shards in one step; or the sink
+   writes them. Until that returns, nothing is checkpointed. After an error the destination is asked what it has.
+6. Each shard stores its end position, unless it was refused or its lease was lost meanwhile. A shard whose answer
    is missing or negative ends here: its next batch must start at what is really stored.
 7. The committer frees the room, and wakes whoever waited for it.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Protocol
 
 from attrs import define, field, frozen
 
-from streamclient.errors import ApplicationException, ShutdownException, StreamClientError
-from streamclient.spark.arrow import build_table, note_wide_integers, to_frame
-from streamclient.spark.buffer import Cut
-from streamclient.spark.columns import Fitted, GrowingSchema, RawColumns
-from streamclient.spark.context import BatchContext, RejectedRecord, ShardRange, UnfitReport
-from streamclient.spark.jobs import CANCELLED, CancellableJobs
-from streamclient.spark.tenancy import Tenancy
+from streamclient.destinations.columns import ChangeColumns
+from streamclient.destinations.commit import Commit, FencedCommit
+from streamclient.destinations.digest import records_digest
+from streamclient.destinations.pages import columns_of_pages
+from streamclient.errors import ApplicationException, StreamClientError
+from streamclient.model import InitializationInput, PendingCheckpoint
+from streamclient.spark.buffer import ShardBatch
+from streamclient.spark.context import BatchContext, FrameColumn, ShardRange
+from streamclient.spark.jobs import CancellableJobs
+from streamclient.spark.shard_share import ShardShare
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-_log = logging.getLogger(__name__)
+    from pyspark.sql import DataFrame
 
 Sink = Callable[["DataFrame", BatchContext], None]
 """Writes one batch, all of it before it returns, in such a way that a repeat of a range adds nothing."""
 
-RejectSink = Callable[[Sequence[RejectedRecord], BatchContext], None]
-"""Stores diverted records before it returns; after a crash the same ones may come again."""
+Transform = Callable[["DataFrame", BatchContext], "DataFrame"]
+"""Makes the rows to store from the changes of one batch."""
 
-Reporter = Callable[[UnfitReport], None]
-"""Hears of each value that did not fit. Called by the committing thread."""
+Outcome = dict[ShardShare, StreamClientError | None]
+"""Per shard why it ends; ``None``, or nothing, if its checkpoint is stored."""
 
-Outcome = dict[Tenancy, StreamClientError | None]
-"""Per shard: ``None`` if its checkpoint is stored, else why it ends."""
-
-_REPORT_KINDS_MAX = 1_000
-"""Distinct complaints that are logged once each; beyond, a table misuses its columns and one more line says nothing."""
+_ANSWERS_MAX = 16
+"""Checkpoints that are under way at a time: each waits for the status table, which takes many at once."""
 
 
 @frozen
 class Piece:
     """One shard's part of a batch."""
 
-    tenancy: Tenancy
-    cut: Cut
+    share: ShardShare
+    cut: ShardBatch
+
+
+@frozen(eq=False)
+class Part:
+    """A piece, and what is stored of it."""
+
+    piece: Piece
+    changes: ChangeColumns
+    commit: Commit
+
+    @property
+    def range(self) -> ShardRange:
+        """What a sink is told about it."""
+        info, cut = self.piece.share.shard_info, self.piece.cut
+        return ShardRange(
+            shard_id=info.shard_id,
+            stream_id=info.stream_id,
+            lease_identifier=info.lease_identifier,
+            start_position=cut.start_position,
+            end_position=cut.end_position,
+            record_count=cut.record_count,
+            first_sequence=cut.first,
+            last_sequence=cut.last,
+            epoch=info.epoch,
+        )
 
 
 @frozen
-class _FittedPiece:
-    piece: Piece
-    fitted: Fitted
-    range: ShardRange
+class Beginning:
+    """Where a processor goes on."""
+
+    position: str
+    last: Commit | None
+    """The last commit before it."""
+    prepared: PendingCheckpoint | None = None
+    """The batch that comes first, as it was prepared."""
+
+
+class Output(Protocol):
+    """Where batches go. The committing thread writes, and any thread begins."""
+
+    @property
+    def application(self) -> str:
+        """The fleet, as commits name it."""
+
+    @property
+    def is_two_phase(self) -> bool:
+        """Whether batches are prepared, so that a repeat is the same one."""
+
+    @property
+    def needs_spark(self) -> bool:
+        """Whether there is anything for Spark to do."""
+
+    def open(self) -> None:
+        """Check the place; more than once is no more than once."""
+
+    def begin(self, given: InitializationInput) -> Beginning:
+        """Where the shard goes on; completes what an earlier owner stored and did not checkpoint."""
+
+    def write(self, parts: Sequence[Part], jobs: CancellableJobs) -> Mapping[str, StreamClientError]:
+        """Store a batch; returns what was refused, by shard. ``FencedCommit`` means that nothing was stored."""
+
+    def close(self) -> None:
+        """Let go of everything."""
 
 
 @define
 class BatchWriter:
     """Commits batches; used by the committing thread only, but for ``cancel``."""
 
-    session: Callable[[], SparkSession]
-    schema: Callable[[], GrowingSchema]
-    sink: Sink
-    reject_sink: RejectSink | None = None
-    reporter: Reporter | None = None
-    _reported: set[tuple[str, str, str]] = field(factory=set)
+    output: Output
     _jobs: CancellableJobs = field(factory=CancellableJobs)
 
     def commit(self, pieces: Sequence[Piece]) -> Outcome:
         """Commit a batch. Never raises: failures are in the answer, by shard."""
         self._jobs.begin()
         outcome: Outcome = {}
-        fitted: list[_FittedPiece] = []
-        for piece in pieces:
+        parts: list[Part] = []
+        for piece in sorted(pieces, key=lambda one: one.share.shard_info.shard_id):
             try:
-                fitted.append(self._fit(piece))
+                parts.append(self._part(piece))
             except Exception as error:
-                outcome[piece.tenancy] = _failure(piece, error)
-        if fitted:
-            outcome.update(self._write(fitted))
+                outcome[piece.share] = _failure(piece, error)
+        if self.output.is_two_phase:
+            parts = _each(_prepare, parts, outcome)
+        _each(_checkpoint, self._write(parts, outcome), outcome)
         return outcome
-
-    def _write(self, fitted: Sequence[_FittedPiece]) -> Outcome:
-        try:
-            refused = self._write_frame(fitted)
-        except Exception as error:
-            return {one.piece.tenancy: _failure(one.piece, error) for one in fitted}
-        return {one.piece.tenancy: refused.get(one.range.shard_id) or _checkpoint(one.piece) for one in fitted}
-
-    def _fit(self, piece: Piece) -> _FittedPiece:
-        info = piece.tenancy.shard_info
-        records = piece.cut.records
-        fitted = self.schema().fit(RawColumns.collect(info.shard_id, records))
-        for report in fitted.reports:
-            self._report(report)
-        return _FittedPiece(
-            piece,
-            fitted,
-            ShardRange(
-                shard_id=info.shard_id,
-                stream_id=info.stream_id,
-                lease_identifier=info.lease_identifier,
-                start_position=piece.cut.start_position,
-                end_position=piece.cut.end_position,
-                record_count=len(fitted.raw.records),
-                first_sequence=records[0].sequence_info,
-                last_sequence=records[-1].sequence_info,
-                epoch=info.epoch,
-            ),
-        )
-
-    def _write_frame(self, fitted: Sequence[_FittedPiece]) -> Mapping[str, StreamClientError]:
-        """Write a batch; returns what the sink refused, by shard."""
-        schema = self.schema()
-        raws = [one.fitted.raw for one in fitted]
-        note_wide_integers(schema, raws)
-        columns = schema.frame_columns()
-        tenancies = [one.piece.tenancy for one in fitted]
-        if all(one.is_in_vain for one in tenancies):
-            raise ShutdownException(CANCELLED)
-        ranges = tuple(sorted((one.range for one in fitted), key=lambda one: one.shard_id))
-        refused: dict[str, StreamClientError] = {}
-        context = BatchContext(ranges, columns, schema.prefix, lambda: _lost(tenancies), refused.__setitem__)
-        rejected = [record for one in fitted for record in one.fitted.rejected]
-        if rejected and self.reject_sink is not None:
-            self.reject_sink(rejected, context)
-        session = self.session()
-        with self._jobs.of(session.sparkContext):
-            self.sink(to_frame(session, build_table(raws, columns, schema.prefix)), context)
-        return refused
 
     def cancel(self) -> None:
         """End the batch under way, if there is one: its Spark jobs fail. Any thread."""
         self._jobs.cancel()
 
-    def _report(self, report: UnfitReport) -> None:
-        kind = (report.column, report.given, report.expected)
-        if kind not in self._reported and len(self._reported) < _REPORT_KINDS_MAX:
-            self._reported.add(kind)
-            _log.warning("%s (logged once for these types)", report)
-        if self.reporter is not None:
-            self.reporter(report)
+    def _part(self, piece: Piece) -> Part:
+        share, cut = piece.share, piece.cut
+        changes = columns_of_pages([page.columns for page in cut.pages if page.columns is not None])
+        commit = Commit.after(
+            share.last,
+            application=self.output.application,
+            shard=share.shard_info.shard_id,
+            epoch=share.shard_info.epoch,
+            start=cut.start_position,
+            end=cut.end_position,
+            count=changes.count,
+            content=records_digest(changes),
+        )
+        return Part(piece, changes, commit)
+
+    def _write(self, parts: Sequence[Part], outcome: Outcome) -> list[Part]:
+        """Store a batch; returns the parts that are stored."""
+        parts = _held(parts)
+        try:
+            refused = self.output.write(parts, self._jobs) if parts else {}
+        except FencedCommit as error:
+            rest = [part for part in parts if part.commit.shard not in error.shards]
+            _fail((part for part in parts if part not in rest), error, outcome)
+            # Nothing of the batch was stored; those whose owner this still is may be sent again, without the others.
+            return self._write(rest, outcome) if len(rest) < len(parts) else []
+        except Exception as error:
+            _fail(parts, error, outcome)
+            return []
+        for part in parts:
+            if part.commit.shard in refused:
+                outcome[part.piece.share] = refused[part.commit.shard]
+        return [part for part in parts if part.commit.shard not in refused]
 
 
-def _lost(tenancies: Sequence[Tenancy]) -> frozenset[str]:
-    return frozenset(one.shard_info.shard_id for one in tenancies if one.is_in_vain)
+def make_context(
+    parts: Sequence[Part],
+    columns: tuple[FrameColumn, ...],
+    refuse: Callable[[str, StreamClientError], None] | None = None,
+) -> BatchContext:
+    """What a transform or a sink is told about a batch."""
+    ranges, commits = tuple(part.range for part in parts), tuple(part.commit for part in parts)
+
+    def lost() -> frozenset[str]:
+        held = _held(parts)
+        return frozenset(part.commit.shard for part in parts if part not in held)
+
+    if refuse is None:
+        return BatchContext(ranges, columns, commits, lost)
+    return BatchContext(ranges, columns, commits, lost, refuse)
 
 
-def _checkpoint(piece: Piece) -> StreamClientError | None:
-    tenancy = piece.tenancy
-    if tenancy.is_in_vain:
+def _held(parts: Sequence[Part]) -> list[Part]:
+    return [part for part in parts if not part.piece.share.is_in_vain]
+
+
+def _each(step: Callable[[Part], None], parts: Sequence[Part], outcome: Outcome) -> list[Part]:
+    """Do something for each part, many at a time, as each waits for an answer; returns those that succeeded."""
+
+    def safely(part: Part) -> StreamClientError | None:
+        try:
+            step(part)
+        except Exception as error:
+            return _failure(part.piece, error)
         return None
-    try:
-        tenancy.checkpointer.checkpoint(piece.cut.end_position)
-    except Exception as error:
-        return _failure(piece, error)
-    tenancy.stored_position = piece.cut.end_position
-    return None
+
+    if len(parts) < 2:
+        errors = list(map(safely, parts))
+    else:
+        with ThreadPoolExecutor(min(_ANSWERS_MAX, len(parts)), "streamclient-spark-checkpoints") as pool:
+            errors = list(pool.map(safely, parts))
+    failed = {part: error for part, error in zip(parts, errors, strict=True) if error is not None}
+    outcome.update({part.piece.share: error for part, error in failed.items()})
+    return [part for part in parts if part not in failed]
+
+
+def _prepare(part: Part) -> None:
+    share = part.piece.share
+    if not share.is_in_vain:
+        share.checkpointer.prepare_checkpoint(part.commit.end, part.commit.to_json().encode())
+
+
+def _checkpoint(part: Part) -> None:
+    share, end = part.piece.share, part.commit.end
+    share.last = part.commit
+    if not share.is_in_vain:
+        share.checkpointer.checkpoint(end)
+        share.stored_position = end
+
+
+def _fail(parts: Iterable[Part], error: Exception, outcome: Outcome) -> None:
+    outcome.update({part.piece.share: _failure(part.piece, error) for part in parts})
 
 
 def _failure(piece: Piece, error: Exception) -> StreamClientError:
     """What the processor will raise. Errors of this package keep their class, as the worker acts on it."""
     if isinstance(error, StreamClientError):
         return error
-    shard = piece.tenancy.shard_info.shard_id
-    count = sum(len(page.records) for page in piece.cut.pages)
     failure = ApplicationException(
-        f"a batch with {count} records of shard {shard} was not written, and will be read again from its last "
-        f"checkpoint: {type(error).__name__}: {error}"
+        f"a batch with {piece.cut.record_count} records of shard {piece.share.shard_info.shard_id} was not written, "
+        f"and will be read again from its last checkpoint: {type(error).__name__}: {error}"
     )
     failure.__cause__ = error
     return failure

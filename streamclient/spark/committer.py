@@ -11,12 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from streamclient.errors import StreamClientException
+from streamclient.errors import FencedException, StreamClientException
 from streamclient.records import SequenceInfo
 from streamclient.spark.batch import Outcome, Piece
-from streamclient.spark.buffer import Page
+from streamclient.spark.buffer import BufferedPage
 from streamclient.spark.config import SparkConfig
-from streamclient.spark.tenancy import Tenancy
+from streamclient.spark.shard_share import ShardShare
 
 _log = logging.getLogger(__name__)
 
@@ -54,9 +54,9 @@ class Committer:
         self._cancel = cancel
         self._clock = clock
         self._changed = threading.Condition()
-        self._tenancies: list[Tenancy] = []
+        self._shares: list[ShardShare] = []
         self._thread: threading.Thread | None = None
-        self._under_way: Sequence[Tenancy] = ()
+        self._under_way: Sequence[ShardShare] = ()
         """Shards of the batch that is being committed."""
         self._buffered_bytes = 0
         self._waiting_for_room = 0
@@ -71,66 +71,66 @@ class Committer:
         with self._changed:
             return self._buffered_bytes
 
-    def register(self, tenancy: Tenancy) -> None:
+    def register(self, share: ShardShare) -> None:
         """Take part; starts the thread if it does not run."""
         with self._changed:
             self._refuse_if_closed()
-            self._tenancies.append(tenancy)
+            self._shares.append(share)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="streamclient-spark-committer", daemon=True)
                 self._thread.start()
 
-    def offer(self, tenancy: Tenancy, page: Page) -> None:
+    def offer(self, share: ShardShare, page: BufferedPage) -> None:
         """Add a page, once there is room for it; raises the shard's failure as soon as there is one.
 
         After a failure of the shard it returns only when the page is committed, until the place of the failure is past.
         """
         with self._changed:
-            self._offer(tenancy, page)
+            self._offer(share, page)
         self._cancel_in_vain()
 
-    def _offer(self, tenancy: Tenancy, page: Page) -> None:
-        self._wait_for_room(tenancy, page)
-        tenancy.raise_error()
+    def _offer(self, share: ShardShare, page: BufferedPage) -> None:
+        self._wait_for_room(share, page)
+        share.raise_error()
         self._refuse_if_closed()
-        if tenancy.is_lost:
+        if share.is_lost:
             return
-        tenancy.buffer.add(page)
+        share.buffer.add(page)
         self._buffered_bytes += page.size_bytes
         self._changed.notify_all()
-        if tenancy.shard_info.shard_id in self._suspects:
-            self._await_commit(tenancy, "its batch")
-            tenancy.raise_error()
+        if share.shard_info.shard_id in self._suspects:
+            self._await_commit(share, "its batch")
+            share.raise_error()
 
-    def flush(self, tenancy: Tenancy) -> None:
+    def flush(self, share: ShardShare) -> None:
         """Commit all that the shard has waiting; returns, or raises its failure, once that is settled.
 
         Returns at once when the lease is lost meanwhile.
         """
         with self._changed:
             try:
-                self._await_commit(tenancy, "its last batch")
+                self._await_commit(share, "its last batch")
             except StreamClientException:
-                self._abandon(tenancy)
+                self._abandon(share)
                 raise
         self._cancel_in_vain()
 
-    def abandon(self, tenancy: Tenancy) -> None:
+    def abandon(self, share: ShardShare) -> None:
         """The lease is lost: drop what waits.
 
         A batch on its way is cancelled, unless it has other shards whose leases are held. Then this one's part is
         neither published, if the sink asks, nor stored.
         """
         with self._changed:
-            self._abandon(tenancy)
+            self._abandon(share)
         self._cancel_in_vain()
 
-    def leave(self, tenancy: Tenancy) -> None:
+    def leave(self, share: ShardShare) -> None:
         """Take no further part."""
         with self._changed:
-            if tenancy in self._tenancies:
-                self._tenancies.remove(tenancy)
-            self._buffered_bytes -= tenancy.buffer.clear()
+            if share in self._shares:
+                self._shares.remove(share)
+            self._buffered_bytes -= share.buffer.clear()
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -142,58 +142,58 @@ class Committer:
         if thread is not None and thread is not threading.current_thread():
             thread.join(self._config.max_wait_millis / 1000)
 
-    def _await_commit(self, tenancy: Tenancy, what: str) -> None:
-        tenancy.is_flushing = True
+    def _await_commit(self, share: ShardShare, what: str) -> None:
+        share.is_flushing = True
         self._changed.notify_all()
         try:
-            self._wait_for(lambda: tenancy.is_settled or tenancy.is_lost or self._is_closed, tenancy, what)
+            self._wait_for(lambda: share.is_settled or share.is_lost or self._is_closed, share, what)
         finally:
-            tenancy.is_flushing = False
-        if not tenancy.is_ended and not tenancy.is_settled:
+            share.is_flushing = False
+        if not share.is_ended and not share.is_settled:
             self._refuse_if_closed()
 
     def _refuse_if_closed(self) -> None:
         if self._is_closed:
             raise StreamClientException(CLOSED)
 
-    def _has_room(self, tenancy: Tenancy, page: Page) -> bool:
-        if len(tenancy.buffer.pages) >= _PAGES_MAX:
+    def _has_room(self, share: ShardShare, page: BufferedPage) -> bool:
+        if share.buffer.is_incomplete:
+            return True  # nothing becomes free before it has come as a whole; it had room once
+        if len(share.buffer.pages) >= _PAGES_MAX:
             return False
         # One page that is larger than all room goes alone; refusing it would stop the shard for good.
         taken = self._buffered_bytes
         return taken == 0 or taken + page.size_bytes <= self._config.max_buffered_bytes
 
-    def _wait_for_room(self, tenancy: Tenancy, page: Page) -> None:
+    def _wait_for_room(self, share: ShardShare, page: BufferedPage) -> None:
         # While anyone waits, everything that is buffered is due: only a commit makes room.
         self._waiting_for_room += 1
         self._changed.notify_all()
         try:
-            self._wait_for(
-                lambda: tenancy.is_ended or self._is_closed or self._has_room(tenancy, page), tenancy, "room"
-            )
+            self._wait_for(lambda: share.is_ended or self._is_closed or self._has_room(share, page), share, "room")
         finally:
             self._waiting_for_room -= 1
 
-    def _wait_for(self, ready: Callable[[], bool], tenancy: Tenancy, what: str) -> None:
+    def _wait_for(self, ready: Callable[[], bool], share: ShardShare, what: str) -> None:
         deadline = time.monotonic() + self._config.max_wait_millis / 1000
         while not self._changed.wait_for(ready, max(0.0, min(_LOOK_SECONDS, deadline - time.monotonic()))):
-            if tenancy.is_in_vain:
-                self._abandon(tenancy)
+            if share.is_in_vain:
+                self._abandon(share)
             elif time.monotonic() >= deadline:
                 raise StreamClientException(
-                    f"shard {tenancy.shard_info.shard_id} waited {self._config.max_wait_millis} ms for {what} "
+                    f"shard {share.shard_info.shard_id} waited {self._config.max_wait_millis} ms for {what} "
                     "(SparkConfig.max_wait_millis): the sink does not keep up, or hangs"
                 )
 
-    def _abandon(self, tenancy: Tenancy) -> None:
-        tenancy.is_lost = True
-        self._buffered_bytes -= tenancy.buffer.clear()
+    def _abandon(self, share: ShardShare) -> None:
+        share.is_lost = True
+        self._buffered_bytes -= share.buffer.clear()
         self._changed.notify_all()
 
     def _cancel_in_vain(self) -> None:
         """End a commit that serves nobody any more. Without the lock, since it calls Spark."""
         with self._changed:
-            is_in_vain = bool(self._under_way) and all(tenancy.is_lost for tenancy in self._under_way)
+            is_in_vain = bool(self._under_way) and all(share.is_lost for share in self._under_way)
         if is_in_vain:
             self._cancel()
 
@@ -206,7 +206,7 @@ class Committer:
                 if pieces is None:
                     self._thread = None
                     return
-                self._under_way = [piece.tenancy for piece in pieces]
+                self._under_way = [piece.share for piece in pieces]
             outcome = self._commit_safely(pieces)
             with self._changed:
                 self._under_way = ()
@@ -214,28 +214,29 @@ class Committer:
                     self._settle(piece, outcome)
                 self._changed.notify_all()
             # Without the lock, since this calls the worker. A shard without new records would never hear of it else.
-            for tenancy in (piece.tenancy for piece in pieces if piece.tenancy.error is not None):
-                tenancy.marker.mark_for_process_restart()
+            for share in (piece.share for piece in pieces if piece.share.error is not None):
+                share.marker.mark_for_process_restart()
 
     def _await_due(self) -> list[Piece] | None:
-        while self._tenancies and not self._is_closed:
+        while self._shares and not self._is_closed:
             now = self._clock()
             pieces = self._take_due(now)
             if pieces:
                 return pieces
-            dates = [at for at in map(self._due_at, self._tenancies) if at is not None]
+            dates = [at for at in map(self._due_at, self._shares) if at is not None]
             self._changed.wait(max(0.0, min(dates) - now) if dates else None)
         return None
 
-    def _due_at(self, tenancy: Tenancy) -> float | None:
-        if tenancy.is_ended or tenancy.in_flight is not None or not tenancy.buffer.pages:
+    def _due_at(self, share: ShardShare) -> float | None:
+        buffer = share.buffer
+        if share.is_ended or share.in_flight is not None or not buffer.pages or buffer.is_incomplete:
             return None
-        if tenancy.is_flushing or self._waiting_for_room:
-            return tenancy.buffer.pages[0].arrived_at
-        return tenancy.buffer.due_at(self._config)
+        if share.is_flushing or self._waiting_for_room:
+            return buffer.pages[0].arrived_at
+        return buffer.due_at(self._config)
 
     def _take_due(self, now: float) -> list[Piece]:
-        dates = [(at, tenancy) for tenancy in self._tenancies if (at := self._due_at(tenancy)) is not None]
+        dates = [(at, share) for share in self._shares if (at := self._due_at(share)) is not None]
         first_at, first = min(dates, key=lambda date: date[0], default=(now + 1.0, None))
         if first is None or first_at > now:
             return []
@@ -244,9 +245,9 @@ class Committer:
         soon = now + self._config.max_age_millis / 1000 * _COMPANION_AGE
         return [self._cut(one) for at, one in dates if at <= soon and one.shard_info.shard_id not in self._suspects]
 
-    def _cut(self, tenancy: Tenancy) -> Piece:
-        tenancy.in_flight = tenancy.buffer.cut(self._config)
-        return Piece(tenancy, tenancy.in_flight)
+    def _cut(self, share: ShardShare) -> Piece:
+        share.in_flight = share.buffer.cut(self._config)
+        return Piece(share, share.in_flight)
 
     def _commit_safely(self, pieces: Sequence[Piece]) -> Outcome:
         try:
@@ -254,21 +255,24 @@ class Committer:
         except Exception as error:
             # Not expected: commit answers with its failures. Without this, the thread and all shards would hang.
             _log.exception("committing a batch of %s shards failed", len(pieces))
-            return {piece.tenancy: StreamClientException(f"committing failed: {error!r}") for piece in pieces}
+            return {piece.share: StreamClientException(f"committing failed: {error!r}") for piece in pieces}
 
     def _settle(self, piece: Piece, outcome: Outcome) -> None:
-        tenancy, shard_id = piece.tenancy, piece.tenancy.shard_info.shard_id
-        tenancy.in_flight = None
+        share, shard_id = piece.share, piece.share.shard_info.shard_id
+        share.in_flight = None
         self._buffered_bytes -= piece.cut.size_bytes
-        if tenancy.is_lost:
+        if share.is_lost:
             return  # what became of it is the next owner's business
-        error, until = outcome.get(tenancy), self._suspects.get(shard_id)
+        error, until = outcome.get(share), self._suspects.get(shard_id)
+        last = piece.cut.last
         if error is None:
-            if until is not None and piece.cut.last >= until:
+            if until is not None and last is not None and last >= until:
                 del self._suspects[shard_id]
             return
-        tenancy.error = error
-        self._buffered_bytes -= tenancy.buffer.clear()
-        # Its next batches go alone, so that one shard's poison does not stop the others again and again.
-        if until is not None or len(self._suspects) < _SUSPECTS_MAX:
-            self._suspects[shard_id] = piece.cut.last if until is None else max(until, piece.cut.last)
+        share.error = error
+        self._buffered_bytes -= share.buffer.clear()
+        # Its next batches go alone, so that one shard's poison does not stop the others again and again. A fenced one
+        # has no next batch here.
+        is_fenced = isinstance(error, FencedException)
+        if last is not None and not is_fenced and (until is not None or len(self._suspects) < _SUSPECTS_MAX):
+            self._suspects[shard_id] = last if until is None else max(until, last)

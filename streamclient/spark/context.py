@@ -7,12 +7,13 @@ from hashlib import sha256
 
 from attrs import field, frozen
 
+from streamclient.destinations.commit import Commit
 from streamclient.errors import StreamClientError
 from streamclient.model import ColumnType
-from streamclient.records import SequenceInfo, StreamRecord
+from streamclient.records import SequenceInfo
 
 _KEY_CHARACTERS = 32
-"""128 bits of SHA-256: no two keys of a lake collide, and directory names stay short."""
+"""128 bits of SHA-256: no two keys collide, and names of directories stay short."""
 
 
 def _nobody() -> frozenset[str]:
@@ -32,11 +33,6 @@ def output_key(stream_id: str, shard_id: str, start_position: str) -> str:
     return _digest(stream_id, shard_id, start_position)
 
 
-def sequence_text(sequence: SequenceInfo) -> str:
-    """Sequence information as text of fixed width, so that text order is sequence order."""
-    return f"{sequence.epoch:010d}/{sequence.timestamp_micros:020d}/{sequence.row_index:010d}"
-
-
 @frozen
 class ShardRange:
     """The records of one shard in a batch: everything after ``start_position`` up to ``end_position``."""
@@ -49,9 +45,9 @@ class ShardRange:
     end_position: str
     """What is checkpointed once the sink has returned."""
     record_count: int
-    """Records of the shard in the frame; 0 if every one of them was diverted."""
-    first_sequence: SequenceInfo
-    last_sequence: SequenceInfo
+    """Records of the shard in the frame; 0 for the end of a shard alone."""
+    first_sequence: SequenceInfo | None
+    last_sequence: SequenceInfo | None
     epoch: int = 0
     """Of the lease's present owner, ``ShardInfo.epoch``: greater than that of every earlier one. A sink that stores it
     beside its output can refuse a writer that has lost the shard; see ``BatchContext.refuse``."""
@@ -72,9 +68,8 @@ class FrameColumn:
 
     name: str
     type: ColumnType
+    """Of the values that stand in it; a value of another type stands in ``_unfit``."""
     is_key: bool = False
-    has_wide_integers: bool = False
-    """Whether an INTEGER beyond 2**53 was seen: DOUBLE cannot hold this column."""
 
 
 @frozen
@@ -85,8 +80,9 @@ class BatchContext:
     """One per shard, by shard id."""
     columns: tuple[FrameColumn, ...]
     """The table's columns in the frame: keys first, then attributes."""
-    prefix: str = "_"
-    """First characters of the other columns, such as ``_operation``."""
+    commits: tuple[Commit, ...] = ()
+    """One per shard, by shard id: what a destination stores beside the rows. Where the batch goes to a destination,
+    each follows its last one; for a sink they follow each other as long as this factory reads the shard on."""
     _lost_shards: Callable[[], frozenset[str]] = field(default=_nobody, eq=False, repr=False)
     _refuse: Callable[[str, StreamClientError], None] = field(default=_raise, eq=False, repr=False)
 
@@ -121,31 +117,3 @@ class BatchContext:
         shard's processor raises it, and its records are read again from the last checkpoint by whoever has the lease.
         """
         self._refuse(shard_id, error)
-
-
-@frozen
-class RejectedRecord:
-    """A record that was diverted, whole, because one of its values does not fit."""
-
-    shard_id: str
-    record: StreamRecord
-    reason: str
-
-
-@frozen
-class UnfitReport:
-    """A value did not fit its column; what was done about it."""
-
-    shard_id: str
-    column: str
-    sequence_info: SequenceInfo
-    """The first record concerned."""
-    given: str
-    expected: str
-    outcome: str
-
-    def __str__(self) -> str:
-        return (
-            f"column {self.column!r} of shard {self.shard_id} is {self.expected}, the record at {self.sequence_info} "
-            f"holds {self.given}: {self.outcome}"
-        )

@@ -11,7 +11,12 @@ from streamclient.errors import ConfigurationError
 
 def require_spark() -> None:
     """Raise ``ConfigurationError``, saying what to install, unless pyspark and pyarrow can be imported."""
-    missing = [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]
+    require("pyspark", "pyarrow")
+
+
+def require(*modules: str) -> None:
+    """Raise ``ConfigurationError``, saying what to install, unless all of these can be imported."""
+    missing = [name for name in modules if find_spec(name) is None]
     if missing:
         raise ConfigurationError(
             f"{' and '.join(missing)} cannot be imported; Spark processors need them: "

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from streamclient import checks
+from streamclient.destinations.commit import Destination
 from streamclient.errors import ConfigurationError, StreamClientException
 from streamclient.interfaces import IRecordProcessor, IRecordProcessorFactory
 from streamclient.model import (
@@ -20,47 +22,64 @@ from streamclient.model import (
     ShutdownReason,
     TableDefinition,
 )
-from streamclient.spark.batch import BatchWriter, RejectSink, Reporter, Sink
-from streamclient.spark.buffer import Page, ShardBuffer, estimate_bytes
-from streamclient.spark.columns import GrowingSchema
+from streamclient.spark.arrow import schema_types
+from streamclient.spark.batch import BatchWriter, Output, Sink, Transform
+from streamclient.spark.buffer import BufferedPage, ShardBuffer
 from streamclient.spark.committer import CLOSED, Committer
-from streamclient.spark.config import SparkConfig, UnfitValue
-from streamclient.spark.extra import require_spark
+from streamclient.spark.config import SparkConfig
+from streamclient.spark.extra import pyarrow, require
+from streamclient.spark.outputs import DestinationOutput, SinkOutput, SourceFrames
 from streamclient.spark.session import SHARED_SESSION
-from streamclient.spark.tenancy import Tenancy
-from streamclient.spark.types import schema_types
+from streamclient.spark.shard_share import ShardShare
+from streamclient.wire.columns import record_batch
 
 if TYPE_CHECKING:
+    from pyarrow import RecordBatch
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
 
 class SparkRecordProcessor(IRecordProcessor):
-    """Buffers one shard's records, and checkpoints them once the sink has written them.
+    """Buffers one shard's records, and checkpoints them once they are stored.
 
     Made by ``SparkRecordProcessorFactory``. ``process_records`` returns as soon as the records are buffered, and blocks
-    only while the buffers of the whole worker are full. The sink runs in another thread; if it fails, this processor
-    marks itself for a restart and raises that failure from its next call, a new one starts from the last checkpoint,
-    and records come again. Up to the place of the failure the new one's ``process_records`` returns only when its
-    records are committed.
+    only while the buffers of the whole worker are full. Batches are stored in another thread; if one fails, this
+    processor marks itself for a restart and raises that failure from its next call, a new one starts from the last
+    checkpoint, and records come again. Up to the place of the failure the new one's ``process_records`` returns only
+    when its records are committed.
     """
 
-    def __init__(self, committer: Committer) -> None:
+    def __init__(self, committer: Committer, output: Output) -> None:
         self._committer = committer
-        self._tenancy: Tenancy | None = None
+        self._output = output
+        self._share: ShardShare | None = None
 
     def initialize(self, initialization_input: InitializationInput) -> None:
-        """Join the committer; the first batch starts at the stored checkpoint."""
-        given, start = initialization_input, initialization_input.initial_checkpoint
-        self._tenancy = Tenancy(given.shard_info, ShardBuffer(start), given.checkpointer, start, given.shutdown_marker)
-        self._committer.register(self._tenancy)
+        """Join the committer; the first batch starts at the stored checkpoint.
+
+        If an earlier owner's batch is in the destination and only its checkpoint is missing, that is stored first.
+
+        Raises:
+            FencedCommit: a later owner has stored this shard in the destination: the lease is lost.
+            StreamClientException: the destination ends elsewhere than the checkpoint.
+        """
+        given, begin = initialization_input, self._output.begin(initialization_input)
+        self._share = ShardShare(
+            given.shard_info,
+            ShardBuffer(begin.position, begin.prepared),
+            given.checkpointer,
+            begin.position,
+            given.shutdown_marker,
+            begin.last,
+        )
+        self._committer.register(self._share)
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
         """Buffer the records; wait for room if there is none.
 
         Whatever it raises is marked as a restart first: no record of this call is to blame, so a failure policy must
         neither deliver the call again to this processor, which is over, nor cut it, nor park its records. Pieces of a
-        read would also begin at one position, and replace each other in a lake.
+        read would also begin at one position, and replace each other in a sink.
 
         Raises:
             StreamClientError: a batch of this shard was not committed, and nothing after it will be; or there was no
@@ -73,14 +92,13 @@ class SparkRecordProcessor(IRecordProcessor):
             raise
 
     def _buffer(self, process_records_input: ProcessRecordsInput) -> None:
-        tenancy = self._started()
-        tenancy.raise_error()
-        records = tuple(process_records_input.records)
-        # A read without records moves no checkpoint: the next batch must start at the stored one, so that it
+        share = self._started()
+        share.raise_error()
+        # A read without records moves no checkpoint: the next batch must start at the stored one, so that a sink
         # overwrites whatever a crashed predecessor wrote from there.
-        if records:
+        if len(process_records_input.records):
             end = process_records_input.checkpointer.largest_permitted_checkpoint_value
-            self._committer.offer(tenancy, Page(records, end, estimate_bytes(records), time.monotonic()))
+            self._committer.offer(share, BufferedPage(_by_column(process_records_input), end, time.monotonic()))
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
         """Write and checkpoint what is buffered, unless the lease is lost or a batch has failed.
@@ -88,27 +106,44 @@ class SparkRecordProcessor(IRecordProcessor):
         Raises:
             StreamClientError: the last batches were not committed, and no earlier call said so.
         """
-        tenancy = self._started()
+        if self._share is None:
+            return  # it never began
+        share = self._share
         try:
             if shutdown_input.shutdown_reason is ShutdownReason.ZOMBIE:
-                self._committer.abandon(tenancy)
+                self._committer.abandon(share)
                 return
-            self._committer.flush(tenancy)
-            if not tenancy.is_error_raised:
-                tenancy.raise_error()
-            if shutdown_input.shutdown_reason is ShutdownReason.TERMINATE and not tenancy.is_ended:
-                self._store_shard_end(tenancy, shutdown_input)
+            self._committer.flush(share)
+            if not share.is_error_raised:
+                share.raise_error()
+            if shutdown_input.shutdown_reason is ShutdownReason.TERMINATE and not share.is_ended:
+                self._store_shard_end(share, shutdown_input)
         finally:
-            self._committer.leave(tenancy)
+            self._committer.leave(share)
 
-    def _store_shard_end(self, tenancy: Tenancy, shutdown_input: ShutdownInput) -> None:
-        if tenancy.stored_position != CheckpointPosition.SHARD_END:
+    def _store_shard_end(self, share: ShardShare, shutdown_input: ShutdownInput) -> None:
+        if share.stored_position == CheckpointPosition.SHARD_END:
+            return
+        if not self._output.is_two_phase:
             shutdown_input.checkpointer.checkpoint(CheckpointPosition.SHARD_END)
+            return
+        # The destination is told, too: by its log alone one can see that children began after their parents' end.
+        self._committer.offer(share, BufferedPage(None, CheckpointPosition.SHARD_END, time.monotonic()))
+        self._committer.flush(share)
+        share.raise_error()
 
-    def _started(self) -> Tenancy:
-        if self._tenancy is None:
+    def _started(self) -> ShardShare:
+        if self._share is None:
             raise StreamClientException("initialize must be called before records are processed")
-        return self._tenancy
+        return self._share
+
+
+def _by_column(given: ProcessRecordsInput) -> RecordBatch:
+    """The records of a call as a record batch: as the input gives them by column, if it does, else made of records."""
+    by_column = getattr(given, "arrow", None)
+    batch: RecordBatch
+    batch = pyarrow().record_batch(by_column() if by_column is not None else record_batch(given.records, None))
+    return batch
 
 
 _session = checks.Check(
@@ -122,57 +157,67 @@ class SparkRecordProcessorFactory(IRecordProcessorFactory):
     """Makes the Spark processors of one worker; they share a session, a committing thread and the room for records.
 
     Give each worker of a process its own factory. Use it as a context manager, or call ``close`` after the worker has
-    stopped. No thread and no session exists before the first processor is made.
+    stopped. No thread and no session exists before the first processor is made; without a transform and without a
+    sink there is nothing for Spark to do, and no session is ever started.
 
     Args:
-        sink: called with a DataFrame and its ``BatchContext``; must have written everything when it returns.
+        destination: where the changes go, exactly once: a ``Destination``, or the path or address of a Delta table.
+            Or a sink, which is called with a DataFrame and its ``BatchContext``, and must have written everything when
+            it returns; a repeat must add nothing.
+        transform: called with a DataFrame of the changes and its ``BatchContext``; returns the DataFrame to store. Only
+            with a destination, which without it gets the changes as they are (``destinations.change_rows``).
         session: a session, or a function that makes one (called once); by default ``local_session()``, which
             all factories of a process that bring none share.
-        schema: the columns, as ``StructType`` or mapping of name to ``ColumnType``; a column outside it is then unfit.
-            Without it, the table definition and the data decide, and new columns appear as they come.
+        schema: types of columns, as ``StructType`` or mapping of name to ``ColumnType``. A column of which nothing is
+            known takes the type of its first value; a value of another type stands in ``_unfit``.
         table: key and declared columns, so that the first frame has them all; cheap to give and good to have.
-        config: limits, and what happens to values that do not fit.
-        reject_sink: takes diverted records; needed with ``UnfitValue.DIVERT``, and only then.
-        reporter: hears of each value that did not fit, in addition to the log.
+        config: limits.
+
+    Raises:
+        ConfigurationError: an argument is none of these, or a package is missing.
     """
 
     def __init__(
         self,
-        sink: Sink,
+        destination: Destination | Sink | str | os.PathLike[str],
+        transform: Transform | None = None,
         *,
         session: SparkSession | Callable[[], SparkSession] | None = None,
         schema: StructType | Mapping[str, ColumnType] | None = None,
         table: TableDefinition | None = None,
         config: SparkConfig | None = None,
-        reject_sink: RejectSink | None = None,
-        reporter: Reporter | None = None,
     ) -> None:
-        require_spark()
+        checks.optional(checks.function("with a DataFrame and a BatchContext")).require("transform", transform)
         checks.optional(checks.instance(SparkConfig)).require("config", config)
         checks.optional(checks.instance(TableDefinition)).require("table", table)
-        checks.optional(checks.function("with an UnfitReport")).require("reporter", reporter)
-        checks.optional(checks.function("with a DataFrame and a BatchContext")).require("reject_sink", reject_sink)
         _session.require("session", session)
-        self._config = config if config is not None else SparkConfig()
-        _check(sink, self._config, reject_sink)
-        self._table = table
-        self._schema_types = None if schema is None else schema_types(schema)
+        key, columns = (dict(table.primary_key), dict(table.defined_columns)) if table else ({}, {})
+        declared = {**columns, **(schema_types(schema) if schema is not None else {}), **key}
+        frames = SourceFrames(self._shared_session, declared, tuple(key))
+        self._output = _output_of(destination, transform, frames)
+        require("pyspark", "pyarrow") if self._output.needs_spark else require("pyarrow")
         self._given_session = session
         self._session: SparkSession | None = None
         self._is_closed = False
-        self._schema: GrowingSchema | None = None
         self._lock = threading.Lock()
-        writer = BatchWriter(self._shared_session, self._shared_schema, sink, reject_sink, reporter)
-        self._committer = Committer(self._config, writer.commit, cancel=writer.cancel)
+        writer = BatchWriter(self._output)
+        self._committer = Committer(config or SparkConfig(), writer.commit, cancel=writer.cancel)
 
     def create_processor(self) -> SparkRecordProcessor:
-        """Make a processor for one shard. The first one starts Spark, which takes seconds, if it does not run yet.
+        """Make a processor for one shard.
+
+        The first one checks the destination and, if Spark has to do anything, starts it, which takes seconds.
 
         Raises:
             StreamClientException: the factory was closed.
+            ConfigurationError: the destination cannot do what exactly-once needs.
         """
-        self._shared_session()
-        return SparkRecordProcessor(self._committer)
+        if self._is_closed:
+            raise StreamClientException(CLOSED)
+        self._output.open()
+        if self._output.needs_spark:
+            self._shared_session()
+        return SparkRecordProcessor(self._committer, self._output)
 
     @property
     def buffered_bytes(self) -> int:
@@ -183,13 +228,14 @@ class SparkRecordProcessorFactory(IRecordProcessorFactory):
         """Let the batch on its way finish, and drop what is buffered (it will be read again). Final.
 
         The session that the factories of this process started for themselves is stopped with the last of them. A
-        session that was given, or that ran before, stays.
+        session that was given, or that ran before, stays; so does a destination that was given.
         """
         self._committer.close()
         with self._lock:
             if self._session is not None and self._given_session is None:
                 SHARED_SESSION.release()
             self._session, self._is_closed = None, True
+        self._output.close()
 
     def __enter__(self) -> SparkRecordProcessorFactory:
         return self
@@ -211,30 +257,21 @@ class SparkRecordProcessorFactory(IRecordProcessorFactory):
         given = self._given_session
         if given is None:
             return SHARED_SESSION.hold()
-        return given() if _is_function(given) else given
-
-    def _shared_schema(self) -> GrowingSchema:
-        """Made at the first batch, as only a session knows how it compares names."""
-        if self._schema is None:
-            case_sensitive = self._shared_session().conf.get("spark.sql.caseSensitive", "false") == "true"
-            self._schema = GrowingSchema.make(
-                self._config.unfit_value,
-                self._config.prefix,
-                is_case_sensitive=case_sensitive,
-                schema=self._schema_types,
-                table=self._table,
-            )
-        return self._schema
+        return given() if callable(given) and not hasattr(given, "createDataFrame") else given
 
 
-def _is_function(given: object) -> bool:
-    return callable(given) and not hasattr(given, "createDataFrame")
+def _output_of(given: Any, transform: Transform | None, frames: SourceFrames) -> Output:
+    if isinstance(given, str | os.PathLike):
+        from streamclient.destinations.delta import DeltaDestination  # noqa: PLC0415  # it needs an extra
 
-
-def _check(sink: Sink, config: SparkConfig, reject_sink: RejectSink | None) -> None:
-    checks.function("with a DataFrame and a BatchContext").require("sink", sink)
-    diverts = config.unfit_value is UnfitValue.DIVERT
-    if diverts and reject_sink is None:
-        raise ConfigurationError("UnfitValue.DIVERT needs a reject_sink, or diverted records would be lost")
-    if not diverts and reject_sink is not None:
-        raise ConfigurationError(f"a reject_sink is only used with UnfitValue.DIVERT, not with {config.unfit_value}")
+        return DestinationOutput(frames, DeltaDestination(os.fspath(given)), transform, is_own=True)
+    if hasattr(given, "last_commits") and hasattr(given, "commit"):
+        return DestinationOutput(frames, given, transform)
+    if not callable(given):
+        raise ConfigurationError(
+            "destination must be a Destination, the path of a Delta table, or a function with a DataFrame and a "
+            f"BatchContext, not {given!r}"
+        )
+    if transform is not None:
+        raise ConfigurationError("a transform goes with a destination; a sink gets the changes as they are")
+    return SinkOutput(frames, given)

@@ -120,12 +120,17 @@ class SharedSession:
             own, self._own = self._own, None
             running = running_session()
             # Somebody else may have stopped it, and started another one.
-            if running is not None and running.sparkContext is own.sparkContext:
+            if running is not None and not is_connect(running) and running.sparkContext is own.sparkContext:
                 own.stop()
 
 
 SHARED_SESSION = SharedSession()
 """One for the process, as Spark has one context per process."""
+
+
+def is_connect(session: SparkSession) -> bool:
+    """Whether its Spark runs elsewhere, behind Spark Connect: there is no context then, and nothing of Java's."""
+    return type(session).__module__.startswith("pyspark.sql.connect.")
 
 
 def private_copy(session: SparkSession) -> SparkSession:

@@ -47,7 +47,8 @@ class StreamDescription:
 class RecordPage:
     """One answer of GetStreamRecord."""
 
-    records: tuple[StreamRecord, ...]
+    records: Sequence[StreamRecord]
+    """Oldest first. Where a codec makes them only when they are looked at, ``place_of`` looks at none."""
     next_position: Position
     """``Position.SHARD_END`` once the shard is closed and read to its end; otherwise the next iterator."""
     may_more_record: bool | None = None

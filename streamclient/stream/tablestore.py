@@ -42,8 +42,8 @@ MOST_CONTINUATIONS = 1_000
 """Continuations of one search for an iterator; the Java client and DataX have no bound, and would never return."""
 
 _STATUSES = {
-    schema.StreamStatus.ENABLING: StreamStatus.ENABLING,
-    schema.StreamStatus.ACTIVE: StreamStatus.ACTIVE,
+    schema.StreamStatusNumber.ENABLING: StreamStatus.ENABLING,
+    schema.StreamStatusNumber.ACTIVE: StreamStatus.ACTIVE,
 }
 
 

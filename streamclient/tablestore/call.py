@@ -10,6 +10,7 @@ import ssl
 import time
 from calendar import timegm
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import certifi
@@ -36,6 +37,9 @@ API_VERSION = "2015-12-31"
 
 MOST_SKEW_SECONDS = 15 * 60
 """How far an answer's date may be from this machine's clock; that of the SDK."""
+
+CACHED_DATES = 8
+"""Dates are whole seconds, and many calls are made within one of them."""
 
 NEEDED_HEADERS = ("x-ots-contentmd5", "x-ots-requestid", "x-ots-date", "x-ots-contenttype")
 """What every successful answer to a table or stream operation has."""
@@ -104,7 +108,7 @@ class SignedCalls:
             made: dict[str, str] = client.protocol._make_request_headers(body, path, signer, context)
             return made, _text(signer.get_signing_key(context))
         headers = {
-            "x-ots-date": time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime()),
+            "x-ots-date": _date_of(int(time.time())),
             "x-ots-apiversion": API_VERSION,
             "x-ots-accesskeyid": credentials.get_access_key_id(),
             "x-ots-instancename": client.protocol.instance_name,
@@ -198,8 +202,15 @@ def _check_signature(path: str, headers: Mapping[str, str], given: str, key_id: 
         raise OTSClientError("Invalid signature in response.")
 
 
+@lru_cache(maxsize=CACHED_DATES)
+def _date_of(seconds: int) -> str:
+    """As headers have it: ``2026-01-31T23:59:59.000Z``."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(seconds))
+
+
+@lru_cache(maxsize=CACHED_DATES)
 def _seconds_of(date: str) -> float:
-    """Seconds since 1970 of ``2026-01-31T23:59:59.000Z``; read by hand, as ``strptime`` costs as much as the call."""
+    """Seconds since 1970 of such a date; read by hand, as ``strptime`` costs as much as the call."""
     try:
         year, month, day = int(date[:4]), int(date[5:7]), int(date[8:10])
         hour, minute, second = int(date[11:13]), int(date[14:16]), int(date[17:19])

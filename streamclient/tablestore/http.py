@@ -135,13 +135,13 @@ class _Connection:
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         self._reader: BufferedReader = channel.makefile("rb")
+        self._unasked = select.poll()
+        self._unasked.register(channel, select.POLLIN)
 
     @property
     def is_dropped(self) -> bool:
         """Whether something came unasked: the end of the connection, mostly."""
-        waiting = select.poll()
-        waiting.register(self._channel, select.POLLIN)
-        return bool(waiting.poll(0))
+        return bool(self._unasked.poll(0))
 
     def exchange(self, message: bytes) -> tuple[HttpAnswer, bool]:
         """The answer, and whether the connection may be used again."""

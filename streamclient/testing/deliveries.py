@@ -60,7 +60,7 @@ class DeliveryRecorder(IRecordProcessor):
         self._epoch = 0
 
     def initialize(self, initialization_input: InitializationInput) -> None:
-        """Remember the shard; the same tenancy may see several processors, after failures, so each gets an own life."""
+        """Remember the shard. One acquisition may see several processors, each with a life of its own."""
         info = initialization_input.shard_info
         self._shard_id, self._epoch = info.shard_id, info.epoch
         self._life = f"{info.lease_identifier}/{uuid.uuid4().hex[:8]}"

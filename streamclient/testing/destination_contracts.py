@@ -126,12 +126,14 @@ def stored_numbers(destination: Destination) -> list[int]:
     return sorted(record.key["id"] for table in destination.rows() for record in records_of(table))  # type: ignore[misc]
 
 
-def _expect(rule: str, actual: object, expected: object) -> None:
+def expect(rule: str, actual: object, expected: object) -> None:
+    """Raise ``AssertionError``, which names the rule, unless both are equal."""
     if actual != expected:
         raise AssertionError(f"{rule}: expected {expected}, got {actual}")
 
 
-def _refused(rule: str, kind: type[Exception], attempt: Callable[[], object]) -> Exception:
+def refused(rule: str, kind: type[Exception], attempt: Callable[[], object]) -> Exception:
+    """The error of this kind that an attempt raises; ``AssertionError``, which names the rule, if it raises none."""
     try:
         attempt()
     except kind as error:
@@ -147,16 +149,16 @@ def _refused(rule: str, kind: type[Exception], attempt: Callable[[], object]) ->
 def _a_commit_is_found_by_every_later_handle(open_handle: Open) -> None:
     first = open_handle()
     first.probe()
-    _expect("columns of an empty place", first.columns(), None)
-    _expect("last commits of an empty place", dict(first.last_commits(["shard-1"])), {"shard-1": None})
+    expect("columns of an empty place", first.columns(), None)
+    expect("last commits of an empty place", dict(first.last_commits(["shard-1"])), {"shard-1": None})
     one = store(first, None, [change(1, amount=1.5), change(2, amount=2.5)])
     two = store(first, one, [change(3)])
     other = store(first, None, [change(4)], shard="shard-2")
     wanted = {"shard-1": two, "shard-2": other, "shard-3": None}
-    _expect("last commits", dict(first.last_commits(list(wanted))), wanted)
-    _expect("last commits after reopening", dict(open_handle().last_commits(list(wanted))), wanted)
-    _expect("rows after reopening", stored_numbers(open_handle()), [1, 2, 3, 4])
-    _expect("the log", [entry.commits for entry in open_handle().log()], [(one,), (two,), (other,)])
+    expect("last commits", dict(first.last_commits(list(wanted))), wanted)
+    expect("last commits after reopening", dict(open_handle().last_commits(list(wanted))), wanted)
+    expect("rows after reopening", stored_numbers(open_handle()), [1, 2, 3, 4])
+    expect("the log", [entry.commits for entry in open_handle().log()], [(one,), (two,), (other,)])
 
 
 def _a_repeat_changes_nothing(open_handle: Open) -> None:
@@ -166,8 +168,8 @@ def _a_repeat_changes_nothing(open_handle: Open) -> None:
     commit = batch(None, records)
     for handle in (first, first, second, open_handle()):
         handle.commit(rows_for(handle, records, commit), [commit])
-    _expect("rows after three repeats", stored_numbers(open_handle()), [1, 2])
-    _expect("entries", [entry.commits for entry in open_handle().log()], [(commit,)])
+    expect("rows after three repeats", stored_numbers(open_handle()), [1, 2])
+    expect("entries", [entry.commits for entry in open_handle().log()], [(commit,)])
 
 
 def _a_successor_finishes_the_same_batch_once(open_handle: Open) -> None:
@@ -177,10 +179,10 @@ def _a_successor_finishes_the_same_batch_once(open_handle: Open) -> None:
     successor = open_handle()
     again = batch(None, records, epoch=4)
     successor.commit(rows_for(successor, records, again), [again])
-    _expect("rows", stored_numbers(successor), [1, 2])
-    _expect("last commit", successor.last_commits(["shard-1"])["shard-1"], stored)
+    expect("rows", stored_numbers(successor), [1, 2])
+    expect("last commit", successor.last_commits(["shard-1"])["shard-1"], stored)
     store(successor, stored, [change(3)], epoch=4)
-    _expect("rows after the next batch", stored_numbers(open_handle()), [1, 2, 3])
+    expect("rows after the next batch", stored_numbers(open_handle()), [1, 2, 3])
 
 
 def _an_older_owner_is_refused(open_handle: Open) -> None:
@@ -191,11 +193,23 @@ def _an_older_owner_is_refused(open_handle: Open) -> None:
     late_rows = rows_for(frozen, [change(2)], late)
     two = store(open_handle(), one, [change(20)], epoch=2)
     for handle in (frozen, open_handle()):
-        error = _refused("commit of epoch 1 after epoch 2", FencedCommit, lambda h=handle: h.commit(late_rows, [late]))  # type: ignore[misc]
-        _expect("shards of the refusal", getattr(error, "shards", None), frozenset({"shard-1"}))
-        _expect("the refusal is a FencedException", isinstance(error, FencedException), True)
-    _expect("rows", stored_numbers(open_handle()), [1, 20])
-    _expect("last commit", open_handle().last_commits(["shard-1"])["shard-1"], two)
+        error = refused("commit of epoch 1 after epoch 2", FencedCommit, lambda h=handle: h.commit(late_rows, [late]))  # type: ignore[misc]
+        expect("shards of the refusal", getattr(error, "shards", None), frozenset({"shard-1"}))
+        expect("the refusal is a FencedException", isinstance(error, FencedException), True)
+    expect("rows", stored_numbers(open_handle()), [1, 20])
+    expect("last commit", open_handle().last_commits(["shard-1"])["shard-1"], two)
+
+
+def _an_owner_that_wakes_behind_its_successor_is_refused(open_handle: Open) -> None:
+    """Even if what it sends is stored: the successor had found it prepared, stored it, and gone on."""
+    frozen = open_handle()
+    prepared = batch(None, [change(1)], epoch=1)
+    rows = rows_for(frozen, [change(1)], prepared)
+    one = store(open_handle(), None, [change(1)], epoch=2)
+    store(open_handle(), one, [change(2)], epoch=2)
+    for handle in (frozen, open_handle()):
+        refused("a batch that a successor has followed", FencedCommit, lambda h=handle: h.commit(rows, [prepared]))  # type: ignore[misc]
+    expect("rows", stored_numbers(open_handle()), [1, 2])
 
 
 def _only_what_follows_is_taken(open_handle: Open) -> None:
@@ -209,8 +223,8 @@ def _only_what_follows_is_taken(open_handle: Open) -> None:
         ("commit behind one that was never stored", batch(batch(two, [change(3)]), [change(4)])),
     ):
         rows = rows_for(destination, [change(3)], late)
-        _refused(rule, StreamClientException, lambda rows=rows, late=late: destination.commit(rows, [late]))  # type: ignore[misc]
-    _expect("rows", stored_numbers(open_handle()), [1, 2])
+        refused(rule, StreamClientException, lambda rows=rows, late=late: destination.commit(rows, [late]))  # type: ignore[misc]
+    expect("rows", stored_numbers(open_handle()), [1, 2])
 
 
 def _several_shards_are_one_step(open_handle: Open) -> None:
@@ -218,9 +232,9 @@ def _several_shards_are_one_step(open_handle: Open) -> None:
     shards = [f"shard-{number}" for number in range(MANY_SHARDS)]
     commits = [batch(None, [change(number)], shard=shard) for number, shard in enumerate(shards)]
     destination.commit(_together(destination, [([change(n)], one) for n, one in enumerate(commits)]), commits)
-    _expect("last commits", dict(open_handle().last_commits(shards)), dict(zip(shards, commits, strict=True)))
-    _expect("entries", len(list(destination.log())), 1)
-    _expect("rows", stored_numbers(open_handle()), list(range(MANY_SHARDS)))
+    expect("last commits", dict(open_handle().last_commits(shards)), dict(zip(shards, commits, strict=True)))
+    expect("entries", len(list(destination.log())), 1)
+    expect("rows", stored_numbers(open_handle()), list(range(MANY_SHARDS)))
 
 
 def _one_stale_shard_refuses_the_whole_step(open_handle: Open) -> None:
@@ -229,13 +243,13 @@ def _one_stale_shard_refuses_the_whole_step(open_handle: Open) -> None:
     taken = store(open_handle(), lasts[1], [change(10)], shard="shard-1", epoch=2)
     commits = [batch(last, [change(20 + n)], shard=last.shard, epoch=1) for n, last in enumerate(lasts)]
     rows = _together(destination, [([change(20 + n)], one) for n, one in enumerate(commits)])
-    error = _refused("a step with one stale shard", FencedCommit, lambda: destination.commit(rows, commits))
-    _expect("shards of the refusal", getattr(error, "shards", None), frozenset({"shard-1"}))
-    _expect("rows after the refusal", stored_numbers(open_handle()), [0, 1, 2, 10])
+    error = refused("a step with one stale shard", FencedCommit, lambda: destination.commit(rows, commits))
+    expect("shards of the refusal", getattr(error, "shards", None), frozenset({"shard-1"}))
+    expect("rows after the refusal", stored_numbers(open_handle()), [0, 1, 2, 10])
     without = [commits[0], commits[2]]
     destination.commit(_together(destination, [([change(20)], without[0]), ([change(22)], without[1])]), without)
-    _expect("rows of the others", stored_numbers(open_handle()), [0, 1, 2, 10, 20, 22])
-    _expect("last commit of the stale one", open_handle().last_commits(["shard-1"])["shard-1"], taken)
+    expect("rows of the others", stored_numbers(open_handle()), [0, 1, 2, 10, 20, 22])
+    expect("last commit of the stale one", open_handle().last_commits(["shard-1"])["shard-1"], taken)
 
 
 def _a_position_moves_without_rows(open_handle: Open) -> None:
@@ -243,9 +257,9 @@ def _a_position_moves_without_rows(open_handle: Open) -> None:
     empty = store(destination, None, [])
     one = store(destination, empty, [change(1)])
     ended = store(destination, one, [], end=CheckpointPosition.SHARD_END)
-    _expect("last commit", open_handle().last_commits(["shard-1"])["shard-1"], ended)
-    _expect("rows", stored_numbers(open_handle()), [1])
-    _expect("entries", [entry.commits for entry in open_handle().log()], [(empty,), (one,), (ended,)])
+    expect("last commit", open_handle().last_commits(["shard-1"])["shard-1"], ended)
+    expect("rows", stored_numbers(open_handle()), [1])
+    expect("entries", [entry.commits for entry in open_handle().log()], [(empty,), (one,), (ended,)])
 
 
 def _of_two_writers_one_wins_each_time(open_handle: Open) -> None:
@@ -272,10 +286,10 @@ def _of_two_writers_one_wins_each_time(open_handle: Open) -> None:
     with ThreadPoolExecutor(2) as pool:
         for done in [pool.submit(write, epoch) for epoch in (1, 2)]:
             done.result(RACE_SECONDS)
-    _expect("rows are those acknowledged", stored_numbers(open_handle()), sorted(acknowledged[1] + acknowledged[2]))
+    expect("rows are those acknowledged", stored_numbers(open_handle()), sorted(acknowledged[1] + acknowledged[2]))
     epochs = [commit.epoch for entry in open_handle().log() for commit in entry.commits]
-    _expect("epochs of the log", epochs, sorted(epochs))
-    _expect("the later owner stored", bool(acknowledged[2]), True)
+    expect("epochs of the log", epochs, sorted(epochs))
+    expect("the later owner stored", bool(acknowledged[2]), True)
 
 
 def _writers_of_different_shards_do_not_refuse_each_other(open_handle: Open) -> None:
@@ -292,7 +306,7 @@ def _writers_of_different_shards_do_not_refuse_each_other(open_handle: Open) -> 
         for done in [pool.submit(write, f"shard-{base}", base) for base in (100, 200)]:
             done.result(RACE_SECONDS)
     wanted = [0, *range(100, 100 + ROUNDS), *range(200, 200 + ROUNDS)]
-    _expect("rows", stored_numbers(open_handle()), wanted)
+    expect("rows", stored_numbers(open_handle()), wanted)
 
 
 def _a_value_of_another_type_is_kept_beside_its_column(open_handle: Open) -> None:
@@ -304,7 +318,7 @@ def _a_value_of_another_type_is_kept_beside_its_column(open_handle: Open) -> Non
     found = [record for table in open_handle().rows() for record in records_of(table)]
     found.sort(key=lambda record: record.sequence_info)
     shown = [(type(record.columns[0].value), record.columns[0].value) for record in found]
-    _expect("values, with their types", shown, [(type(value), value) for value in [1, *values]])
+    expect("values, with their types", shown, [(type(value), value) for value in [1, *values]])
 
 
 def _a_column_of_another_type_is_refused(open_handle: Open) -> None:
@@ -314,12 +328,12 @@ def _a_column_of_another_type_is_refused(open_handle: Open) -> None:
     commit = batch(one, [change(2, v=2.5)])
     rows = rows_for(late, [change(2, v=2.5)], commit)
     store(quick, None, [change(3, v=7)], shard="shard-2")
-    _refused("a double for a column of integers", UnfitValueError, lambda: late.commit(rows, [commit]))
-    _expect("rows after the refusal", stored_numbers(open_handle()), [1, 3])
+    refused("a double for a column of integers", UnfitValueError, lambda: late.commit(rows, [commit]))
+    expect("rows after the refusal", stored_numbers(open_handle()), [1, 3])
     late.commit(rows_for(late, [change(2, v=2.5)], commit), [commit])
-    _expect("rows made anew", stored_numbers(open_handle()), [1, 2, 3])
+    expect("rows made anew", stored_numbers(open_handle()), [1, 2, 3])
     digests = {records_digest(records_of(table)) for table in open_handle().rows(["shard-2"])}
-    _expect("rows of one shard", digests, {records_digest([change(3, v=7)])})
+    expect("rows of one shard", digests, {records_digest([change(3, v=7)])})
 
 
 def _columns_come_and_stay(open_handle: Open) -> None:
@@ -329,7 +343,7 @@ def _columns_come_and_stay(open_handle: Open) -> None:
         records.append(change(number, **{name: number}))
         last = store(destination, last, [records[-1]])
     found = [record for table in open_handle().rows() for record in records_of(table)]
-    _expect("digest of all records", records_digest(found), records_digest(records))
+    expect("digest of all records", records_digest(found), records_digest(records))
 
 
 def _wide_rows_are_stored(open_handle: Open) -> None:
@@ -338,7 +352,7 @@ def _wide_rows_are_stored(open_handle: Open) -> None:
     one = store(destination, None, wide)
     store(destination, one, [change(10, column_999=5), change(11, one_more="text")])
     found = [record for table in open_handle().rows() for record in records_of(table)]
-    _expect(
+    expect(
         "digest", records_digest(found), records_digest([*wide, change(10, column_999=5), change(11, one_more="text")])
     )
 
@@ -366,18 +380,18 @@ def _everything_in_a_record_survives(open_handle: Open) -> None:
     store(open_handle(), None, records)
     found = [record for table in open_handle().rows() for record in records_of(table)]
     found.sort(key=lambda record: record.sequence_info)
-    _expect("digest", records_digest(found), records_digest(records))
-    _expect("keys", [record.primary_key for record in found], [key] * 3)
-    _expect("operations", [record.record_type for record in found], [record.record_type for record in records])
+    expect("digest", records_digest(found), records_digest(records))
+    expect("keys", [record.primary_key for record in found], [key] * 3)
+    expect("operations", [record.record_type for record in found], [record.record_type for record in records])
 
 
 def _applications_do_not_see_each_other(open_handle: Open) -> None:
     ours, theirs = open_handle(), open_handle("other")
     one = store(ours, None, [change(1)], epoch=9)
     other = store(theirs, None, [change(2)], application="other", epoch=1)
-    _expect("their last commit", theirs.last_commits(["shard-1"])["shard-1"], other)
-    _expect("our last commit", open_handle().last_commits(["shard-1"])["shard-1"], one)
-    _expect("rows", stored_numbers(open_handle()), [1, 2])
+    expect("their last commit", theirs.last_commits(["shard-1"])["shard-1"], other)
+    expect("our last commit", open_handle().last_commits(["shard-1"])["shard-1"], one)
+    expect("rows", stored_numbers(open_handle()), [1, 2])
 
 
 def _wrong_calls_have_no_effect(open_handle: Open) -> None:
@@ -390,8 +404,8 @@ def _wrong_calls_have_no_effect(open_handle: Open) -> None:
         ("a digest of something else", [evolve(good, count=2)]),
         ("another application", [batch(None, [change(1)], application="other")]),
     ):
-        _refused(rule, ConfigurationError, lambda commits=commits: destination.commit(rows, commits))  # type: ignore[misc]
-    _expect("rows", [table.num_rows for table in open_handle().rows()], [])
+        refused(rule, ConfigurationError, lambda commits=commits: destination.commit(rows, commits))  # type: ignore[misc]
+    expect("rows", [table.num_rows for table in open_handle().rows()], [])
 
 
 def _together(destination: Destination, parts: Sequence[tuple[Sequence[StreamRecord], Commit]]) -> Table:
@@ -407,6 +421,7 @@ DESTINATION_SCENARIOS: dict[str, Scenario] = {
         _a_repeat_changes_nothing,
         _a_successor_finishes_the_same_batch_once,
         _an_older_owner_is_refused,
+        _an_owner_that_wakes_behind_its_successor_is_refused,
         _only_what_follows_is_taken,
         _several_shards_are_one_step,
         _one_stale_shard_refuses_the_whole_step,

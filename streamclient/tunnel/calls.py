@@ -10,7 +10,7 @@ from functools import partial
 from attrs import define, frozen
 
 from streamclient.core.tunnel import events
-from streamclient.core.tunnel.events import Event, Verdict
+from streamclient.core.tunnel.events import CallVerdict, Event
 from streamclient.errors import DependencyException
 from streamclient.tunnel.client import TunnelClient
 from streamclient.tunnel.errors import FINAL_ERRORS, SequenceNumberNotMatchError, TunnelSessionGoneError
@@ -20,11 +20,11 @@ STORE_TRIES = 5
 """How often an uncertain checkpoint is looked up and sent again before the caller is told that nobody knows."""
 
 
-def verdict_on(error: Exception) -> Verdict:
+def verdict_on(error: Exception) -> CallVerdict:
     """What a failed call means for the session."""
     if isinstance(error, FINAL_ERRORS):
-        return Verdict.FINAL
-    return Verdict.GONE if isinstance(error, TunnelSessionGoneError) else Verdict.PASSING
+        return CallVerdict.FINAL
+    return CallVerdict.GONE if isinstance(error, TunnelSessionGoneError) else CallVerdict.PASSING
 
 
 class Stored(Enum):

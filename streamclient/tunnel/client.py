@@ -199,9 +199,9 @@ class TunnelClient:
 
 
 _TYPE_NUMBERS = {
-    TunnelType.BASE_DATA: schema.TunnelType.BASE_DATA,
-    TunnelType.STREAM: schema.TunnelType.STREAM,
-    TunnelType.BASE_AND_STREAM: schema.TunnelType.BASE_AND_STREAM,
+    TunnelType.BASE_DATA: schema.TunnelTypeNumber.BASE_DATA,
+    TunnelType.STREAM: schema.TunnelTypeNumber.STREAM,
+    TunnelType.BASE_AND_STREAM: schema.TunnelTypeNumber.BASE_AND_STREAM,
 }
 
 
@@ -252,13 +252,13 @@ def _channel_info(message: Any) -> ChannelInfo:
 
 
 def _channel_message(channel: Channel) -> Any:
-    number = schema.ChannelStatus[channel.status.name]
+    number = schema.ChannelStatusNumber[channel.status.name]
     return schema.Channel(channel_id=channel.channel_id, version=channel.version, status=int(number))
 
 
 def _heard_status(number: int) -> ChannelStatus:
     try:
-        return ChannelStatus(schema.ChannelStatus(number).name)
+        return ChannelStatus(schema.ChannelStatusNumber(number).name)
     except ValueError as error:
         raise CodecError(f"channel status {number} is unknown, expected 1 to 4") from error
 

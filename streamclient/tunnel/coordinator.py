@@ -13,26 +13,26 @@ from functools import partial
 
 from attrs import evolve
 
-from streamclient.core.events import AnswerCheckpoint, CheckpointOutcome, ConsumerEnd, Severity, StartConsumer
+from streamclient.core.events import AnswerCheckpoint, CheckpointOutcome, ConsumerEnd, StartConsumer
 from streamclient.core.tunnel import events
 from streamclient.core.tunnel.events import Command, Event
 from streamclient.core.tunnel.session import TunnelSession
 from streamclient.core.tunnel.turns import Turns
 from streamclient.errors import ConfigurationError
 from streamclient.model import ShardInfo, ShardStatus, ShutdownReason
-from streamclient.reasons import Cause, Reason
+from streamclient.reasons import Cause, Reason, described
 from streamclient.tunnel.calls import ChannelSlot, Stored, TunnelCalls
-from streamclient.tunnel.consumer import ChannelConsumer, TurnDesk
 from streamclient.tunnel.pages import ChannelPages, position_of, token_of
+from streamclient.tunnel.turns import ChannelTurn, ReaderTurns
 from streamclient.worker.checkpointer import CheckpointTicket
-from streamclient.worker.consumer_state import Surroundings, described, watch_reads
+from streamclient.worker.consumer import LEVELS, ShardConsumer, watch_reads
+from streamclient.worker.consumer_parts import ConsumerParts
 from streamclient.worker.health import CallWatchdog, WorkerHealth, logged_change
-from streamclient.worker.loop import LONGEST_WAIT_SECONDS, OwnerLoop
+from streamclient.worker.loop import LONGEST_WAIT_SECONDS, OwnerLoop, Question
 from streamclient.worker.runtime import Deadline
 from streamclient.worker.statuses import over_status
 
 _log = logging.getLogger(__name__)
-_LEVELS = {Severity.INFO: logging.INFO, Severity.WARNING: logging.WARNING, Severity.ERROR: logging.ERROR}
 _OUTCOMES = {
     Stored.YES: CheckpointOutcome.STORED,
     Stored.LOST: CheckpointOutcome.LEASE_LOST,
@@ -55,7 +55,7 @@ class TunnelCoordinator:
         turns: Turns,
         loop: OwnerLoop,
         make_calls: Callable[[Callable[[Event], None]], TunnelCalls],
-        make_surroundings: Callable[[TunnelCoordinator], Surroundings],
+        make_consumer_parts: Callable[[TunnelCoordinator], ConsumerParts],
         make_pages: Callable[[str, str], ChannelPages],
         shutdown_timeout_millis: int,
         health_limit_seconds: float,
@@ -64,13 +64,13 @@ class TunnelCoordinator:
         self._session = session
         self._loop = loop
         self._calls = make_calls(self.emit)
-        self._around = make_surroundings(self)
+        self._around = make_consumer_parts(self)
         self._make_pages = make_pages
         self._shutdown_seconds = shutdown_timeout_millis / 1_000
         self._events: deque[Event] = deque()
         self._is_handling = False
-        self._turns = TurnDesk(turns, loop)
-        self._consumers: dict[str, ChannelConsumer] = {}
+        self._turns = ReaderTurns(turns, loop)
+        self._consumers: dict[str, ShardConsumer] = {}
         self._slots: dict[str, ChannelSlot] = {}
         self._declined: set[str] = set()
         self._waiting: dict[CheckpointTicket, str] = {}
@@ -105,12 +105,17 @@ class TunnelCoordinator:
                 "prepare_checkpoint needs a status table; the Tunnel Service keeps one token per channel and nothing "
                 "else. Use checkpoint(), or a lease worker"
             )
-        return self._loop.post(partial(self._checkpoint_requested, shard, ticket), timeout_seconds)
+        request = Question(partial(self._checkpoint_requested, shard, ticket), ticket.refuse)
+        return self._loop.post(request, timeout_seconds)
 
     def channel_statuses(self, reply: Callable[[Mapping[str, ShardStatus]], None]) -> None:
         """Have ``reply`` called with every channel's status; at once if the worker has ended. Any thread."""
-        if self._loop.is_inside or not self._loop.post(lambda: reply(self._statuses())):
+
+        def ended() -> None:
             reply(self._last_statuses)
+
+        if self._loop.is_inside or not self._loop.post(Question(lambda: reply(self._statuses()), ended)):
+            ended()
 
     # --- the owner -----------------------------------------------------------------------------------------------
 
@@ -140,7 +145,7 @@ class TunnelCoordinator:
         self._loop.turn(max(0.0, min(longest_wait_seconds, self.next_deadline() - self._loop.now())))
         deadline = self._session.next_deadline()
         if deadline is not None and deadline <= self._loop.now():
-            self.emit(events.Tick())
+            self.emit(events.SessionTick())
         self._watch()
 
     def next_deadline(self) -> float:
@@ -202,8 +207,8 @@ class TunnelCoordinator:
                 self._calls.end_session(command)
             case events.Finish():
                 self._finish = command
-            case events.Report(severity, text):
-                _log.log(_LEVELS[severity], "tunnel %s: %s", self._tunnel_id, text)
+            case events.SessionReport(severity, text):
+                _log.log(LEVELS[severity], "tunnel %s: %s", self._tunnel_id, text)
 
     def _decline(self, command: events.FindCheckpoint) -> None:
         reason = ConfigurationError("its processor marked it as done")
@@ -214,7 +219,8 @@ class TunnelCoordinator:
     def _start_reader(self, command: events.StartReader) -> None:
         info = ShardInfo(command.channel_id, self._tunnel_id, frozenset(), command.reader, command.sequence_number)
         around = evolve(self._around, stream_api=self._make_pages(command.client_id, command.channel_id))
-        consumer = ChannelConsumer(StartConsumer(info, position_of(command.token).text), around, self._turns)
+        start, turn = StartConsumer(info, position_of(command.token).text), ChannelTurn(command.reader, self._turns)
+        consumer = ShardConsumer(start, around, turn)
         self._consumers[command.reader] = consumer
         self._slots[command.reader] = ChannelSlot(command.client_id, command.channel_id, command.sequence_number)
         _log.info("tunnel %s: reading channel %s", self._tunnel_id, command.channel_id)
@@ -239,7 +245,7 @@ class TunnelCoordinator:
         reader = shard.lease_identifier
         consumer, slot = self._consumers.get(reader), self._slots.get(reader)
         if consumer is None or slot is None or not ticket.is_open():
-            ticket.answer(AnswerCheckpoint(0, CheckpointOutcome.LEASE_LOST))
+            ticket.refuse()
             return
         self._waiting[ticket] = reader
         consumer.checkpoint_requested()
@@ -269,7 +275,7 @@ class TunnelCoordinator:
     def _begin_stop(self) -> None:
         if self._deadline is None:
             self._deadline = Deadline(self._loop.now, self._shutdown_seconds)
-            self.emit(events.StopRequested())
+            self.emit(events.SessionStopRequested())
 
     def _watch(self) -> None:
         now = self._loop.now()

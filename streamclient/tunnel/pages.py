@@ -27,17 +27,18 @@ class ChannelPages:
 
     def get_stream_record(self, shard_iterator: str, limit: int | None = None) -> RecordPage:
         """The pages at a token, joined as configured. The service chooses their sizes; ``limit`` has no effect."""
-        records: list[StreamRecord] = []
+        records: Sequence[StreamRecord] = ()
         size = 0
         token = shard_iterator
         for _ in range(self.most_pages):
             page = self._read(token)
-            records += page.records
+            of_page = page.records
+            records = (*records, *of_page) if records else of_page
             size += page.body_bytes
             token = page.next_token
-            if page.is_finished or page.may_more_record is False or not page.records or size >= self.most_bytes:
+            if page.is_finished or page.may_more_record is False or not of_page or size >= self.most_bytes:
                 break
-        return RecordPage(tuple(records), position_of(token), page.may_more_record, size)
+        return RecordPage(records, position_of(token), page.may_more_record, size)
 
     def _read(self, token: str) -> TunnelPage:
         return self.client.read_records(self.tunnel_id, self.client_id, self.channel_id, token)

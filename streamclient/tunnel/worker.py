@@ -18,6 +18,7 @@ from streamclient.errors import StreamClientException, WorkerFailedError, is_for
 from streamclient.metrics.labelled import labelled
 from streamclient.model import ShardStatus, WorkerStatus
 from streamclient.pools import DaemonPool
+from streamclient.reasons import described
 from streamclient.tunnel.calls import TunnelCalls
 from streamclient.tunnel.client import TunnelClient
 from streamclient.tunnel.config import UNLIMITED, TunnelWorkerConfig
@@ -25,7 +26,7 @@ from streamclient.tunnel.coordinator import TunnelCoordinator
 from streamclient.tunnel.pages import ChannelPages
 from streamclient.tunnel.processors import TunnelProcessor, record_processor_maker, stores_by_itself
 from streamclient.worker.assembly import FETCH_THREADS, USER_THREADS
-from streamclient.worker.consumer_state import Surroundings, described
+from streamclient.worker.consumer_parts import ConsumerParts
 from streamclient.worker.health import WorkerHealth
 from streamclient.worker.instruments import Instruments
 from streamclient.worker.loop import OwnerLoop, drive
@@ -103,7 +104,7 @@ class TunnelWorker(Running):
         """Whether it ended because the service says that it cannot go on, rather than by a fault."""
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._machinery: _Machinery | None = None
+        self._parts: _TunnelParts | None = None
         self._exception: BaseException | None = None
 
     def run(self) -> None:
@@ -158,7 +159,7 @@ class TunnelWorker(Running):
 
     def _work(self) -> None:
         try:
-            machinery = _Machinery(
+            parts = _TunnelParts(
                 self._tunnel_id,
                 self._client,
                 make_processor=self._make_processor,
@@ -167,13 +168,13 @@ class TunnelWorker(Running):
                 runtime=self._runtime,
             )
             with self._lock:
-                self._machinery = machinery
+                self._parts = parts
                 if self._stop.is_set():
-                    machinery.coordinator.request_stop()
-            machinery.run(self._is_left_behind, self._fail)
-            if machinery.coordinator.error is not None:
+                    parts.coordinator.request_stop()
+            parts.run(self._is_left_behind, self._fail)
+            if parts.coordinator.error is not None:
                 self.is_refused = True
-                self._fail(machinery.coordinator.error)
+                self._fail(parts.coordinator.error)
         except Exception as error:
             self._fail(error)
         finally:
@@ -203,12 +204,12 @@ class TunnelWorker(Running):
         """
         with self._lock:
             self._stop.set()
-            machinery = self._machinery
+            parts = self._parts
             if not self._is_begun:
                 self._ended.set()
-        if machinery is not None:
-            machinery.coordinator.request_stop()
-        if wait and not self._is_own_thread(machinery):
+        if parts is not None:
+            parts.coordinator.request_stop()
+        if wait and not self._is_own_thread(parts):
             limit = self._config.client_config.shutdown_timeout_millis / 1_000 + SHUTDOWN_GRACE_SECONDS
             wait_awake(self._ended, limit)
         return self._ended.is_set()
@@ -242,20 +243,20 @@ class TunnelWorker(Running):
         ``ClientConfig.max_duration_before_last_successful_renew_or_take_lease``, whether it was ever connected or not;
         the worker goes on trying. One that failed does not come back.
         """
-        error, machinery = self._exception, self._machinery
+        error, parts = self._exception, self._parts
         if error is not None:
             return WorkerHealth(is_healthy=False, reason=f"ended: {described(error)}")
-        return WorkerHealth(is_healthy=True) if machinery is None else machinery.coordinator.health
+        return WorkerHealth(is_healthy=True) if parts is None else parts.coordinator.health
 
     @property
     def has_connected(self) -> bool:
         """Whether the service ever gave it a session. Any thread."""
-        return self._machinery is not None and self._machinery.coordinator.has_connected
+        return self._parts is not None and self._parts.coordinator.has_connected
 
     def channel_statuses(self) -> Mapping[str, ShardStatus]:
         """Every channel that is read, by id, with the named reason where it does not move. Any thread."""
-        machinery = self._machinery
-        if machinery is None:
+        parts = self._parts
+        if parts is None:
             return {}
         answered = threading.Event()
         found: dict[str, ShardStatus] = {}
@@ -264,7 +265,7 @@ class TunnelWorker(Running):
             found.update(statuses)
             answered.set()
 
-        machinery.coordinator.channel_statuses(reply)
+        parts.coordinator.channel_statuses(reply)
         if not self._runtime.wait(answered, STATUS_SECONDS):
             raise StreamClientException(f"the worker of {self._tunnel_id} did not answer in {STATUS_SECONDS:.0f} s")
         return found
@@ -274,12 +275,12 @@ class TunnelWorker(Running):
         """Whether the program ended around the thread of ``connect_and_working``, which keeps it from exiting."""
         return not threading.main_thread().is_alive()
 
-    def _is_own_thread(self, machinery: _Machinery | None) -> bool:
+    def _is_own_thread(self, parts: _TunnelParts | None) -> bool:
         is_owner = threading.current_thread() is self._thread
-        return is_owner or (machinery is not None and machinery.user_code.is_inside())
+        return is_owner or (parts is not None and parts.user_code.is_inside())
 
 
-class _Machinery:
+class _TunnelParts:
     """A coordinator with its threads."""
 
     def __init__(
@@ -313,7 +314,7 @@ class _Machinery:
             turns=Turns(None if config.max_channel_parallel == UNLIMITED else config.max_channel_parallel),
             loop=self.loop,
             make_calls=self._calls,
-            make_surroundings=self._surroundings,
+            make_consumer_parts=self._consumer_parts,
             make_pages=self._pages,
             shutdown_timeout_millis=self._client_config.shutdown_timeout_millis,
             health_limit_seconds=max(
@@ -368,9 +369,9 @@ class _Machinery:
             most_bytes=self._config.read_max_bytes_per_round,
         )
 
-    def _surroundings(self, coordinator: TunnelCoordinator) -> Surroundings:
+    def _consumer_parts(self, coordinator: TunnelCoordinator) -> ConsumerParts:
         config, runtime = self._client_config, self._runtime
-        return Surroundings(
+        return ConsumerParts(
             loop=self.loop,
             user_code=self.user_code,
             fetch_pool=self._fetch,

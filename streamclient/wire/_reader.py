@@ -13,22 +13,36 @@ from typing import Any, NoReturn
 from streamclient.errors import CodecError
 from streamclient.records import ColumnValue, KeyValue, SequenceInfo
 from streamclient.wire import _tags as tags
-from streamclient.wire.crc8 import AFTER_EIGHT_BYTES, PAIRS, TABLE, crc8
+from streamclient.wire._tags import (
+    TAG_CELL,
+    TAG_CELL_CHECKSUM,
+    TAG_CELL_TIMESTAMP,
+    TAG_DELETE_MARKER,
+    TAG_EXTENSION,
+    TAG_ROW_CHECKSUM,
+    TAG_ROW_DATA,
+    TYPE_BLOB,
+    TYPE_BOOLEAN,
+    TYPE_DOUBLE,
+    TYPE_INTEGER,
+    TYPE_STRING,
+)
+from streamclient.wire.crc8 import AFTER_EIGHT_BYTES, FOLD_FROM_BYTES, PAIRS, TABLE, UNPACK_PAIRS, crc8
 from streamclient.wire.rows import CellOperation, KeyBound
 
 RawCell = tuple[str, "ColumnValue | KeyBound | None", int, "int | None"]
 """Name, value, operation number (0 is put), timestamp."""
 
-ParsedRow = tuple[tuple[tuple[str, "KeyValue | KeyBound"], ...], list[RawCell], bool, "SequenceInfo | None", int]
-"""Key, cells, delete marker, sequence information, and the offset after the row."""
+ParsedRow = tuple[tuple[tuple[str, "KeyValue | KeyBound"], ...], list[RawCell], bool, "SequenceInfo | None", int, bool]
+"""Key, cells, delete marker, sequence information, the offset after the row, and whether the row is plain: no bound in
+its key, and each cell puts a version that is not negative."""
 
 _u32 = struct.Struct("<I").unpack_from
 _i64 = struct.Struct("<q").unpack_from
+_nine_bytes = struct.Struct("<BHHHH").unpack_from
 _f64 = struct.Struct("<d").unpack_from
 _cell_head = struct.Struct("<BBI").unpack_from
-_value_head = struct.Struct("<BIB").unpack_from
-_nine_bytes = struct.Struct("<BHHHH").unpack
-_stamp_tail = struct.Struct("<BqBB").unpack_from
+_value_head = struct.Struct("<IBq").unpack_from
 _extension = struct.Struct("<BIBIBIBqBI").unpack_from
 _sequence = struct.Struct("<BIBqBI").unpack_from
 
@@ -42,8 +56,9 @@ _USUAL_EXTENSION = (
 )
 _BOUNDS = {bound.value: bound for bound in KeyBound}
 _OPERATIONS = frozenset(int(operation) for operation in CellOperation if operation is not CellOperation.PUT)
+_SIZED = frozenset((TYPE_STRING, TYPE_BLOB))
+_NUMBERS = frozenset((TYPE_INTEGER, TYPE_DOUBLE))
 _KEY_TYPES = frozenset((int, str, bytes, KeyBound))
-_USUAL_TAGS = (tags.TAG_CELL_NAME, tags.TAG_CELL_VALUE, tags.TAG_CELL_CHECKSUM)
 
 
 def fail(offset: int, found: object, expected: str) -> NoReturn:
@@ -67,7 +82,21 @@ def _decode_name(raw: bytes) -> tuple[str, int]:
 
 
 _cached_name = lru_cache(maxsize=tags.CACHED_NAMES)(_decode_name)
-_cached_crc8 = lru_cache(maxsize=1024)(crc8)  # timestamps: all cells of a write usually share one
+
+
+@lru_cache(maxsize=tags.CACHED_STAMPS)
+def _stamp(raw: bytes) -> tuple[int, int]:
+    """A version with its tag: the milliseconds, and their own checksum."""
+    return _i64(raw, 1)[0], crc8(raw[1:])
+
+
+@lru_cache(maxsize=tags.CACHED_NAMES)
+def _usual_head(raw: bytes) -> tuple[str, int]:
+    """A cell up to the tag of its value: its name, with the checksum so far. Whatever else this may be is no name."""
+    _, name_tag, size = _cell_head(raw, 0)
+    if name_tag != tags.TAG_CELL_NAME or size + 7 != len(raw) or raw[-1] != tags.TAG_CELL_VALUE:
+        raise IndexError
+    return _decode_name(raw[6:-1])
 
 
 def read_value(data: bytes, offset: int) -> tuple[ColumnValue | KeyBound, int]:
@@ -141,62 +170,71 @@ def _refuse_cell(data: bytes, offset: int, name: str, crc: int) -> NoReturn:
     fail(offset, f"cell {name!r} with neither value nor operation", "one of them")
 
 
-def _read_cells(data: bytes, offset: int, row_crc: int) -> tuple[list[RawCell], int, int]:
-    """Cells from here on, as long as there are any; with the offset after them, and the row's checksum so far.
+def _read_cells(  # noqa: PLR0912, PLR0915 -- a call for each cell would cost half of what its reading does
+    data: bytes, offset: int, row_crc: int
+) -> tuple[list[RawCell], bool, int, int]:
+    """Cells from here on; whether each is a put with a version; the offset after them; the row's checksum so far.
 
     Nearly all time goes here. So the loop reads each cell as what nearly all are, a value that may have a version, in
     as few steps as Python allows, and asks at the end whether it was one. If not, be the cell unusual or wrong,
     ``_read_any_cell`` begins anew at it.
     """
     cells: list[RawCell] = []
-    while data[offset] == tags.TAG_CELL:
+    have_versions = True
+    stamp, timestamp, stamp_crc = b"", 0, 0  # those of the cell before, which usually is of the same write
+    while data[offset] == TAG_CELL:
         try:
-            _, name_tag, size = _cell_head(data, offset)
-            begin = offset + 11 + size
-            raw = data[offset + 6 : begin - 5]
-            name, crc = _cached_name(raw) if size <= tags.CACHED_NAME_BYTES else _decode_name(raw)
-            value_tag, size, kind = _value_head(data, begin - 5)
+            begin = offset + 7 + data[offset + 2]
+            name, crc = _usual_head(data[offset:begin])
+            size, kind, number = _value_head(data, begin)
+            begin += 4
             end = begin + size
-            raw = data[begin:end]
-            value: Any = None
-            if kind == tags.TYPE_STRING:
-                value = raw[5:].decode("utf-8")
-                size -= 5 + _u32(raw, 1)[0]
-            elif kind == tags.TYPE_INTEGER:
-                (value,) = _i64(raw, 1)
-                size -= 9
-            elif kind == tags.TYPE_DOUBLE:
-                (value,) = _f64(raw, 1)
-                size -= 9
-            elif kind == tags.TYPE_BLOB:
-                value = raw[5:]
-                size -= 5 + _u32(raw, 1)[0]
-            elif kind == tags.TYPE_BOOLEAN and raw[1] <= 1:
-                value = raw[1] == 1
-                size -= 2
-            if len(raw) == 9:  # a number: the steps of crc8 without loop and call
-                first, second, third, fourth, fifth = _nine_bytes(raw)
-                crc = PAIRS[PAIRS[PAIRS[PAIRS[TABLE[crc ^ first] ^ second] ^ third] ^ fourth] ^ fifth]
+            value: Any = number
+            if kind in _SIZED:
+                raw = data[begin + 5 : end]
+                value = raw if kind == TYPE_BLOB else raw.decode()
+                unexplained = size - 5 - (number & 0xFFFFFFFF)
+                if size >= FOLD_FROM_BYTES:
+                    crc = crc8(data[begin:end], crc)
+                else:
+                    if size % 2:
+                        crc = TABLE[crc ^ kind]
+                        begin += 1
+                    for pair in UNPACK_PAIRS[size // 2](data, begin):
+                        crc = PAIRS[crc ^ pair]
+            elif kind == TYPE_BOOLEAN:
+                value = number & 0xFF == 1
+                unexplained = size - 2 + (number & 0xFE)
+                crc = PAIRS[crc ^ TYPE_BOOLEAN ^ value << 8]
             else:
-                crc = crc8(raw, crc)
-            timestamp = None
-            tag, found = data[end], data[end + 1]
-            if tag == tags.TAG_CELL_TIMESTAMP:
-                _, timestamp, tag, found = _stamp_tail(data, end)
-                crc = AFTER_EIGHT_BYTES[crc] ^ _cached_crc8(data[end + 1 : end + 9])
+                unexplained = size - 9 if kind in _NUMBERS else -1
+                if kind == TYPE_DOUBLE:
+                    (value,) = _f64(data, begin + 1)
+                first, second, third, fourth, fifth = _nine_bytes(data, begin)
+                crc = PAIRS[PAIRS[PAIRS[PAIRS[TABLE[crc ^ first] ^ second] ^ third] ^ fourth] ^ fifth]
+            if data[end] == TAG_CELL_TIMESTAMP:
+                if data[end : end + 9] != stamp:
+                    stamp = data[end : end + 9]
+                    timestamp, stamp_crc = _stamp(stamp)
+                    have_versions = have_versions and timestamp >= 0
+                crc = AFTER_EIGHT_BYTES[crc] ^ stamp_crc
                 end += 9
-            # What is left of the size is what the form of the value does not explain.
-            is_usual = value is not None and not size and found == crc and (name_tag, value_tag, tag) == _USUAL_TAGS
+                cell: RawCell = (name, value, 0, timestamp)
+            else:
+                have_versions = False
+                cell = (name, value, 0, None)
+            is_usual = not unexplained and data[end + 1] == crc and data[end] == TAG_CELL_CHECKSUM
         except READ_ERRORS:
             is_usual = False
         if is_usual:
-            cells.append((name, value, 0, timestamp))
             offset = end + 2
         else:
-            name, value, operation, timestamp, crc, offset = _read_any_cell(data, offset)
-            cells.append((name, value, operation, timestamp))
+            have_versions = False
+            name, value, operation, version, crc, offset = _read_any_cell(data, offset)
+            cell = (name, value, operation, version)
+        cells.append(cell)
         row_crc = TABLE[row_crc ^ crc]
-    return cells, offset, row_crc
+    return cells, have_versions, offset, row_crc
 
 
 def read_row(data: bytes, offset: int) -> ParsedRow:
@@ -204,25 +242,29 @@ def read_row(data: bytes, offset: int) -> ParsedRow:
     if data[offset] != tags.TAG_ROW_KEY:
         fail(offset, f"tag {data[offset]:#04x}", "01, the row's key")
     begin = offset + 1
-    key, offset, row_crc = _read_cells(data, begin, 0)
-    for name, value, operation, timestamp in key:
-        if operation or timestamp is not None or type(value) not in _KEY_TYPES:
+    key_cells, _, offset, row_crc = _read_cells(data, begin, 0)
+    key: list[Any] = []
+    is_plain = True
+    for name, value, operation, timestamp in key_cells:
+        if operation or timestamp is not None or value.__class__ not in _KEY_TYPES:
             fail(begin, f"key column {name!r} = {value!r}", "only a name and an INTEGER, STRING, BINARY or bound")
+        is_plain = is_plain and value.__class__ is not KeyBound
+        key.append((name, value))
     cells: list[RawCell] = []
-    if data[offset] == tags.TAG_ROW_DATA:
-        cells, offset, row_crc = _read_cells(data, offset + 1, row_crc)
-    deleted = data[offset] == tags.TAG_DELETE_MARKER
+    if data[offset] == TAG_ROW_DATA:
+        cells, have_versions, offset, row_crc = _read_cells(data, offset + 1, row_crc)
+        is_plain = is_plain and have_versions
+    deleted = data[offset] == TAG_DELETE_MARKER
     offset += deleted
     sequence = None
-    if data[offset] == tags.TAG_EXTENSION:
+    if data[offset] == TAG_EXTENSION:
         sequence, offset = _read_extension(data, offset)
-    if data[offset] != tags.TAG_ROW_CHECKSUM:
+    if data[offset] != TAG_ROW_CHECKSUM:
         fail(offset, f"tag {data[offset]:#04x}", "09, the row's checksum, or an earlier part in its order")
     row_crc = TABLE[row_crc ^ deleted]
     if data[offset + 1] != row_crc:
         fail(offset + 1, f"row checksum {data[offset + 1]:#04x}", f"{row_crc:#04x}")
-    names_and_values: Any = tuple([(name, value) for name, value, _, _ in key])
-    return names_and_values, cells, deleted, sequence, offset + 2
+    return tuple(key), cells, deleted, sequence, offset + 2, is_plain
 
 
 def _read_extension(data: bytes, offset: int) -> tuple[SequenceInfo, int]:

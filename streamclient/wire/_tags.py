@@ -33,3 +33,5 @@ CACHED_NAME_BYTES = 255
 """Longest column name that the service accepts; longer ones are not cached, so the caches stay small."""
 CACHED_NAMES = 4096
 """Enough for the columns of several wide tables; at most a few MB."""
+CACHED_STAMPS = 1024
+"""Versions of as many writes; those that are read again soon are of the same page."""

@@ -79,7 +79,7 @@ def decode_rows(data: bytes) -> list[Row]:
     while offset < len(data):
         begin = offset
         try:
-            key, cells, deleted, sequence, offset = read_row(data, begin)
+            key, cells, deleted, sequence, offset, _ = read_row(data, begin)
         except READ_ERRORS as error:
             raise as_codec_error(error, data, f"row {len(rows)}, which begins at byte {begin}") from error
         rows.append(

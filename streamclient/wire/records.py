@@ -10,8 +10,8 @@ version has a timestamp, a deletion of all versions has neither, increments do n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NoReturn, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, overload
 
 from attrs import field, frozen
 
@@ -25,7 +25,7 @@ from streamclient.records import (
     RecordType,
     SequenceInfo,
     StreamRecord,
-    unmade,
+    record_of_cells,
 )
 from streamclient.wire import _tags as tags
 from streamclient.wire import schema
@@ -36,77 +36,183 @@ from streamclient.wire.columns import checked_schema, record_batch
 from streamclient.wire.rows import CellOperation, KeyBound
 from streamclient.wire.schema import ActionType
 
+if TYPE_CHECKING:
+    from streamclient.wire._native import Page
+
 
 class PageContent(Protocol):
-    """What a page holds, verified as a whole, in the form in which its codec keeps it."""
+    """What a page holds, verified as a whole, in the form in which its codec keeps it.
+
+    Records are named by their places in the page; ``rows`` are some places, as a range or a tuple.
+    """
 
     @property
     def record_count(self) -> int:
         """How many records the page holds."""
 
-    def records(self) -> tuple[StreamRecord, ...]:
-        """The records, oldest first; the same tuple each time."""
+    def record(self, row: int, /) -> StreamRecord:
+        """One record, the same object each time."""
 
-    def arrow(self, schema: Mapping[str, ColumnType] | None) -> Any:
-        """The cells by column."""
+    def records(self, rows: Rows, /) -> Iterator[StreamRecord]:
+        """These records, the same objects each time."""
+
+    def sequence(self, row: int, /) -> SequenceInfo:
+        """The position of a record."""
+
+    def size(self, rows: Rows, /) -> int:
+        """How many bytes these records had on the wire."""
+
+    def arrow(self, schema: Mapping[str, ColumnType] | None, rows: Rows) -> Any:
+        """The cells of these records by column."""
+
+
+Rows = range | tuple[int, ...]
+
+
+class PageRecords(Sequence[StreamRecord]):
+    """Records of one page, oldest first: a tuple whose items are made when somebody asks for them.
+
+    A slice is of this class too, and makes none; nor do ``select``, ``sequence_info``, ``size_bytes`` and ``arrow``.
+    Equality, hash, ``repr`` and sums are those of the tuple of the same records, and a copy or a pickle is that tuple.
+
+    All parts of a page keep the whole of it, with the records that were made, in memory. A record alone does not: once
+    no part of the page is left, it keeps its own cells only.
+    """
+
+    __slots__ = ("_content", "_rows")
+
+    def __init__(self, content: PageContent, rows: Rows | None = None) -> None:
+        self._content = content
+        self._rows = range(content.record_count) if rows is None else rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, index: int, /) -> StreamRecord: ...
+
+    @overload
+    def __getitem__(self, index: slice, /) -> PageRecords: ...
+
+    def __getitem__(self, index: int | slice, /) -> StreamRecord | PageRecords:
+        chosen = self._rows[index]
+        return self._content.record(chosen) if isinstance(chosen, int) else PageRecords(self._content, chosen)
+
+    def __iter__(self) -> Iterator[StreamRecord]:
+        return self._content.records(self._rows)
+
+    def select(self, indices: Iterable[int]) -> PageRecords:
+        """The records at these places of this sequence, in this order; ``IndexError`` where there is none."""
+        return PageRecords(self._content, tuple([self._rows[index] for index in indices]))
+
+    def sequence_info(self, index: int) -> SequenceInfo:
+        """That of the record at this index, which may be negative as for items; ``IndexError`` where there is none."""
+        return self._content.sequence(self._rows[index])
+
+    @property
+    def size_bytes(self) -> int:
+        """What these records had on the wire: their rows and the rows of their previous cells."""
+        return self._content.size(self._rows)
+
+    def arrow(self, schema: Mapping[str, ColumnType] | None = None) -> Any:
+        """These records by column: an object with ``__arrow_c_array__``, as of ``DecodedPage.arrow``."""
+        return self._content.arrow(schema, self._rows)
+
+    def __eq__(self, other: object) -> bool:
+        return self._made() == tuple(other) if isinstance(other, PageRecords | tuple) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._made())
+
+    def __add__(self, other: Iterable[StreamRecord]) -> tuple[StreamRecord, ...]:
+        return (*self, *other) if isinstance(other, PageRecords | tuple) else NotImplemented
+
+    def __radd__(self, other: Iterable[StreamRecord]) -> tuple[StreamRecord, ...]:
+        return (*other, *self) if isinstance(other, tuple) else NotImplemented
+
+    def __repr__(self) -> str:
+        return repr(self._made())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return tuple, (self._made(),)
+
+    def _made(self) -> tuple[StreamRecord, ...]:
+        return tuple(self)
 
 
 @frozen
 class _ReadRecords:
-    """The content of a page that was read in Python: its records."""
+    """The content of a page that was read in Python: its records, and their sizes."""
 
     _records: tuple[StreamRecord, ...]
+    _sizes: tuple[int, ...]
 
     @property
     def record_count(self) -> int:
         return len(self._records)
 
-    def records(self) -> tuple[StreamRecord, ...]:
-        return self._records
+    def record(self, row: int, /) -> StreamRecord:
+        return self._records[row]
 
-    def arrow(self, schema: Mapping[str, ColumnType] | None) -> Any:
-        return record_batch(self._records, schema)
+    def records(self, rows: Rows, /) -> Iterator[StreamRecord]:
+        return map(self._records.__getitem__, rows)
+
+    def sequence(self, row: int, /) -> SequenceInfo:
+        return self._records[row].sequence_info
+
+    def size(self, rows: Rows, /) -> int:
+        return sum([self._sizes[row] for row in rows])
+
+    def arrow(self, schema: Mapping[str, ColumnType] | None, rows: Rows) -> Any:
+        return record_batch(tuple(self.records(rows)), schema)
 
 
 @frozen
 class _NativePage:
     """The content of a page that the compiled codec has read: an index of its cells."""
 
-    _page: Any
+    _page: Page
 
     @property
     def record_count(self) -> int:
-        return int(self._page.record_count)
+        return self._page.record_count
 
-    def records(self) -> tuple[StreamRecord, ...]:
-        records: tuple[StreamRecord, ...] = self._page.records()
-        return records
+    def record(self, row: int, /) -> StreamRecord:
+        return self._page.record(row)
 
-    def arrow(self, schema: Mapping[str, ColumnType] | None) -> Any:
+    def records(self, rows: Rows, /) -> Iterator[StreamRecord]:
+        return self._page.records(rows)
+
+    def sequence(self, row: int, /) -> SequenceInfo:
+        return self._page.sequence(row)
+
+    def size(self, rows: Rows, /) -> int:
+        return self._page.size(rows)
+
+    def arrow(self, schema: Mapping[str, ColumnType] | None, rows: Rows) -> Any:
         given = None
         if schema is not None:
             given = tuple((name, _TYPE_NUMBERS[kind]) for name, kind in checked_schema(schema).items())
-        columns = self._page.columns(given)
-        return record_batch(self.records(), schema) if columns is None else columns  # the twin says what is wrong
+        columns = self._page.columns(given, rows)
+        if columns is None:  # the twin says what is wrong
+            return record_batch(tuple(self.records(rows)), schema)
+        return columns
 
 
 @frozen
-class DecodedPage:
-    """One GetStreamRecord response."""
+class _Page:
+    """What pages of shards and of channels have in common."""
 
-    _content: PageContent = field(repr=False)
-    next_shard_iterator: str | None
-    """``None`` (never empty) once the shard is closed and everything was read."""
-    may_more_record: bool | None
-    """The service's hint that more records wait; ``None`` where it gives none."""
+    records: PageRecords = field(repr=False)
+    """In the order of the shard or channel. Each is made when it is asked for, if the codec is compiled."""
 
     @property
-    def records(self) -> tuple[StreamRecord, ...]:
-        """Oldest first. Made when first asked for, if the codec is compiled."""
-        return self._content.records()
+    def record_count(self) -> int:
+        """How many records the page holds."""
+        return len(self.records)
 
     def arrow(self, schema: Mapping[str, ColumnType] | None = None) -> Any:
-        """The same by column, without making records: an object with ``__arrow_c_array__``.
+        """The records by column, without making them: an object with ``__arrow_c_array__``.
 
         ``pyarrow.record_batch`` and every other Arrow library takes it in; ``streamclient.wire.columns`` describes its
         layout. A schema names the attribute columns, and their types, that columns are made of.
@@ -115,28 +221,28 @@ class DecodedPage:
             CodecError: the records are not of one table.
             ConfigurationError: the schema holds what Arrow cannot, or the codec is in Python and pyarrow is missing.
         """
-        return self._content.arrow(schema)
+        return self.records.arrow(schema)
 
 
 @frozen
-class TunnelPage:
-    """One ReadRecords response."""
+class DecodedPage(_Page):
+    """One GetStreamRecord response."""
 
-    _content: PageContent = field(repr=False)
+    next_shard_iterator: str | None
+    """``None`` (never empty) once the shard is closed and everything was read."""
+    may_more_record: bool | None
+    """The service's hint that more records wait; ``None`` where it gives none."""
+
+
+@frozen
+class TunnelPage(_Page):
+    """One ReadRecords response. Rows of full data have a sequence of zeros."""
+
     next_token: str
     """``finished`` behind the last record of the channel."""
     may_more_record: bool | None
     """The service's hint that more waits; ``None`` where it gives none."""
     body_bytes: int
-
-    @property
-    def records(self) -> tuple[StreamRecord, ...]:
-        """In the channel's order. Rows of full data have a sequence of zeros."""
-        return self._content.records()
-
-    def arrow(self, schema: Mapping[str, ColumnType] | None = None) -> Any:
-        """The same by column, as ``DecodedPage.arrow``."""
-        return self._content.arrow(schema)
 
     @property
     def is_finished(self) -> bool:
@@ -167,14 +273,14 @@ class PurePythonCodec:
     def decode_page(self, body: bytes) -> DecodedPage:
         """Decode a GetStreamRecord response body; ``CodecError`` if any part is corrupt, and no record then."""
         message = schema.parse(schema.GetStreamRecordResponse, body)
-        content = _read_entries(message.stream_records, needs_sequence=True)
-        return DecodedPage(content, message.next_shard_iterator or None, _hint(message))
+        records = _read_entries(message.stream_records, needs_sequence=True)
+        return DecodedPage(records, message.next_shard_iterator or None, _hint(message))
 
     def decode_tunnel_page(self, body: bytes) -> TunnelPage:
         """Decode a ReadRecords response body; ``CodecError`` if any part is corrupt, and no record then."""
         message = schema.parse(schema.ReadRecordsResponse, body)
-        content = _read_entries(message.records, needs_sequence=False)
-        return TunnelPage(content, message.next_token, _hint(message), len(body))
+        records = _read_entries(message.records, needs_sequence=False)
+        return TunnelPage(records, message.next_token, _hint(message), len(body))
 
     def encode_record(self, record: StreamRecord) -> tuple[int, bytes, bytes | None]:
         """Encode for the message StreamRecord: action type, record, origin record.
@@ -193,16 +299,17 @@ class PurePythonCodec:
         return int(_ACTIONS[record.record_type]), b"".join(parts), _encode_origin(record)
 
 
-def _read_entries(entries: Any, *, needs_sequence: bool) -> _ReadRecords:
+def _read_entries(entries: Any, *, needs_sequence: bool) -> PageRecords:
     records: list[StreamRecord] = []
-    for entry in entries:
-        try:
-            records.append(
-                decode_record(entry.action_type, entry.record, entry.origin_record, needs_sequence=needs_sequence)
-            )
-        except CodecError as error:
-            raise CodecError(f"record {len(records)} of a page of {len(entries)}: {error}") from error
-    return _ReadRecords(tuple(records))
+    sizes: list[int] = []
+    try:
+        for entry in entries:
+            data, origin = entry.record, entry.origin_record
+            records.append(decode_record(entry.action_type, data, origin, needs_sequence))
+            sizes.append(len(data) + len(origin))
+    except CodecError as error:
+        raise CodecError(f"record {len(records)} of a page of {len(entries)}: {error}") from error
+    return PageRecords(_ReadRecords(tuple(records), tuple(sizes)))
 
 
 def _hint(message: Any) -> bool | None:
@@ -224,14 +331,14 @@ class NativeCodec(PurePythonCodec):
         page = self._codec.decode(bytes(body), False)
         if page is None:
             return super().decode_page(body)
-        return DecodedPage(_NativePage(page), page.next or None, page.may_more_record)
+        return DecodedPage(PageRecords(_NativePage(page)), page.next or None, page.may_more_record)
 
     def decode_tunnel_page(self, body: bytes) -> TunnelPage:
         """Decode a ReadRecords response body; ``CodecError`` if any part is corrupt, and no record then."""
         page = self._codec.decode(bytes(body), True)
         if page is None:
             return super().decode_tunnel_page(body)
-        return TunnelPage(_NativePage(page), page.next, page.may_more_record, len(body))
+        return TunnelPage(PageRecords(_NativePage(page)), page.next, page.may_more_record, len(body))
 
 
 _NO_SEQUENCE = SequenceInfo(0, 0, 0)
@@ -266,15 +373,17 @@ _OPERATION_NUMBERS = {
 _OPERATIONS = {int(number): operation for operation, number in _OPERATION_NUMBERS.items()}
 
 
-def decode_record(action_type: int, data: bytes, origin: bytes, *, needs_sequence: bool = True) -> StreamRecord:
+def decode_record(action_type: int, data: bytes, origin: bytes, needs_sequence: bool) -> StreamRecord:
     """One record of a page. Only rows of a tunnel's full data have no sequence information; theirs is all zero."""
     record_type = _RECORD_TYPES.get(action_type)
     if record_type is None:
         raise CodecError(
             f"action type {action_type} is unknown, expected 1 (PUT_ROW), 2 (UPDATE_ROW) or 3 (DELETE_ROW)"
         )
-    key, cells, deleted, sequence, _ = _read_only_row(data, "the record")
-    _check_cells(cells, _CHECKS[record_type])
+    key, cells, deleted, sequence, _, is_plain = _read_only_row(data, "the record")
+    if not is_plain or record_type is RecordType.DELETE:
+        _check_cells(cells, _CHECKS[record_type])
+        _check_key(key)
     if not key:
         raise CodecError("a record without primary key, expected at least one key column")
     if deleted and record_type is not RecordType.DELETE:
@@ -282,12 +391,13 @@ def decode_record(action_type: int, data: bytes, origin: bytes, *, needs_sequenc
     if sequence is None and needs_sequence:
         raise CodecError("a record without sequence information, expected the extension 0b before the checksum")
     originals = _decode_origin(origin, key) if origin else None
-    return StreamRecord(record_type, _plain_key(key), unmade(_columns, cells), sequence or _NO_SEQUENCE, originals)
+    plain_key: Any = key  # without bounds, as was seen
+    return record_of_cells(record_type, plain_key, cells, sequence or _NO_SEQUENCE, originals, make=_columns)
 
 
 def _decode_origin(data: bytes, key: tuple[tuple[str, KeyValue | KeyBound], ...]) -> tuple[RecordColumn, ...]:
     """Previous cells; the key cells may be left out, but if present must be those of the record."""
-    origin_key, cells, deleted, _, _ = _read_only_row(data, "the origin record")
+    origin_key, cells, deleted, _, _, _ = _read_only_row(data, "the origin record")
     _check_cells(cells, _check_put)
     if deleted or origin_key not in ((), key):
         raise CodecError(f"an origin record of key {origin_key!r}, expected {key!r} without delete marker")
@@ -310,14 +420,10 @@ def _columns(cells: Iterable[tuple[str, Any, int, int | None]]) -> tuple[RecordC
     return tuple([RecordColumn(name, _OPERATIONS[number], value, stamp) for name, value, number, stamp in cells])
 
 
-def _plain_key(key: tuple[tuple[str, KeyValue | KeyBound], ...]) -> tuple[tuple[str, KeyValue], ...]:
-    plain: list[tuple[str, KeyValue]] = []
-    for column in key:
-        name, value = column
+def _check_key(key: tuple[tuple[str, KeyValue | KeyBound], ...]) -> None:
+    for name, value in key:
         if isinstance(value, KeyBound):
             raise CodecError(f"key column {name!r} = {value.name}, expected a stored value")
-        plain.append((name, value))
-    return tuple(plain)
 
 
 def _bad_column(name: str, operation: int, found: str, expected: str) -> NoReturn:

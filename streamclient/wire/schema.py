@@ -97,7 +97,7 @@ class DataBlockType(IntEnum):
     SIMPLE_ROW_MATRIX = 1
 
 
-class StreamStatus(IntEnum):
+class StreamStatusNumber(IntEnum):
     """State of a stream."""
 
     ENABLING = 1
@@ -180,7 +180,7 @@ class SSEKeyType(IntEnum):
     BYOK = 2
 
 
-class TunnelType(IntEnum):
+class TunnelTypeNumber(IntEnum):
     """What a tunnel delivers."""
 
     BASE_DATA = 1
@@ -188,7 +188,7 @@ class TunnelType(IntEnum):
     BASE_AND_STREAM = 3
 
 
-class ChannelStatus(IntEnum):
+class ChannelStatusNumber(IntEnum):
     """State of a channel in heartbeats. WAIT has no number: a client never hears of such a channel."""
 
     OPEN = 1
@@ -324,14 +324,23 @@ def parse(message_class: Any, data: bytes) -> Any:
         CodecError: the bytes are malformed, a required field is missing, or a text field is not UTF-8.
     """
     message = message_class()
-    name = message_class.DESCRIPTOR.name
     try:
         message.ParseFromString(data)
     except (DecodeError, UnicodeDecodeError) as error:  # the second from the pure Python implementation of protobuf
+        name = message_class.DESCRIPTOR.name
         raise CodecError(f"expected a {name} message, got {len(data)} bytes that are none: {error}") from error
+    return complete(message)
+
+
+def complete(message: Any) -> Any:
+    """A message that was parsed otherwise, if ``parse`` would have taken it.
+
+    Raises:
+        CodecError: a required field is missing, or a text field is not UTF-8.
+    """
     if not message.IsInitialized():
         missing = ", ".join(message.FindInitializationErrors())
-        raise CodecError(f"a {name} message lacks required fields: {missing}")
+        raise CodecError(f"a {message.DESCRIPTOR.name} message lacks required fields: {missing}")
     _require_text(message)
     return message
 
@@ -347,17 +356,31 @@ def _holds_text(descriptor: Any, seen: frozenset[str] = frozenset()) -> bool:
     )
 
 
-_WITHOUT_TEXT = frozenset(name for name, kind in _CLASSES.items() if not _holds_text(kind.DESCRIPTOR))
+_TextField = tuple[str, bool, bool]
+"""Name of a field, whether it is repeated, and whether it is a message that holds text; else it is text itself."""
+
+
+def _text_fields(descriptor: Any) -> tuple[_TextField, ...]:
+    return tuple(
+        (field.name, field.label == _Field.LABEL_REPEATED, field.message_type is not None)
+        for field in sorted(descriptor.fields, key=lambda field: field.number)
+        if field.type == _Field.TYPE_STRING or (field.message_type is not None and _holds_text(field.message_type))
+    )
+
+
+_TEXT_FIELDS = {kind: _text_fields(kind.DESCRIPTOR) for kind in _CLASSES.values()}
+"""By message class, so that what cannot hold text costs nothing: the records of a page, the row of a put."""
 
 
 def _require_text(message: Any) -> None:
     """Check every text field: most proto2 parsers accept any bytes, and hand out as ``bytes`` what is not UTF-8."""
-    for descriptor, value in message.ListFields():
-        values = value if descriptor.label == _Field.LABEL_REPEATED else (value,)
-        if descriptor.message_type is not None:
-            if descriptor.message_type.name in _WITHOUT_TEXT:  # a page of records costs nothing here
-                continue
+    for name, is_repeated, is_message in _TEXT_FIELDS[type(message)]:
+        if is_message and not is_repeated and not message.HasField(name):
+            continue
+        value = getattr(message, name)
+        values = value if is_repeated else (value,)
+        if is_message:
             for child in values:
                 _require_text(child)
-        elif descriptor.type == _Field.TYPE_STRING and not all(isinstance(text, str) for text in values):
-            raise CodecError(f"field {descriptor.name} of {descriptor.containing_type.name} must be UTF-8 text")
+        elif not all(isinstance(text, str) for text in values):
+            raise CodecError(f"field {name} of {message.DESCRIPTOR.name} must be UTF-8 text")

@@ -10,20 +10,28 @@ import hashlib
 import hmac
 from binascii import b2a_base64
 from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
 
 SIGNATURE_V2_HEADER = "x-ots-signature"
 SIGNATURE_V4_HEADER = "x-ots-signaturev4"
 SIGN_DATE_HEADER = "x-ots-signdate"
 SIGN_REGION_HEADER = "x-ots-signregion"
 
+_INNER_PAD = bytes(byte ^ 0x36 for byte in range(256))
+_OUTER_PAD = bytes(byte ^ 0x5C for byte in range(256))
 _PREFIX = "x-ots-"
 _SERVICE = "ots"
+_NO_MD5 = hashlib.md5(usedforsecurity=False)
+"""Of no bytes yet; a copy of it costs half of what a new one does."""
 _UNSIGNED_HEADERS = frozenset({SIGNATURE_V2_HEADER, SIGNATURE_V4_HEADER})
 
 
 def content_md5(body: bytes) -> str:
     """Value of ``x-ots-contentmd5``: base64 of the MD5 digest of the body as transmitted."""
-    return b2a_base64(hashlib.md5(body, usedforsecurity=False).digest(), newline=False).decode("ascii")
+    digest = _NO_MD5.copy()
+    digest.update(body)
+    return b2a_base64(digest.digest(), newline=False).decode("ascii")
 
 
 def request_string(path: str, headers: Mapping[str, str]) -> str:
@@ -70,15 +78,24 @@ def signatures_equal(given: str, expected: str) -> bool:
 
 
 def _canonical(headers: Mapping[str, str]) -> str:
-    lines = []
-    for given, value in headers.items():
-        name = given.lower()
-        if name.startswith(_PREFIX) and name not in _UNSIGNED_HEADERS:
-            lines.append((name, value.strip()))
+    lines = [(given.lower(), value) for given, value in headers.items() if given[:6].lower() == _PREFIX]
     lines.sort()
-    return "".join([f"{name}:{value}\n" for name, value in lines])
+    return "".join([f"{name}:{value.strip()}\n" for name, value in lines if name not in _UNSIGNED_HEADERS])
 
 
 def _mac(digest: str, key: str, text: str) -> str:
-    raw = hmac.digest(key.encode("utf-8"), text.encode("utf-8", "surrogateescape"), digest)
-    return b2a_base64(raw, newline=False).decode("ascii")
+    inner, outer = _keyed(digest, key)
+    inner, outer = inner.copy(), outer.copy()
+    inner.update(text.encode("utf-8", "surrogateescape"))
+    outer.update(inner.digest())
+    return b2a_base64(outer.digest(), newline=False).decode("ascii")
+
+
+@lru_cache(maxsize=8)  # of one pair of keys, and its signing key of one day, are in use at once
+def _keyed(digest: str, key: str) -> tuple[Any, Any]:
+    """Both hashes of HMAC (RFC 2104) when they have read the key. To go on from there takes a third of a whole HMAC."""
+    block = getattr(hashlib, digest)
+    raw = key.encode("utf-8")
+    size = block().block_size
+    padded = (block(raw).digest() if len(raw) > size else raw).ljust(size, b"\x00")
+    return block(padded.translate(_INNER_PAD)), block(padded.translate(_OUTER_PAD))

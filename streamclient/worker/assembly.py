@@ -14,12 +14,12 @@ from streamclient.interfaces import IMetrics, IRecordProcessor
 from streamclient.lease.store import LeaseStore, WorkerDirectory
 from streamclient.pools import DaemonPool
 from streamclient.stream.api import StreamApi
-from streamclient.worker.consumer_state import Surroundings
+from streamclient.worker.consumer_parts import ConsumerParts
 from streamclient.worker.coordinator import Coordinator
 from streamclient.worker.instruments import Instruments
 from streamclient.worker.loop import OwnerLoop, drive
 from streamclient.worker.prefetch import PrefetchBudget
-from streamclient.worker.publication import Publication
+from streamclient.worker.published_info import PublishedInfo
 from streamclient.worker.reads import ReadQueue
 from streamclient.worker.runtime import Runtime
 from streamclient.worker.scheduling import SharedSchedule
@@ -68,7 +68,7 @@ class SharedParts:
 
 
 @frozen(kw_only=True)
-class Ingredients:
+class StreamInputs:
     """What one stream of a worker was given, resolved."""
 
     worker_identifier: str
@@ -83,25 +83,25 @@ class Ingredients:
     """With the labels of the stream and the worker."""
 
 
-class Machinery:
+class StreamParts:
     """A coordinator with its inbox, on the threads that it shares with those of other streams."""
 
-    def __init__(self, given: Ingredients, shared: SharedParts) -> None:
+    def __init__(self, given: StreamInputs, shared: SharedParts) -> None:
         config = shared.client_config
         self._given = given
         self.shared = shared
         self.loop = OwnerLoop(shared.runtime.monotonic)
         self.user_code = UserCode(shared.executor, self.loop)
-        publication = Publication(config.lease_duration_millis, shared.runtime.wall_micros())
-        holdings = _holdings(given, shared, publication.text)
+        published = PublishedInfo(config.lease_duration_millis, shared.runtime.wall_micros())
+        holdings = _holdings(given, shared, published.text)
         self.instruments = Instruments(given.metrics, given.worker_identifier, holdings.held, self.loop.now)
         self.coordinator = Coordinator(
             holdings=holdings,
             instruments=self.instruments,
-            publication=publication,
+            published=published,
             loop=self.loop,
             make_service=self._service,
-            make_surroundings=self._surroundings,
+            make_consumer_parts=self._consumer_parts,
             shutdown_timeout_millis=config.shutdown_timeout_millis,
         )
 
@@ -128,9 +128,9 @@ class Machinery:
             wall_micros=self.shared.runtime.wall_micros,
         )
 
-    def _surroundings(self, coordinator: Coordinator) -> Surroundings:
+    def _consumer_parts(self, coordinator: Coordinator) -> ConsumerParts:
         given, shared = self._given, self.shared
-        return Surroundings(
+        return ConsumerParts(
             loop=self.loop,
             user_code=self.user_code,
             fetch_pool=shared.fetch_pool,
@@ -152,7 +152,7 @@ class Machinery:
         )
 
 
-def _holdings(given: Ingredients, shared: SharedParts, info: str) -> Holdings:
+def _holdings(given: StreamInputs, shared: SharedParts, info: str) -> Holdings:
     runtime = shared.runtime
     return Holdings(
         given.worker_identifier,

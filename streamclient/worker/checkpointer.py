@@ -10,11 +10,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from streamclient.core.consumer.positions import HandedOutPositions, Place
 from streamclient.core.events import AnswerCheckpoint, CheckpointOutcome
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, ShutdownException
 from streamclient.interfaces import IPreparedCheckpoint, IRecordProcessorCheckpointer
 from streamclient.model import PendingCheckpoint, Progress
-from streamclient.worker.positions import HandedOutPositions, Place
 
 MOST_STATE_BYTES = 64 * 1024
 """What a sink may keep with a prepared checkpoint: a name, not the data. Every scan of the status table carries it."""
@@ -45,6 +45,10 @@ class CheckpointTicket:
         """Release the waiting caller. Owner thread."""
         self.outcome, self.error = answer.outcome, answer.error
         self.answered.set()
+
+    def refuse(self) -> None:
+        """Release the waiting caller without having sent anything: the shard is no longer held. Any thread."""
+        self.answer(AnswerCheckpoint(0, CheckpointOutcome.LEASE_LOST))
 
 
 SendCheckpoint = Callable[[CheckpointTicket, float], bool]

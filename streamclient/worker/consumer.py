@@ -1,66 +1,97 @@
-"""Runs one shard: reads, delivers, restarts, ends. Every method is called in the owner thread.
+"""Runs the consumer of one shard: carries out what its machine decides, and reports what came of it. Owner thread only.
 
-What may follow what stands in ``core.lifecycle``; here each phase starts its one piece of work, in the fetch pool or in
-the user's executor, and each answer becomes the next outcome. ``Delivery`` takes a page through the processor.
+``streamclient.core.consumer`` decides; here are the fetch pool, the user's executor, timers and the parking store.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
-from streamclient.core.events import CheckpointOutcome, ConsumerEnd, StartConsumer
-from streamclient.core.lifecycle import Outcome, Phase, stronger
-from streamclient.core.position import Position
-from streamclient.errors import TrimmedDataException
-from streamclient.model import (
-    CheckpointPosition,
-    PendingCheckpoint,
-    ShardInfo,
-    ShutdownReason,
-    TrimmedDataPolicy,
-    TrimmedRange,
-)
-from streamclient.reasons import Cause, Reason, text_of
-from streamclient.records import SequenceInfo, readable_position
-from streamclient.stream.api import RecordPage
-from streamclient.worker.checkpointer import CheckpointTicket
-from streamclient.worker.consumer_state import READ_NAME, ConsumerState, Surroundings, described, times
-from streamclient.worker.cut import PendingCut
-from streamclient.worker.delivery import Delivery, PageEnds
-from streamclient.worker.parking_desk import ParkingDesk
-from streamclient.worker.positions import further
+from attrs import evolve
+
+from streamclient.core.consumer import events
+from streamclient.core.consumer.events import ConsumerEvent, ShardPage, Told
+from streamclient.core.consumer.machine import ConsumerMachine
+from streamclient.core.consumer.positions import HandedOutPositions
+from streamclient.core.consumer.reading import READ_NAME
+from streamclient.core.consumer.retention import Backlog
+from streamclient.core.consumer.table import PUBLIC_STATES, Phase
+from streamclient.core.events import CheckpointOutcome, Severity, StartConsumer
+from streamclient.core.retry import decision_of
+from streamclient.interfaces import RetryableAction
+from streamclient.model import ParkedRecord, ShardInfo, ShardStatus, ShutdownReason, TrimmedRange
+from streamclient.parking.frames import key_text, record_id
+from streamclient.reasons import Cause, Reason
+from streamclient.records import place_of
+from streamclient.worker.checkpointer import CheckpointTicket, RecordProcessorCheckpointer
+from streamclient.worker.consumer_parts import IN_TURN, AlwaysInTurn, ConsumerParts, ReadingTurn
+from streamclient.worker.fetcher import DataFetcher, ShardSource
+from streamclient.worker.health import CallWatchdog
+from streamclient.worker.loop import Timer
+from streamclient.worker.reads import ReadLane
 from streamclient.worker.session import ProcessorSession, ShutdownMarker
+from streamclient.worker.statuses import because, consumer_reasons
 from streamclient.worker.trimming import first_record_left
 from streamclient.worker.usercode import UserCall
+from streamclient.worker.watchdog import CallWatch
 
 _log = logging.getLogger(__name__)
+LEVELS = {Severity.INFO: logging.INFO, Severity.WARNING: logging.WARNING, Severity.ERROR: logging.ERROR}
+
+LONG_READ_SECONDS = 5.0
+"""A read that takes longer counts as one that is not answered; a page takes milliseconds."""
+
+_OF_PARKING: Mapping[Cause, Cause] = {
+    Cause.CALL_QUEUED: Cause.PARKING_QUEUED,
+    Cause.CALL_RUNS: Cause.PARKING_RUNS,
+}
+"""A call of the parking store is named as such."""
 
 
-class ShardConsumer(ConsumerState):
-    """One tenancy of one shard, from ``StartConsumer`` to ``ConsumerStopped``."""
+class ShardConsumer:
+    """One consumer of one shard, from ``StartConsumer`` to ``ConsumerStopped``."""
 
-    def __init__(self, start: StartConsumer, around: Surroundings) -> None:
-        super().__init__(start, around)
-        self._desk = _desk(self.shard_info, around)
-        self._delivery: Delivery | None = None
-        self._cut: PendingCut | None = None
-        self._accepts_loss = False
-        self._is_past_loss = False
+    def __init__(self, start: StartConsumer, around: ConsumerParts, turn: ReadingTurn | None = None) -> None:
+        config = around.config
+        self.shard_info = evolve(start.shard_info, table_name=around.table_name)
+        self.shard_id = start.shard_info.shard_id
+        self.own_info = evolve(start.shard_info, lease_identifier=start.identifier)
+        """By which the worker knows this one consumer; the lease's identifier is that of several in a row."""
+        self.machine = ConsumerMachine(start, config, around.dice, record_id=record_id, key_text=key_text)
+        """What decides, to be looked at; only this consumer hands it events."""
+        self._around = around
+        self._turn = turn or AlwaysInTurn()
+        self._events: deque[ConsumerEvent] = deque()
+        self._is_handling = False
+        self._backlog = Backlog(None if start.progress is None else start.progress.record_micros or None)
+        self._session: ProcessorSession | None = None
+        self._fetcher: DataFetcher | None = None
+        self._read_visit = 0
+        self._call: UserCall | None = None
+        self._answer: Any = None
+        """What the call under way found; its thread sets it."""
+        self._timer: Timer | None = None
+        warn_after = config.slow_processor_warning_millis
+        self._call_watch = CallWatch(
+            self.shard_id, Cause.CALL_QUEUED, Cause.CALL_RUNS, warn_after, config.user_code_limit_millis
+        )
+        self._read_watch = CallWatch(
+            self.shard_id, Cause.READ_QUEUED, Cause.READ_RUNS, warn_after, config.read_limit_millis
+        )
 
     # --- what the coordinator asks -------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Start the first processor."""
-        self.move(Outcome.BEGAN)
-        self._start()
+        self._handle(events.Began())
 
     def stop(self, reason: ShutdownReason) -> None:
         """End as soon as no user code runs; a stronger reason replaces a weaker one."""
-        self.stop_reason = stronger(self.stop_reason, reason)
-        if reason is ShutdownReason.ZOMBIE and self._session is not None:
-            self._session.checkpointer.close("this worker no longer holds the lease")
-        self._stop_if_idle()
+        self._handle(events.StopAsked(reason))
 
     def abandon(self) -> None:
         """The worker ends without waiting for user code that still runs; it can store nothing any more.
@@ -76,382 +107,367 @@ class ShardConsumer(ConsumerState):
 
     def checkpoint_requested(self) -> None:
         """A checkpoint is on its way; exactly one ``checkpoint_answered`` follows."""
-        self._open_requests += 1
+        self._handle(events.CheckpointAsked())
 
     def checkpoint_answered(self, ticket: CheckpointTicket, outcome: CheckpointOutcome) -> None:
         """A checkpoint was stored or prepared, or not."""
-        self._open_requests -= 1
-        if outcome is CheckpointOutcome.STORED:
-            self._pending = ticket.pending
-            if ticket.pending is None:
-                self._has_stored(ticket)
-        if self._call is None and not self._open_requests:
-            if self._phase is Phase.STARTING:
-                self._begin_reading()
-            elif self._phase is Phase.CLOSING:
-                self._after_shutdown()
+        self._handle(events.CheckpointAnswered(outcome, ticket.value, ticket.progress, ticket.pending))
 
     def accept_loss(self) -> TrimmedRange | None:
-        """Go on at the oldest record that is left, if the shard stopped for lost records; what is given up.
-
-        If its ``shutdown`` still runs, the next processor starts when that has returned.
-        """
-        lost = self._lost
-        if lost is None:
-            return None
-        _log.warning("shard %s: the loss is accepted, reading goes on at the oldest record: %s", self.shard_id, lost)
-        self._give_up_lost_records()
-        self._halt_reason = None
-        if self._phase is Phase.HALTED:
-            self._start_due()
+        """Go on at the oldest record that is left, if the shard stopped for lost records; what is given up."""
+        lost = self.machine.lost
+        self._handle(events.LossAccepted())
         return lost
 
-    # --- starting ------------------------------------------------------------------------------------------------
+    def status(self, now: float) -> ShardStatus:
+        """What it is doing."""
+        machine, report = self.machine, self._around.facts.report(self._backlog, now)
+        status = ShardStatus(
+            shard_id=self.shard_id,
+            state=PUBLIC_STATES[machine.phase],
+            checkpoint=machine.stored,
+            failures=machine.backoff.failures,
+            user_code_seconds=0.0 if self._call is None else self._call.running_seconds(now),
+            lag_seconds=report.lag_seconds,
+            time_to_loss_seconds=report.time_to_loss_seconds,
+            forecast=report.forecast,
+            lost=machine.lost,
+        )
+        is_reading = self._fetcher is not None and self._fetcher.reading is not None
+        return because(status, tuple(consumer_reasons(machine, self._hold_ups(now), now, is_reading=is_reading)))
+
+    def watch(self, now: float) -> None:
+        """Log what takes long, and have the lease let go for what takes too long."""
+        name = "" if self._call is None else self._call.name
+        reasons = (
+            self._call_watch.look(self._call, name, now),
+            self._read_watch.look(None if self._fetcher is None else self._fetcher.reading, READ_NAME, now),
+        )
+        for reason in filter(None, reasons):
+            if not self.machine.is_lost:
+                self._around.stalled(self.own_info, reason)
+
+    def reads_for(self, now: float) -> float:
+        """How long the read that it waits for has been under way, in seconds; 0.0 if it waits for none."""
+        is_reading = self._fetcher is not None and self.machine.phase is Phase.READING
+        reading = self._fetcher.reading if self._fetcher is not None and is_reading else None
+        return 0.0 if reading is None or reading.started_at is None else now - reading.started_at
 
     @property
-    def _initial(self) -> str:
-        """Where a new processor starts."""
-        return CheckpointPosition.TRIM_HORIZON if self._accepts_loss else self._stored
+    def ahead_bytes(self) -> int:
+        """Size of what was read ahead."""
+        return 0 if self._fetcher is None else self._fetcher.ahead_bytes
 
-    def _start(self) -> None:
-        around, initial, pending = self.around, self._initial, self._pending
-        checkpointer = self.new_checkpointer(initial)
-        marker = ShutdownMarker(lambda reason: around.loop.post(partial(self._marked, session, reason)))
-        session = ProcessorSession(
-            self.shard_info, initial, around.make_processor, checkpointer, marker, pending=pending
+    def __repr__(self) -> str:
+        return repr(self.machine)
+
+    def _hold_ups(self, now: float) -> Iterator[Reason]:
+        """What takes long, as far as it is worth telling."""
+        phase, delay = self.machine.phase, self._turn.hold_up()
+        if delay is not None:
+            yield delay
+            delay = None
+        if self._call is not None:
+            delay = self._call_watch.delay_reason(self._call, self._call.name, now)
+            if delay is not None and phase is Phase.PARKING:
+                delay = evolve(delay, cause=_OF_PARKING[delay.cause])
+        elif phase is Phase.READING and self._fetcher is not None:
+            delay = self._read_watch.delay_reason(self._fetcher.reading, READ_NAME, now)
+        elif self.machine.open_requests and phase in (Phase.STARTING, Phase.CLOSING):
+            delay = Reason(Cause.CHECKPOINT)
+        if delay is not None:
+            yield delay
+
+    # --- events and commands -------------------------------------------------------------------------------------
+
+    def _handle(self, event: ConsumerEvent) -> None:
+        """Have an event handled and everything that follows from it, in order: some commands are answered at once."""
+        if self._is_handling:
+            self._events.append(event)
+            return
+        self._is_handling = True
+        try:
+            self._handle_one(event)
+            while self._events:
+                self._handle_one(self._events.popleft())
+        finally:
+            self._is_handling = False
+
+    def _handle_one(self, event: ConsumerEvent) -> None:
+        machine = self.machine
+        visit = machine.visit
+        commands = machine.handle(event, self._around.loop.now())
+        if machine.visit != visit:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            if machine.phase not in IN_TURN:
+                self._turn.end()
+        for command in commands:
+            _CARRY_OUT[type(command)](self, command)
+
+    # --- the processor -------------------------------------------------------------------------------------------
+
+    @property
+    def _present(self) -> ProcessorSession:
+        """The present processor with its checkpointer; there must be one."""
+        if self._session is None:
+            raise ValueError(f"{self!r} has no processor")
+        return self._session
+
+    def _new_processor(self, command: events.NewProcessor) -> None:
+        around, number = self._around, command.number
+        checkpointer = RecordProcessorCheckpointer(
+            self.shard_id,
+            HandedOutPositions(self.shard_id, command.initial, command.progress),
+            partial(around.send_checkpoint, self.own_info),
+            around.wait,
+            around.config.checkpoint_timeout_millis,
+            epoch=self.shard_info.epoch,
         )
-        if pending is not None:
-            checkpointer.offer(pending.value, further(self._progress, records=pending.records))
-        self._session = session
-        self._cut = None
-        self._is_past_loss = self._accepts_loss
-        self._halt_reason = None
-        self._fetcher = self.new_fetcher(Position(initial))
-        self.call_user_code("initialize", session.initialize, self._initialized)
+        marker = ShutdownMarker(lambda reason: around.loop.post(partial(self._handle, events.Marked(number, reason))))
+        self._session = ProcessorSession(
+            self.shard_info, command.initial, around.make_processor, checkpointer, marker, pending=command.pending
+        )
+        self._fetcher = DataFetcher(
+            ShardSource(
+                stream_api=around.stream_api,
+                stream_id=self.shard_info.stream_id,
+                shard_id=self.shard_id,
+                limit=around.max_records,
+                measured=around.instruments.measured,
+            ),
+            loop=around.loop,
+            pool=ReadLane(around.reads, partial(around.facts.loss_micros, self._backlog)),
+            budget=around.prefetch,
+            most_ahead_bytes=around.config.prefetch_bytes,
+        )
 
-    def _initialized(self, error: BaseException | None) -> None:
-        if error is not None:
-            self.backoff.processor_failed()
-            self.report_failure("initialize", error)
-            if self.session.processor is None:
-                self._abandon_session(Outcome.NOT_MADE)
-            else:
-                self._close(Outcome.FAILED, ShutdownReason.PROCESS_RESTART)
-        elif self.stop_reason is not None:
-            self._close(Outcome.STOPPED, self.stop_reason)
-        elif not self._open_requests:
-            self._begin_reading()
+    def _start_call(self, name: str, function: Callable[[], None]) -> None:
+        self._answer = None
+        self._call = self._around.user_code.run(name, self.shard_id, function, self._returned)
 
-    def _begin_reading(self) -> None:
-        """``initialize`` returned, and every checkpoint that it asked for was answered."""
-        if self.stop_reason is not None:
-            self._close(Outcome.STOPPED, self.stop_reason)
-            return
-        offered = self.session.pending
-        if offered is not None:
-            self._settle_pending(offered)
-        self.move(Outcome.INITIALIZED)
-        self._read()
+    def _returned(self, error: BaseException | None) -> None:
+        call, self._call = self._call, None
+        if call is not None and call.started_at is not None:
+            self._around.instruments.user_code_ended(self.shard_id, call.name, call.started_at, error)
+        self._handle(events.CallReturned(error, self._answer))
 
-    def _settle_pending(self, offered: PendingCheckpoint) -> None:
-        """Read behind what an earlier processor prepared, if it is stored now, or else up to it once more."""
-        if self._stored == offered.value:
-            self.fetcher.position = Position(offered.value)
-            self.session.checkpointer.permit(offered.value, self._progress)
-        else:
-            self.session.checkpointer.withdraw(offered.value)
-        self._cut = None if self._accepts_loss else PendingCut.of(self._pending)
+    def _initialize(self, command: events.Initialize) -> None:
+        def initialize() -> None:
+            try:
+                self._present.initialize()
+            finally:
+                self._answer = self._present.processor is not None
 
-    def _abandon_session(self, outcome: Outcome) -> None:
-        """There is no processor to close."""
-        self.session.checkpointer.close("its processor was never made")
-        self._session = None
-        self.move(outcome)
-        self._pause_before_start()
+        self._start_call("initialize", initialize)
 
-    # --- reading -------------------------------------------------------------------------------------------------
+    def _process(self, command: events.ProcessRecords) -> None:
+        self._start_call("process_records", partial(self._present.process, command.records))
 
-    def _read(self) -> None:
-        visit = self._visit
-        self.fetcher.fetch(partial(self._page_came, visit), partial(self._page_failed, visit))
+    def _shut_down(self, command: events.ShutDown) -> None:
+        self._start_call("shutdown", partial(self._present.shutdown, command.reason))
 
-    def _page_came(self, visit: int, page: RecordPage) -> None:
-        if visit != self._visit:
-            return
-        now = self.around.loop.now()
-        self.backoff.read_succeeded(page, now)
-        self.around.facts.reads.succeeded(now)
-        self.moves()
-        if self._cut is not None:
-            page, self._cut = self._cut.apply(page)
+    def _ask_strategy(self, command: events.AskStrategy) -> None:
+        def ask() -> None:
+            strategy = self._around.config.task_retry_strategy
+            if strategy is not None:
+                self._answer = decision_of(strategy, RetryableAction.TASK_PROCESS, command.error, command.retries)
+
+        self._start_call("retry_strategy", ask)
+
+    def _ask_parked_keys(self, command: events.AskParkedKeys) -> None:
+        def ask() -> None:
+            store = self._around.config.failure_policy.parking
+            self._answer = [] if store is None else list(store.parked_keys(self.shard_info.stream_id))
+
+        self._start_call("parked_keys", ask)
+
+    def _park(self, command: events.Park) -> None:
+        def park() -> None:
+            store = self._around.config.failure_policy.parking
+            self._answer = _parked(command, self.shard_info, self._around.wall_micros())
+            if store is not None:
+                store.park(self._answer)
+
+        self._start_call("park", park)
+
+    def _take_back(self, command: events.TakeBack) -> None:
+        if self._call is not None and self._call.cancel():
+            self._call = None
+            self._handle(events.CallTakenBack())
+
+    # --- reading and time ----------------------------------------------------------------------------------------
+
+    @property
+    def _reader(self) -> DataFetcher:
+        """What reads for the present processor; there must be one."""
+        if self._fetcher is None:
+            raise ValueError(f"{self!r} has not started reading")
+        return self._fetcher
+
+    def _read(self, command: events.Read) -> None:
+        self._read_visit = command.visit
+        self._turn.ask(partial(self._reader.fetch, command.position, self._page_came, self._read_failed))
+
+    def _page_came(self, page: ShardPage) -> None:
+        around = self._around
+        now = around.loop.now()
+        around.facts.reads.succeeded(now)
         if page.records:
-            self._backlog.came(page.records[0].sequence_info.timestamp_micros, now)
-            self.around.facts.saw(page.records[-1].sequence_info.timestamp_micros, now)
-        ended = page.next_position.is_shard_end
-        if page.records or (self.around.config.deliver_empty_batches and not ended):
-            self.fetcher.read_ahead(page)
-            ends = PageEnds(self._page_done, self._page_stopped, self._page_refused, self._given_up)
-            self._delivery = Delivery(page, self, self._desk, ends)
-            self._delivery.begin()
-        elif ended:
-            self._end_reached(page)
-        else:
-            self._caught_up(page)
+            self._backlog.came(place_of(page.records, 0).timestamp_micros, now)
+            around.facts.saw(place_of(page.records, -1).timestamp_micros, now)
+        self._handle(events.PageRead(self._read_visit, page))
 
-    def _caught_up(self, page: RecordPage) -> None:
-        """Nothing waits behind this page, whose records, if any, are dealt with."""
-        now = self.around.loop.now()
-        pause = self.backoff.caught_up_pause(page, self.fetcher.position, now)
-        self.fetcher.advance(page)
-        self._backlog.caught_up(self.around.facts.service_micros(now), now)
-        self.session.checkpointer.permit(page.next_position.text)
-        self.around.instruments.caught_up(self.shard_id)
-        self.move(Outcome.CAUGHT_UP)
-        self.pause(pause, self._read_due)
+    def _read_failed(self, error: Exception) -> None:
+        self._handle(events.ReadFailed(self._read_visit, error))
 
-    def _page_failed(self, visit: int, error: Exception) -> None:
-        if visit != self._visit:
-            return
-        if isinstance(error, TrimmedDataException) and self.fetcher.position.is_iterator:
-            self._look_for_first_record_left(visit)
-        else:
-            self._read_failed(visit, error)
+    def _read_ahead(self, command: events.ReadAhead) -> None:
+        self._reader.read_ahead(command.page)
 
-    def _read_failed(self, visit: int, error: Exception) -> None:
-        if visit != self._visit:
-            return
-        self.backoff.read_failed()
-        count = self.backoff.read_failures
-        self.around.facts.reads.failed(error, self.around.loop.now())
-        reason = Reason(Cause.READING_FAILED, READ_NAME, f"{times(count)}: {described(error)}")
-        self.say(reason)
-        # One outage strikes all shards, again and again; the statuses tell of each.
-        kind = ("reading", type(error), getattr(error, "code", None))
-        self.around.outages.log(logging.WARNING, kind, "shard %s: %s", self.shard_id, text_of(reason))
-        self.decide_on_retry(error, count - 1, self.backoff.read_pause, self._read_decided)
+    def _drop_reading(self, command: events.DropReading) -> None:
+        self._reader.discard()
 
-    def _read_decided(self, pause: float | None) -> None:
-        if self.stop_reason is not None:
-            self._close(Outcome.STOPPED, self.stop_reason)
-        elif pause is None:
-            self.backoff.processor_failed()
-            self._close(Outcome.FAILED, ShutdownReason.PROCESS_RESTART)
-        else:
-            self.move(Outcome.READ_FAILED)
-            self.pause(pause, self._read_due)
-
-    def _read_due(self) -> None:
-        self.move(Outcome.READ_DUE)
-        self._read()
-
-    def _end_reached(self, page: RecordPage) -> None:
-        now = self.around.loop.now()
-        self.fetcher.advance(page)
-        self._backlog.caught_up(self.around.facts.service_micros(now), now)
-        self.session.checkpointer.permit(CheckpointPosition.SHARD_END)
-        self._close(Outcome.END_REACHED, ShutdownReason.TERMINATE)
-
-    # --- lost records --------------------------------------------------------------------------------------------
-
-    def _look_for_first_record_left(self, visit: int) -> None:
-        around = self.around
-        self.say(Reason(Cause.FINDING_LOSS))
+    def _find_first_left(self, command: events.FindFirstLeft) -> None:
+        around, visit = self._around, command.visit
 
         def look() -> None:
+            found: ConsumerEvent
             try:
                 first = first_record_left(around.stream_api, self.shard_info.stream_id, self.shard_id)
             except Exception as error:
-                around.loop.post(partial(self._read_failed, visit, error))
+                found = events.FirstLeftUnknown(visit, error)
             else:
-                around.loop.post(partial(self._data_lost, visit, first))
+                found = events.FirstLeftFound(visit, first)
+            around.loop.post(partial(self._handle, found))
 
         around.fetch_pool.submit(look)
 
-    def _data_lost(self, visit: int, first_left: SequenceInfo | None) -> None:
-        if visit != self._visit:
-            return
-        lost = TrimmedRange(
-            shard_id=self.shard_id,
-            position=self.fetcher.position.text,
-            last_processed_micros=self.session.checkpointer.progress.record_micros or None,
-            last_processed=self._last_processed,
-            first_left=first_left,
+    def _wait(self, command: events.Wait) -> None:
+        if command.visit == self.machine.visit:
+            self._timer = self._around.loop.call_later(command.seconds, partial(self._time_came, command.visit))
+
+    def _time_came(self, visit: int) -> None:
+        """What goes on with reading or processing waits for its turn; waiting is a pause that a stop ends at once."""
+        self._timer = None
+        go_on = partial(self._handle, events.TimeCame(visit))
+        if self.machine.phase is Phase.WAITING:
+            self._turn.ask(go_on)
+        else:
+            go_on()
+
+    # --- the checkpointer ----------------------------------------------------------------------------------------
+
+    def _offer(self, command: events.Offer) -> None:
+        self._present.checkpointer.offer(command.position, command.progress)
+
+    def _withdraw(self, command: events.Withdraw) -> None:
+        self._present.checkpointer.withdraw(command.position)
+
+    def _permit(self, command: events.Permit) -> None:
+        self._present.checkpointer.permit(command.position, command.progress)
+
+    def _retract(self, command: events.Retract) -> None:
+        self._present.checkpointer.retract()
+
+    def _close_checkpoints(self, command: events.CloseCheckpoints) -> None:
+        self._present.checkpointer.close(command.because)
+
+    # --- what others want to know --------------------------------------------------------------------------------
+
+    def _tell(self, command: events.Tell) -> None:
+        instruments, shard_id = self._around.instruments, self.shard_id
+        match command.what:
+            case Told.ACCEPTED:
+                instruments.accepted(shard_id, command.records)
+            case Told.PARKED:
+                instruments.parked(command.records)
+            case Told.REDELIVERED:
+                instruments.redelivered()
+            case Told.RESTARTED:
+                instruments.restarted()
+            case Told.END_NOT_STORED:
+                instruments.end_not_stored()
+            case Told.LOSS_GIVEN_UP:
+                self._backlog.forget()
+            case Told.CAUGHT_UP | Told.END_REACHED:
+                now = self._around.loop.now()
+                self._backlog.caught_up(self._around.facts.service_micros(now), now)
+                if command.what is Told.CAUGHT_UP:
+                    instruments.caught_up(shard_id)
+
+    def _page_done(self, command: events.PageDone) -> None:
+        self._turn.end()
+        self._around.instruments.page_done(self.shard_id, command.page.body_bytes)
+        if command.last is not None:
+            self._backlog.dealt_with(command.last.timestamp_micros, self._around.loop.now())
+
+    def _tell_outage(self, command: events.TellOutage) -> None:
+        around, error, is_read = self._around, command.error, command.of == READ_NAME
+        if is_read and isinstance(error, Exception):
+            around.facts.reads.failed(error, around.loop.now())
+        kind = (command.of, type(error), getattr(error, "code", None))
+        around.outages.log(logging.WARNING if is_read else logging.ERROR, kind, "%s", command.text)
+
+    def _log_line(self, command: events.LogLine) -> None:
+        _log.log(LEVELS[command.severity], "%s", command.text, exc_info=command.error)
+
+    def _ended(self, command: events.Ended) -> None:
+        self._around.ended(self.own_info, command.end)
+
+
+_CARRY_OUT: Mapping[type, Callable[[ShardConsumer, Any], None]] = {
+    events.Initialize: ShardConsumer._initialize,
+    events.ProcessRecords: ShardConsumer._process,
+    events.AskParkedKeys: ShardConsumer._ask_parked_keys,
+    events.Park: ShardConsumer._park,
+    events.AskStrategy: ShardConsumer._ask_strategy,
+    events.ShutDown: ShardConsumer._shut_down,
+    events.TakeBack: ShardConsumer._take_back,
+    events.Read: ShardConsumer._read,
+    events.ReadAhead: ShardConsumer._read_ahead,
+    events.DropReading: ShardConsumer._drop_reading,
+    events.FindFirstLeft: ShardConsumer._find_first_left,
+    events.Wait: ShardConsumer._wait,
+    events.NewProcessor: ShardConsumer._new_processor,
+    events.Offer: ShardConsumer._offer,
+    events.Withdraw: ShardConsumer._withdraw,
+    events.Permit: ShardConsumer._permit,
+    events.Retract: ShardConsumer._retract,
+    events.CloseCheckpoints: ShardConsumer._close_checkpoints,
+    events.Tell: ShardConsumer._tell,
+    events.PageDone: ShardConsumer._page_done,
+    events.TellOutage: ShardConsumer._tell_outage,
+    events.LogLine: ShardConsumer._log_line,
+    events.Ended: ShardConsumer._ended,
+}
+
+
+def watch_reads(reads: CallWatchdog, consumers: Iterable[ShardConsumer], now: float) -> None:
+    """Note reads that fail, or have not been answered for a while: a client may repeat one for minutes by itself."""
+    watched = list(consumers)
+    if any(consumer.reads_for(now) > LONG_READ_SECONDS for consumer in watched):
+        reads.failed(None, now)
+    elif not any(consumer.machine.backoff.read_failures for consumer in watched):
+        reads.succeeded(now)  # nobody waits for one, or not any more
+
+
+def _parked(command: events.Park, shard: ShardInfo, now_micros: int) -> Sequence[ParkedRecord]:
+    """The records that are to be parked, as the store gets them."""
+    records, failure = command.page.records, command.failure
+    return [
+        ParkedRecord(
+            record_id=record_id(records[index]),
+            stream_id=shard.stream_id,
+            shard_id=shard.shard_id,
+            record=records[index],
+            position=command.position,
+            index=index,
+            generation=generation,
+            error=failure.error,
+            traceback=failure.traceback,
+            attempts=failure.attempts,
+            parked_micros=now_micros,
         )
-        policy = self.around.config.trimmed_data_policy
-        _log.error("shard %s: %s (policy %s)", self.shard_id, lost, policy.value)
-        if policy is TrimmedDataPolicy.RESTART_AT_OLDEST:
-            self._give_up_lost_records()
-            self._is_past_loss = True
-            self.fetcher.restart_at_oldest()
-            self.move(Outcome.READ_FAILED)
-            self.pause(0.0, self._read_due)
-        else:
-            self._lost = lost
-            how = f"call worker.accept_loss({self.shard_id!r}), or set trimmed_data_policy to RESTART_AT_OLDEST"
-            self._halt(Outcome.DATA_LOST, Reason(Cause.LOSS, lost.position, f"{lost}; to go on there, {how}"))
-
-    def _give_up_lost_records(self) -> None:
-        """Until a checkpoint from behind the loss is stored, new processors start at the oldest record, too."""
-        self._accepts_loss = True
-        self._lost = self._cut = None
-        self._backlog.forget()
-
-    # --- the end of a page ---------------------------------------------------------------------------------------
-
-    def _page_done(self, page: RecordPage) -> None:
-        self._delivery = None
-        self.around.instruments.page_done(self.shard_id, page.body_bytes)
-        if page.records:
-            last = page.records[-1].sequence_info
-            self._last_processed = last
-            self._backlog.dealt_with(last.timestamp_micros, self.around.loop.now())
-        if page.next_position.is_shard_end:
-            self._end_reached(page)
-        elif self.stop_reason is not None:
-            self._close(Outcome.STOPPED, self.stop_reason)
-        elif page.may_more_record is False or not page.records:
-            self._caught_up(page)
-        else:
-            self.fetcher.advance(page)
-            self.move(Outcome.ACCEPTED)
-            self._read()
-
-    def _page_stopped(self) -> None:
-        self._delivery = None
-        self._close(Outcome.STOPPED, self.stop_reason or ShutdownReason.PROCESS_RESTART)
-
-    def _page_refused(self) -> None:
-        self._delivery = None
-        if self.stop_reason is ShutdownReason.PROCESS_RESTART:
-            self.stop_reason = None  # it marked itself and raised: that is one failure, and no free restart
-        self._close(Outcome.FAILED, ShutdownReason.PROCESS_RESTART)
-
-    def _given_up(self, reason: Reason) -> None:
-        self._delivery = None
-        _log.error("shard %s: %s", self.shard_id, text_of(reason))
-        self._halt(Outcome.GIVEN_UP, reason)
-
-    def _halt(self, outcome: Outcome, reason: Reason) -> None:
-        """Close the processor, and start no other before somebody has decided."""
-        self._halt_reason = reason
-        self.say(reason)
-        self._close(outcome, ShutdownReason.PROCESS_RESTART)
-
-    # --- stopping ------------------------------------------------------------------------------------------------
-
-    def _has_stored(self, ticket: CheckpointTicket) -> None:
-        self._stored = ticket.value
-        self._progress = ticket.progress or self._progress
-        self._accepts_loss = self._accepts_loss and not self._is_past_loss
-        if ticket.value == CheckpointPosition.SHARD_END:
-            self._finished_by_user()
-
-    def _marked(self, session: ProcessorSession, reason: ShutdownReason) -> None:
-        """The processor asked for its own end; a mark of one that is already replaced means nothing."""
-        if session is self._session and self._phase is not Phase.CLOSING:
-            self.stop_reason = stronger(self.stop_reason, reason)
-            self._stop_if_idle()
-
-    def _finished_by_user(self) -> None:
-        """SHARD_END is stored: nothing of this shard may be read any more, whether its end was reached or not."""
-        if self._session is not None:
-            at_end = self.fetcher.position.is_shard_end
-            at_end |= self._delivery is not None and self._delivery.page.next_position.is_shard_end
-            at_end |= self._session.pending is not None and self._session.pending.value == CheckpointPosition.SHARD_END
-            if not at_end:
-                _log.warning("shard %s: SHARD_END was checkpointed; what is left unread is skipped", self.shard_id)
-                self._session.checkpointer.permit(CheckpointPosition.SHARD_END)
-        self.stop_reason = stronger(self.stop_reason, ShutdownReason.TERMINATE)
-        self._stop_if_idle()
-
-    def _stop_if_idle(self) -> None:
-        """Follow a stop request, unless user code runs: then its return does."""
-        if self.stop_reason is None or self._phase is Phase.ENDED:
-            return
-        if self._phase in (Phase.BACKING_OFF, Phase.HALTED):
-            self.move(Outcome.STOPPED)
-            self._end()
-        elif self._phase in (Phase.READING, Phase.WAITING) and self._call is None:
-            self._delivery = None
-            self._close(Outcome.STOPPED, self.stop_reason)
-        elif self._phase is not Phase.CLOSING and self._call is not None and self._call.cancel():
-            self._call_taken_back(self._call)
-
-    def _call_taken_back(self, call: UserCall) -> None:
-        self._call = None
-        if self._phase is Phase.STARTING:
-            self._abandon_session(Outcome.NOT_MADE)
-            self._stop_if_idle()
-            return
-        if self._delivery is not None:
-            self._delivery.taken_back()
-        self._page_stopped()
-
-    # --- closing -------------------------------------------------------------------------------------------------
-
-    def _close(self, outcome: Outcome, reason: ShutdownReason) -> None:
-        """Call ``shutdown`` with the strongest reason there is."""
-        self.fetcher.discard()
-        self.move(outcome)
-        closing = self._closing = stronger(self.stop_reason, reason) or reason
-        self.call_user_code("shutdown", partial(self.session.shutdown, closing), self._shut_down)
-
-    def _shut_down(self, error: BaseException | None) -> None:
-        self._close_error = ""
-        if error is not None:
-            self._close_error = f"shutdown raised {described(error)}"
-            self.report_failure("shutdown", error)
-        self.session.checkpointer.close("its processor was shut down")
-        if not self._open_requests:
-            self._after_shutdown()
-
-    def _after_shutdown(self) -> None:
-        """``shutdown`` returned and no checkpoint is under way: decide what follows."""
-        self._session = None
-        if self._is_final:
-            self.move(Outcome.CLOSED)
-            self._end()
-        elif self._halt_reason is not None:
-            self.say(self._halt_reason)  # again: shutdown may have raised
-            self.stop_reason = None
-            self.move(Outcome.CLOSED_TO_HALT)
-        else:
-            self._prepare_restart()
-            self.move(Outcome.CLOSED_TO_RESTART)
-            self._pause_before_start()
-
-    def _prepare_restart(self) -> None:
-        if self.stop_reason is ShutdownReason.PROCESS_RESTART:
-            self.backoff.restart_marked()
-            self.say(self._reason or Reason(Cause.RESTART_MARKED))
-        elif self._closing is ShutdownReason.TERMINATE:
-            self.backoff.processor_failed()
-            self.around.instruments.end_not_stored()
-            reason = Reason(Cause.END_NOT_STORED, detail=self._close_error)
-            self.say(reason)
-            where = readable_position(self._stored)
-            _log.error("shard %s: %s; it is delivered again from %s", self.shard_id, text_of(reason), where)
-        self.stop_reason = None
-
-    def _pause_before_start(self) -> None:
-        self.pause(self.backoff.restart_pause(), self._start_due)
-
-    def _start_due(self) -> None:
-        self.around.instruments.restarted()
-        self.move(Outcome.START_DUE)
-        self._start()
-
-    def _end(self) -> None:
-        end = ConsumerEnd.STOPPED
-        if self.stop_reason is not ShutdownReason.ZOMBIE:
-            if self._is_finished:
-                end = ConsumerEnd.SHARD_END
-            elif self.stop_reason is ShutdownReason.PROCESS_DONE:
-                end = ConsumerEnd.DONE
-        self.moves()
-        self.around.ended(self.own_info, end)
-
-
-def _desk(shard: ShardInfo, around: Surroundings) -> ParkingDesk | None:
-    policy = around.config.failure_policy
-    return None if policy.parking is None else ParkingDesk(policy, policy.parking, shard, around.wall_micros)
+        for index, generation in zip(command.indices, command.generations, strict=True)
+    ]

@@ -13,27 +13,26 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from streamclient.core import events
-from streamclient.core.events import Command, Event, Severity
+from streamclient.core.events import Command, Event
 from streamclient.core.holdings import Holdings
 from streamclient.errors import StreamClientException
 from streamclient.model import ShardInfo, ShardStatus, ShutdownReason, TrimmedRange
-from streamclient.reasons import Cause, Reason
+from streamclient.reasons import Cause, Reason, described
 from streamclient.records import readable_position
 from streamclient.worker.checkpointer import CheckpointTicket
-from streamclient.worker.consumer import ShardConsumer
-from streamclient.worker.consumer_state import Surroundings, described, watch_reads
+from streamclient.worker.consumer import LEVELS, ShardConsumer, watch_reads
+from streamclient.worker.consumer_parts import ConsumerParts
 from streamclient.worker.health import HealthWatch, WorkerHealth, logged_change
 from streamclient.worker.instruments import SAMPLE_SECONDS, Instruments
-from streamclient.worker.loop import LONGEST_WAIT_SECONDS, OwnerLoop
-from streamclient.worker.outbox import Outbox
-from streamclient.worker.publication import Publication
+from streamclient.worker.loop import LONGEST_WAIT_SECONDS, OwnerLoop, Question
+from streamclient.worker.published_info import PublishedInfo
 from streamclient.worker.recurring import Recurring
 from streamclient.worker.runtime import Deadline
 from streamclient.worker.service import ServiceCalls
 from streamclient.worker.statuses import joined_status, lease_status, over_status
+from streamclient.worker.turn_writes import TurnWrites
 
 _log = logging.getLogger(__name__)
-_LEVELS = {Severity.INFO: logging.INFO, Severity.WARNING: logging.WARNING, Severity.ERROR: logging.ERROR}
 
 SHORTEST_TICK_SECONDS = 0.01
 """Pause after a tick that changed nothing, so that a deadline in the past cannot keep the thread busy."""
@@ -48,25 +47,25 @@ class Coordinator:
         holdings: Holdings,
         loop: OwnerLoop,
         make_service: Callable[[Callable[[Event], None]], ServiceCalls],
-        make_surroundings: Callable[[Coordinator], Surroundings],
+        make_consumer_parts: Callable[[Coordinator], ConsumerParts],
         shutdown_timeout_millis: int,
         instruments: Instruments,
-        publication: Publication,
+        published: PublishedInfo,
     ) -> None:
         self._instruments = instruments
-        self._publication = publication
+        self._published = published
         self._holdings = holdings
         self._loop = loop
         self._shutdown_seconds = shutdown_timeout_millis / 1_000
         self._service = make_service(self.emit)
-        self._around = make_surroundings(self)
+        self._around = make_consumer_parts(self)
         config = self._around.config
         limit_millis = config.max_duration_before_last_successful_renew_or_take_lease
         self._health = HealthWatch(limit_millis, loop.now(), self._around.facts.reads)
         self._judged = WorkerHealth(is_healthy=True)
         self._events: deque[Event] = deque()
         self._is_handling = False
-        self._outbox = Outbox(self._service)
+        self._turn_writes = TurnWrites(self._service)
         self._consumers: dict[str, ShardConsumer] = {}
         self._tickets: dict[int, tuple[CheckpointTicket, str]] = {}
         self._ticket_numbers = itertools.count(1)
@@ -96,16 +95,21 @@ class Coordinator:
 
     def send_checkpoint(self, shard: ShardInfo, ticket: CheckpointTicket, timeout_seconds: float) -> bool:
         """Have a checkpoint stored; whether the owner got it. Any thread."""
-        return self._loop.post(partial(self._checkpoint_requested, shard, ticket), timeout_seconds)
+        request = Question(partial(self._checkpoint_requested, shard, ticket), ticket.refuse)
+        return self._loop.post(request, timeout_seconds)
 
     def shard_statuses(self, reply: Callable[[Mapping[str, ShardStatus]], None]) -> None:
         """Have ``reply`` called with every held shard's status; at once if the worker has ended. Any thread."""
-        if self._loop.is_inside or not self._loop.post(lambda: reply(self._statuses())):
+
+        def ended() -> None:
             reply(self._last_statuses)
+
+        if self._loop.is_inside or not self._loop.post(Question(lambda: reply(self._statuses()), ended)):
+            ended()
 
     def accept_loss(self, shard_id: str, reply: Callable[[TrimmedRange | None], None]) -> None:
         """Have a shard that stopped for lost records go on; ``reply`` is called with what is given up. Any thread."""
-        if not self._loop.post(lambda: reply(self._accept_loss(shard_id))):
+        if not self._loop.post(Question(lambda: reply(self._accept_loss(shard_id)), lambda: reply(None))):
             reply(None)
 
     # --- the owner -----------------------------------------------------------------------------------------------
@@ -137,7 +141,7 @@ class Coordinator:
             recurring.make_up_for_delay()
         self._tick()
         self._watch()
-        self._outbox.flush()
+        self._turn_writes.flush()
 
     def next_deadline(self) -> float:
         """When a step is due even if nothing happens (monotonic seconds)."""
@@ -163,7 +167,7 @@ class Coordinator:
         self._has_failed = True
         self._over = Reason(Cause.WORKER_FAILED, detail=described(error))
         self._events.clear()
-        self._outbox.clear()
+        self._turn_writes.clear()
         self._begin_stop()
         self._answer_everybody()
         for consumer in list(self._consumers.values()):
@@ -199,7 +203,7 @@ class Coordinator:
                 | events.DrawEpoch()
                 | events.ForgetEpoch()
             ):
-                self._outbox.put(command)
+                self._turn_writes.put(command)
             case events.ReadSignals(names):
                 self._service.read_signals(names)
             case events.ReadRows():
@@ -218,7 +222,7 @@ class Coordinator:
             case events.AnswerCheckpoint():
                 self._answer(command)
             case events.Report(severity, _, text):
-                _log.log(_LEVELS[severity], "%s", text)
+                _log.log(LEVELS[severity], "%s", text)
 
     def _start_consumer(self, command: events.StartConsumer) -> None:
         shard = command.shard_info
@@ -228,13 +232,13 @@ class Coordinator:
         consumer = ShardConsumer(command, self._around)
         self._consumers[command.identifier] = consumer
         where = readable_position(command.checkpoint)
-        _log.info("shard %s: starting at %s, tenancy %s", shard.shard_id, where, shard.lease_identifier)
+        _log.info("shard %s: starting at %s, acquisition %s", shard.shard_id, where, shard.lease_identifier)
         consumer.begin()
 
     def consumer_ended(self, shard: ShardInfo, end: events.ConsumerEnd) -> None:
         """A consumer is gone."""
         del self._consumers[shard.lease_identifier]
-        _log.info("shard %s: ended (%s), tenancy %s", shard.shard_id, end.value, shard.lease_identifier)
+        _log.info("shard %s: ended (%s), acquisition %s", shard.shard_id, end.value, shard.lease_identifier)
         self.emit(events.ConsumerStopped(shard.shard_id, shard.lease_identifier, end))
 
     def _accept_loss(self, shard_id: str) -> TrimmedRange | None:
@@ -250,7 +254,7 @@ class Coordinator:
         consumer = self._consumers.get(identifier)
         number = next(self._ticket_numbers)
         if consumer is None or not ticket.is_open() or self._has_failed:
-            ticket.answer(events.AnswerCheckpoint(number, events.CheckpointOutcome.LEASE_LOST))
+            ticket.refuse()
             return
         self._tickets[number] = (ticket, identifier)
         consumer.checkpoint_requested()
@@ -275,7 +279,7 @@ class Coordinator:
 
     def _renew_due(self) -> None:
         """Beat; what operators are told goes out with it."""
-        told = self._publication.changed(self._statuses(), self.health, self._holdings.left)
+        told = self._published.changed(self._statuses(), self.health, self._holdings.left)
         if told is not None:
             self.emit(events.InfoChanged(told))
         self.emit(events.RenewDue())
@@ -311,21 +315,10 @@ class Coordinator:
         self._judged = logged_change(self._judged, self.health, f"worker {self._instruments.worker_identifier}")
 
     def _note_health(self, event: Event, now: float) -> None:
-        if isinstance(event, events.RowsRead):
-            self._health.scanned(now)
-        elif isinstance(event, events.SignalsRead):
-            self._health.signals_read(now)
-        elif isinstance(event, events.RowsUnreadable):
-            self._health.scan_failed(event.error, now)
-        elif isinstance(event, events.SignalsUnreadable):
-            self._health.signals_failed(event.error, now)
-        elif isinstance(event, events.ShardsListed):
-            self._around.facts.described(event.expiration_hours)
-            self._health.listed(now)
-        elif isinstance(event, events.ShardsUnlistable):
-            self._health.listing_failed(event.error, now)
-        elif isinstance(event, events.WriteAnswered | events.WorkerWriteAnswered):
-            self._health.write_answered(event.outcome, event.error, now)
+        if isinstance(event, events.Answered):
+            if isinstance(event.value, events.ShardList):
+                self._around.facts.described(event.value.expiration_hours)
+            self._health.answered(event, now)
 
     # --- status --------------------------------------------------------------------------------------------------
 

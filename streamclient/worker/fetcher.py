@@ -10,6 +10,7 @@ from functools import partial
 
 from attrs import define, frozen
 
+from streamclient.core.consumer.events import ShardPage
 from streamclient.core.position import Position
 from streamclient.stream.api import RecordPage, StreamApi
 from streamclient.worker.loop import OwnerLoop
@@ -74,15 +75,13 @@ class _Asked:
 class DataFetcher:
     """Where reading of one shard stands. Owner thread only; at most one read of the shard is under way.
 
-    The position moves only by ``advance`` and ``restart_at_oldest``, never by a checkpoint or by reading ahead, so a
-    page that was not accepted can be read again as it was. ``fetch`` answers with the page at the position. Whether it
-    was read ahead makes no difference: it is what a read at that position gave.
+    ``fetch`` answers with the page at a position. Whether it was read ahead makes no difference: it is what a read at
+    that position gave.
     """
 
     def __init__(
         self,
         source: ShardSource,
-        position: Position,
         *,
         loop: OwnerLoop,
         pool: Executor,
@@ -101,28 +100,29 @@ class DataFetcher:
         self._largest_bytes = 0
         self._last_had_records = True
         self._is_catching_up = False
-        self.position = position
         self.reading: Reading | None = None
         """The read under way, for whoever watches how long it takes."""
 
     # --- what the consumer asks ----------------------------------------------------------------------------------
 
-    def fetch(self, came: Callable[[RecordPage], None], failed: Callable[[Exception], None]) -> None:
-        """Call one of the two with the page at the position, or with what ``StreamApi`` raised.
+    def fetch(
+        self, position: Position, came: Callable[[RecordPage], None], failed: Callable[[Exception], None]
+    ) -> None:
+        """Call one of the two with the page at a position, or with what ``StreamApi`` raised.
 
         At once if the page was read ahead. Nothing is called if ``discard`` comes before.
         """
-        if self._pages and self._pages[0].start == self.position:
+        if self._pages and self._pages[0].start == position:
             found = self._pages.popleft()
             found.claim.release()
             self._hand_out(found.page, came)
             return
-        if self.reading is None or self.reading.start != self.position:
+        if self.reading is None or self.reading.start != position:
             self.discard()
-            self._begin(Reading(self.position, self._loop.now()))
+            self._begin(Reading(position, self._loop.now()))
         self._asked = _Asked(came, failed)
 
-    def read_ahead(self, page: RecordPage) -> None:
+    def read_ahead(self, page: ShardPage) -> None:
         """While this page is processed, read what follows it, up to the limits.
 
         A page that came alone, after an answer without records, is taken for the newest there is: nothing is read
@@ -134,17 +134,8 @@ class DataFetcher:
             self._ahead_end = self._pages[-1].page.next_position if self._pages else page.next_position
             self._go_on()
 
-    def advance(self, page: RecordPage) -> None:
-        """Continue behind a page that was accepted."""
-        self.position = page.next_position
-
-    def restart_at_oldest(self) -> None:
-        """Continue at the oldest record that is left, giving up what lies before it."""
-        self.discard()
-        self.position = Position.TRIM_HORIZON
-
     def discard(self) -> None:
-        """Forget what was read ahead and what was asked for; the position stays."""
+        """Forget what was read ahead and what was asked for."""
         self._asked = None
         self._ahead_end = None
         claims = [entry.claim for entry in self._pages]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from attrs import frozen
 
+from streamclient.core.events import Answered, ListShards, ReadRows, ReadSignals, WriteLease, WriteWorker
 from streamclient.core.rows import WriteOutcome
 
 _log = logging.getLogger(__name__)
@@ -78,39 +80,25 @@ class HealthWatch:
         self._reads = reads
         self._has_scan_failed = False
 
-    def scanned(self, now: float) -> None:
-        """A scan returned."""
-        self._scans.succeeded(now)
-        self._has_scan_failed = False
-
-    def signals_read(self, now: float) -> None:
-        """A few rows of workers were read. That comes in place of most scans, but not of one that failed."""
-        if not self._has_scan_failed:
-            self._scans.succeeded(now)
-
-    def scan_failed(self, error: Exception, now: float) -> None:
-        """A scan failed after its retries."""
-        self._scans.failed(error, now)
-        self._has_scan_failed = True
-
-    def signals_failed(self, error: Exception, now: float) -> None:
-        """Reading a few rows of workers failed."""
-        self._scans.failed(error, now)
-
-    def listed(self, now: float) -> None:
-        """The stream's shards were listed."""
-        self._listings.succeeded(now)
-
-    def listing_failed(self, error: Exception, now: float) -> None:
-        """Listing the stream's shards failed."""
-        self._listings.failed(error, now)
-
-    def write_answered(self, outcome: WriteOutcome, error: Exception | None, now: float) -> None:
-        """A lease write came back. A refusal is an answer: the table works."""
-        if outcome is WriteOutcome.UNCERTAIN:
-            self._writes.failed(error, now)
-        else:
-            self._writes.succeeded(now)
+    def answered(self, answer: Answered[Any], now: float) -> None:
+        """A call came back, with or without what it asked for."""
+        error = answer.error
+        match answer.call:
+            case ReadRows():
+                self._has_scan_failed = error is not None
+                _note(self._scans, error, now)
+            case ReadSignals():
+                # A few rows of workers come in place of most scans, but not of one that failed.
+                if error is not None or not self._has_scan_failed:
+                    _note(self._scans, error, now)
+            case ListShards():
+                _note(self._listings, error, now)
+            case WriteLease() | WriteWorker():
+                # A refusal is an answer: the table works.
+                if answer.value is WriteOutcome.UNCERTAIN:
+                    self._writes.failed(error, now)
+                else:
+                    self._writes.succeeded(now)
 
     def judge(self, now: float, trouble: str = "") -> WorkerHealth:
         """Healthy, unless a kind of call has been without success for longer than the limit, or there is trouble."""
@@ -118,6 +106,13 @@ class HealthWatch:
         reasons = [trouble, *(each.trouble(now, self._limit_seconds) for each in watched)]
         found = [reason for reason in reasons if reason]
         return WorkerHealth(not found, "; ".join(found))
+
+
+def _note(watch: CallWatchdog, error: Exception | None, now: float) -> None:
+    if error is None:
+        watch.succeeded(now)
+    else:
+        watch.failed(error, now)
 
 
 def _because(error: Exception | None) -> str:

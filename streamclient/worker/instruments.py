@@ -12,10 +12,10 @@ from typing import Any
 from attrs import frozen
 
 from streamclient.core import events
-from streamclient.core.events import CheckpointOutcome, Command, Event, Severity
+from streamclient.core.events import Answered, CheckpointOutcome, Command, Event, Scan, Severity
+from streamclient.core.held import HeldLease
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.rows import WriteKind, WriteOutcome, was_applied
-from streamclient.core.tenancy import HeldLease
 from streamclient.interfaces import IMetrics
 from streamclient.metrics import table
 from streamclient.metrics.labelled import NO_METRICS
@@ -79,7 +79,7 @@ class Instruments:
         """An event came, and these commands followed from it."""
         if not self.is_on:
             return
-        note = _NOTES.get(type(event))
+        note = _ANSWERS.get(type(event.call)) if isinstance(event, Answered) else _NOTES.get(type(event))
         if note is not None:
             note(self, event, now)
         for command in commands:
@@ -168,13 +168,15 @@ class Instruments:
     def _scan_asked(self, command: events.ReadRows, now: float) -> None:
         self._scan_asked_at = now
 
-    def _scanned(self, event: events.RowsRead, now: float) -> None:
+    def _scanned(self, answer: Answered[Scan], now: float) -> None:
+        if answer.value is None:
+            return
         if self._scan_asked_at is not None:
             self._metrics.observe(table.SCAN_SECONDS, now - self._scan_asked_at)
             self._scan_asked_at = None
         ours = {
             row.lease_key
-            for row in event.rows
+            for row in answer.value.rows
             if row.owner == self.worker_identifier and row.is_handed_over and not row.is_finished
         }
         kept = {key: at for key, at in self._handed_at.items() if key in ours or key in self._known}
@@ -184,15 +186,18 @@ class Instruments:
         if command.write.kind in (WriteKind.TRANSFER, WriteKind.DELETE):
             self._ending_writes[command.write.lease_key] = command.write
 
-    def _write_answered(self, event: events.WriteAnswered, now: float) -> None:
-        kind = event.write.kind.value.replace(" ", "_")
-        self._metrics.increment(table.LEASE_WRITES, kind=kind, outcome=event.outcome.value)
+    def _write_answered(self, answer: Answered[WriteOutcome], now: float) -> None:
+        outcome = answer.value or WriteOutcome.UNCERTAIN
+        match answer.call:
+            case events.WriteLease(write):
+                kind = write.kind.value.replace(" ", "_")
+                self._metrics.increment(table.LEASE_WRITES, kind=kind, outcome=outcome.value)
+            case events.WriteWorker(of_worker):
+                self._metrics.increment(table.SESSION_WRITES, kind=of_worker.kind.value, outcome=outcome.value)
 
-    def _session_write_answered(self, event: events.WorkerWriteAnswered, now: float) -> None:
-        self._metrics.increment(table.SESSION_WRITES, kind=event.write.kind.value, outcome=event.outcome.value)
-
-    def _wakes_sent(self, event: events.WakesSent, now: float) -> None:
-        self._metrics.increment(table.WAKES, len(event.names))
+    def _wakes_sent(self, answer: Answered[None], now: float) -> None:
+        if isinstance(answer.call, events.WakeWorkers):
+            self._metrics.increment(table.WAKES, len(answer.call.names))
 
     def _checkpoint_asked(self, event: events.CheckpointRequested, now: float) -> None:
         self._checkpoints[event.request_id] = _Waiting("checkpoint" if event.pending is None else "prepare", now)
@@ -203,11 +208,8 @@ class Instruments:
             self._metrics.observe(table.CHECKPOINT_SECONDS, now - waiting.since)
             self._metrics.increment(table.CHECKPOINTS, kind=waiting.kind, outcome=command.outcome.value)
 
-    def _epoch_drawn(self, event: events.EpochDrawn, now: float) -> None:
-        self._metrics.increment(table.EPOCH_DRAWS, outcome="drawn")
-
-    def _epoch_undrawn(self, event: events.EpochUndrawn, now: float) -> None:
-        self._metrics.increment(table.EPOCH_DRAWS, outcome="failed")
+    def _epoch_answered(self, answer: Answered[int], now: float) -> None:
+        self._metrics.increment(table.EPOCH_DRAWS, outcome="failed" if answer.value is None else "drawn")
 
     def _stalled(self, event: events.ConsumerStalled, now: float) -> None:
         self._metrics.increment(table.STALLS)
@@ -244,23 +246,27 @@ class Instruments:
 
 _NOTES: Mapping[type, Callable[[Instruments, Any, float], None]] = {
     events.ReadRows: Instruments._scan_asked,
-    events.RowsRead: Instruments._scanned,
     events.WriteLease: Instruments._write_sent,
-    events.WriteAnswered: Instruments._write_answered,
-    events.WorkerWriteAnswered: Instruments._session_write_answered,
-    events.WakesSent: Instruments._wakes_sent,
     events.CheckpointRequested: Instruments._checkpoint_asked,
     events.AnswerCheckpoint: Instruments._checkpoint_answered,
-    events.EpochDrawn: Instruments._epoch_drawn,
-    events.EpochUndrawn: Instruments._epoch_undrawn,
     events.ConsumerStalled: Instruments._stalled,
+}
+
+_ANSWERS: Mapping[type, Callable[[Instruments, Any, float], None]] = {
+    events.ReadRows: Instruments._scanned,
+    events.WriteLease: Instruments._write_answered,
+    events.WriteWorker: Instruments._write_answered,
+    events.WakeWorkers: Instruments._wakes_sent,
+    events.DrawEpoch: Instruments._epoch_answered,
 }
 
 
 def _key_of(fact: Event | Command) -> str:
     """The lease that an event or command is about; empty for those about all or none."""
     match fact:
-        case events.WriteAnswered(write) | events.WriteLease(write):
+        case Answered(call):
+            return _key_of(call)
+        case events.WriteLease(write):
             return write.lease_key
         case events.StartConsumer(shard_info):
             return shard_info.shard_id
@@ -270,8 +276,8 @@ def _key_of(fact: Event | Command) -> str:
 def _is_done(sent: LeaseWrite, event: Event) -> bool:
     """Whether the event says that the write was applied."""
     match event:
-        case events.WriteAnswered(write, outcome):
+        case Answered(events.WriteLease(write), outcome):
             return write == sent and outcome is WriteOutcome.ACCEPTED
-        case events.RowReadBack(_, row):
+        case Answered(events.ReadRow(), row, error=None):
             return was_applied(row, sent)
     return False

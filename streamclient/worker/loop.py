@@ -38,12 +38,30 @@ class Timer:
         self.function = None
 
 
+class Question:
+    """A message whose asker waits for an answer: exactly one of the two functions runs, if it was posted at all.
+
+    ``answer`` in a turn of the owner; ``refuse`` in the thread that closes the loop before its turn came.
+    """
+
+    def __init__(self, answer: Callable[[], None], refuse: Callable[[], None]) -> None:
+        self._answer, self.refuse = answer, refuse
+
+    def __call__(self) -> None:
+        """Answer it. Owner thread."""
+        self._answer()
+
+
 class OwnerLoop:
     """A bounded inbox and a heap of timers, emptied by exactly one thread."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self.now = monotonic
         self._changed = threading.Condition()
+        """For whoever waits for room, and for what must not change meanwhile."""
+        self._bell = threading.Lock()
+        self._bell.acquire()
+        self._is_asleep = False
         self._inbox: deque[Callable[[], None]] = deque()
         self._closed = False
         self._timers: list[tuple[float, int, Timer]] = []
@@ -59,12 +77,12 @@ class OwnerLoop:
         with self._changed:
             if self.is_inside and len(self._inbox) >= INBOX_SIZE:
                 raise StreamClientException(f"the owner would wait for itself: {len(self._inbox)} messages wait")
-            self._changed.wait_for(lambda: self._closed or len(self._inbox) < INBOX_SIZE, timeout_seconds)
+            if len(self._inbox) >= INBOX_SIZE:
+                self._changed.wait_for(lambda: self._closed or len(self._inbox) < INBOX_SIZE, timeout_seconds)
             if self._closed or len(self._inbox) >= INBOX_SIZE:
                 return False
             self._inbox.append(message)
-            if len(self._inbox) == 1:
-                self._changed.notify_all()
+            self._ring()
             return True
 
     def call_later(self, seconds: float, function: Callable[[], None]) -> Timer:
@@ -112,11 +130,16 @@ class OwnerLoop:
             self._run_timers()
 
     def close(self) -> None:
-        """Run nothing any more; later posts return ``False``."""
+        """Run nothing any more; later posts return ``False``, and questions that still wait are refused."""
         with self._changed:
             self._closed = True
+            left = list(self._inbox)
             self._inbox.clear()
             self._changed.notify_all()
+            self._ring()
+        for message in left:
+            if isinstance(message, Question):
+                message.refuse()
 
     def _wait_seconds(self, longest: float) -> float:
         due = self.next_timer
@@ -125,16 +148,30 @@ class OwnerLoop:
 
     def _await_message(self, wait_seconds: float) -> None:
         with self._changed:
-            if not self._inbox and wait_seconds > 0:
-                self._changed.wait(wait_seconds)
+            if self._inbox or wait_seconds <= 0:
+                return
+            self._is_asleep = True
+        if not self._bell.acquire(timeout=wait_seconds):
+            with self._changed:
+                if not self._is_asleep:  # rung just after the time ran out
+                    self._bell.acquire()
+                self._is_asleep = False
+
+    def _ring(self) -> None:
+        """Wake the owner; the lock of ``_changed`` is held. A lock serves as a bell: a condition costs far more."""
+        if self._is_asleep:
+            self._is_asleep = False
+            self._bell.release()
 
     def _next_message(self) -> Callable[[], None] | None:
         """One at a time: if a message raises, those behind it stay in the inbox."""
-        with self._changed:
-            if not self._inbox:
+        if len(self._inbox) < INBOX_SIZE:  # nobody waits for room, and taking from a deque needs no lock
+            try:
+                return self._inbox.popleft()
+            except IndexError:
                 return None
-            if len(self._inbox) >= INBOX_SIZE:
-                self._changed.notify_all()
+        with self._changed:
+            self._changed.notify_all()
             return self._inbox.popleft()
 
     def _run_timers(self) -> None:

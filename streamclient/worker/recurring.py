@@ -26,7 +26,9 @@ class Recurring:
         self._interval_millis = interval_millis
         self._loop = loop
         self._happen = happen
-        self._last = loop.now()
+        interval_seconds = interval_millis / 1_000
+        self._longest_seconds = max(interval_seconds * OVERDUE_SHARE, interval_seconds + SHORTEST_DELAY_SECONDS)
+        self._ticked(loop.now())
         self._waits = False
         self._warned = False
 
@@ -42,19 +44,14 @@ class Recurring:
 
     def make_up_for_delay(self) -> None:
         """Tick here and now if the scheduler is late: its clock may have been set back. Owner thread."""
-        if self._loop.now() <= self.overdue_at:
+        now = self._loop.now()
+        if now <= self.overdue_at:
             return
-        late = self._loop.now() - self._last
+        late = now - self._last
         if not self._warned:
             self._warned = True
             _log.warning("%s is %.1f s after its last tick; the worker goes on without the scheduler", self._name, late)
         self._run()
-
-    @property
-    def overdue_at(self) -> float:
-        """When the owner has to look again."""
-        interval_seconds = self._interval_millis / 1_000
-        return self._last + max(interval_seconds * OVERDUE_SHARE, interval_seconds + SHORTEST_DELAY_SECONDS)
 
     def _requested(self) -> None:
         self._waits = False
@@ -62,5 +59,10 @@ class Recurring:
         self._run()
 
     def _run(self) -> None:
-        self._last = self._loop.now()
+        self._ticked(self._loop.now())
         self._happen()
+
+    def _ticked(self, now: float) -> None:
+        self._last = now
+        self.overdue_at = now + self._longest_seconds
+        """When the owner has to look again."""

@@ -29,7 +29,7 @@ def wait(event: threading.Event, seconds: float) -> bool:
 
 
 def new_identifier() -> str:
-    """A name that no other tenancy has."""
+    """A name that no other acquisition has."""
     return str(uuid.uuid4())
 
 

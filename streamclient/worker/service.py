@@ -11,21 +11,20 @@ from attrs import evolve, frozen
 
 from streamclient.core import leases as rule
 from streamclient.core.events import (
-    EpochDrawn,
-    EpochUndrawn,
+    Answered,
+    Call,
+    DrawEpoch,
     Event,
+    ListShards,
+    ReadRow,
+    ReadRows,
+    ReadSignals,
     ResolveAndCreate,
-    RowReadBack,
-    RowsRead,
-    RowsUnreadable,
-    RowUnreadable,
-    ShardsListed,
-    ShardsUnlistable,
-    SignalsRead,
-    SignalsUnreadable,
-    WakesSent,
-    WorkerWriteAnswered,
-    WriteAnswered,
+    Scan,
+    ShardList,
+    WakeWorkers,
+    WriteLease,
+    WriteWorker,
 )
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import WorkerWrite
@@ -77,25 +76,25 @@ class ServiceCalls:
 
     def read_rows(self) -> None:
         """Scan the status table."""
-        self._read(self._scanned, RowsUnreadable)
+        self._call(ReadRows(), self._scanned)
 
     def read_signals(self, worker_ids: tuple[str, ...]) -> None:
         """Read some rows of workers."""
         directory = self.directory
         if directory is not None:
-            self._read(lambda: SignalsRead(worker_ids, tuple(directory.read_workers(worker_ids))), SignalsUnreadable)
+            self._call(ReadSignals(worker_ids), lambda: tuple(directory.read_workers(worker_ids)))
 
     def wake_workers(self, worker_ids: tuple[str, ...]) -> None:
         """Have other workers scan."""
-        self._read(partial(self._woken, worker_ids), partial(WakesSent, worker_ids))
+        self._call(WakeWorkers(worker_ids), partial(self._wake, worker_ids))
 
     def read_row(self, lease_key: str) -> None:
         """Read one row of the status table."""
-        self._read(lambda: RowReadBack(lease_key, self.store.get_lease(lease_key)), partial(RowUnreadable, lease_key))
+        self._call(ReadRow(lease_key), lambda: self.store.get_lease(lease_key))
 
     def list_shards(self) -> None:
         """Read the complete list of shards."""
-        self._read(self._described, ShardsUnlistable)
+        self._call(ListShards(), self._described)
 
     def write(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> None:
         """Send writes of different rows, heartbeats together and the others together."""
@@ -119,30 +118,29 @@ class ServiceCalls:
         """Look the first checkpoint up, then create the row with it."""
         self.fetch_pool.submit(self._resolve, command)
 
-    def _scanned(self) -> RowsRead:
+    def _scanned(self) -> Scan:
         # Leases first: that a worker was killed says something about leases that were read before.
         rows = tuple(self.store.list_leases())
         workers = None if self.directory is None else tuple(self.directory.list_workers())
-        return RowsRead(rows, self.wall_micros(), workers)
+        return Scan(rows, self.wall_micros(), workers)
 
-    def _woken(self, worker_ids: tuple[str, ...]) -> WakesSent:
+    def _wake(self, worker_ids: tuple[str, ...]) -> None:
         if self.directory is not None:
             self.directory.wake(worker_ids)
-        return WakesSent(worker_ids)
 
-    def _described(self) -> ShardsListed:
+    def _described(self) -> ShardList:
         stream = self.stream_api.describe_stream(self.stream_id)
-        return ShardsListed(tuple(stream.shards), stream.expiration_time_hours)
+        return ShardList(tuple(stream.shards), stream.expiration_time_hours)
 
-    def _read(self, read: Callable[[], Event], failed: Callable[[Exception], Event]) -> None:
-        def call() -> None:
+    def _call(self, call: Call[Each], carry_out: Callable[[], Each]) -> None:
+        def run() -> None:
             try:
-                event = read()
+                answer = Answered(call, carry_out())
             except Exception as error:
-                event = failed(error)
-            self.loop.post(partial(self.emit, event))
+                answer = Answered(call, error=error)
+            self.loop.post(partial(self.emit, answer))
 
-        self.status_pool.submit(call)
+        self.status_pool.submit(run)
 
     def _send(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> None:
         # Before the request leaves: from then on a lease is valid, whatever the answer's delay.
@@ -154,10 +152,8 @@ class ServiceCalls:
         self, writes: Sequence[LeaseWrite | WorkerWrite], answers: Sequence[WriteAnswer], sent_at: float
     ) -> None:
         for write, answer in zip(writes, answers, strict=True):
-            if isinstance(write, WorkerWrite):
-                self.emit(WorkerWriteAnswered(write, answer.outcome, sent_at, answer.error))
-            else:
-                self.emit(WriteAnswered(write, answer.outcome, sent_at, answer.error))
+            call = WriteWorker(write) if isinstance(write, WorkerWrite) else WriteLease(write)
+            self.emit(Answered(call, answer.outcome, sent_at, answer.error))
 
     def _draw(self, lease_keys: Sequence[str]) -> None:
         try:
@@ -171,14 +167,15 @@ class ServiceCalls:
 
     def _report_drawn(self, lease_keys: Sequence[str], drawn: Sequence[int | Exception]) -> None:
         for key, epoch in zip(lease_keys, drawn, strict=True):
-            self.emit(EpochUndrawn(key, epoch) if isinstance(epoch, Exception) else EpochDrawn(key, epoch))
+            call = DrawEpoch(key)
+            self.emit(Answered(call, error=epoch) if isinstance(epoch, Exception) else Answered(call, epoch))
 
     def _resolve(self, command: ResolveAndCreate) -> None:
         lease, sent_at = command.lease, self.loop.now()
         try:
             iterator = self.stream_api.get_shard_iterator(self.stream_id, lease.lease_key, command.timestamp_micros)
         except Exception as error:
-            unanswered = WriteAnswered(rule.create(lease), WriteOutcome.UNCERTAIN, sent_at, error)
+            unanswered = Answered(WriteLease(rule.create(lease)), WriteOutcome.UNCERTAIN, sent_at, error)
             self.loop.post(partial(self.emit, unanswered))
         else:
             self.loop.post(partial(self.write, [rule.create(evolve(lease, checkpoint=iterator))]))

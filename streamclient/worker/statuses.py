@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from attrs import evolve
 
-from streamclient.core.retention import Backlog
-from streamclient.core.tenancy import HeldLease
-from streamclient.model import ShardState, ShardStatus
+from streamclient.core.consumer.machine import ConsumerMachine
+from streamclient.core.consumer.retention import Backlog
+from streamclient.core.consumer.table import Phase
+from streamclient.core.held import HeldLease
+from streamclient.model import ShardState, ShardStatus, ShutdownReason
 from streamclient.reasons import Cause, Reason, ReasonKind, kind_of, text_of
 from streamclient.worker.stream_facts import StreamFacts
 
@@ -32,6 +36,39 @@ def joined_status(held: HeldLease | None, of_consumer: ShardStatus) -> ShardStat
     if held is None or held.reason is None:
         return of_consumer
     return because(of_consumer, (held.reason, *of_consumer.reasons))
+
+
+def consumer_reasons(
+    machine: ConsumerMachine, hold_ups: Iterable[Reason], now: float, *, is_reading: bool
+) -> Iterator[Reason]:
+    """Everything that holds a shard with a consumer up, the most important first; ``hold_ups`` is what takes long."""
+    if machine.is_lost:
+        yield Reason(Cause.LEASE_LOST)
+    if machine.reason is not None:
+        yield machine.reason
+    elif machine.phase is Phase.CLOSING and machine.closing not in (None, ShutdownReason.ZOMBIE):
+        yield Reason(Cause.CLOSING, machine.closing.value)
+    yield from hold_ups
+    following = _next_try(machine, now, is_reading=is_reading)
+    if machine.reason is not None and following is not None:
+        yield following
+
+
+def _next_try(machine: ConsumerMachine, now: float, *, is_reading: bool) -> Reason | None:
+    """When what failed is tried again: told with the failure, so that nobody hears of one without the other."""
+    phase, cause = machine.phase, None if machine.reason is None else machine.reason.cause
+    if machine.resume_at is not None:
+        what = "start" if phase is Phase.BACKING_OFF else "attempt"
+        return Reason(Cause.NEXT_TRY, what, f"{max(0.0, machine.resume_at - now):.1f} s")
+    is_replaced = phase is Phase.CLOSING and machine.closing is ShutdownReason.PROCESS_RESTART
+    if is_replaced and not machine.is_final and not machine.halt_reason:
+        return Reason(Cause.NEXT_TRY, "start", f"at least {machine.backoff.next_restart_seconds:.1f} s")
+    if phase is Phase.STARTING:
+        return Reason(Cause.PRESENT_TRY, "start")
+    is_parking = phase is Phase.PARKING and cause is Cause.PARKING_FAILED
+    if is_parking or (phase is Phase.READING and is_reading) or phase is Phase.DELIVERING:
+        return Reason(Cause.PRESENT_TRY, "attempt")
+    return None
 
 
 def because(status: ShardStatus, reasons: tuple[Reason, ...]) -> ShardStatus:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from streamclient.core.retention import MICROS_PER_HOUR, Backlog, RetentionReport, ServiceClock
+from streamclient.core.consumer.retention import MICROS_PER_HOUR, Backlog, RecordClock, RetentionReport
 from streamclient.worker.health import CallWatchdog
 
 FRESH_MARGIN_SECONDS = 5.0
@@ -18,7 +18,7 @@ class StreamFacts:
     def __init__(self, wall_micros: Callable[[], int], longest_idle_millis: int) -> None:
         self._wall_micros = wall_micros
         self._fresh_seconds = longest_idle_millis / 1_000 + FRESH_MARGIN_SECONDS
-        self._clock = ServiceClock()
+        self._clock = RecordClock()
         self.reads = CallWatchdog("no read of the stream succeeded")
         """Of any shard."""
         self.expiration_micros: int | None = None

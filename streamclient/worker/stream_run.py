@@ -14,9 +14,9 @@ from streamclient.interfaces import ILeaseManager, IMetrics, IRecordProcessor
 from streamclient.lease.store import as_lease_store, as_worker_directory
 from streamclient.metrics.labelled import labelled
 from streamclient.model import ShardStatus, TrimmedRange
+from streamclient.reasons import described
 from streamclient.stream.api import StreamApi
-from streamclient.worker.assembly import Ingredients, Machinery, SharedParts
-from streamclient.worker.consumer_state import described
+from streamclient.worker.assembly import SharedParts, StreamInputs, StreamParts
 from streamclient.worker.coordinator import Coordinator
 from streamclient.worker.health import WorkerHealth
 from streamclient.worker.running import wait_awake
@@ -52,7 +52,7 @@ class StreamRun:
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
         self._persistence: Persistence | None = None
-        self._machinery: Machinery | None = None
+        self._parts: StreamParts | None = None
         self._early: list[events.Event] = []
 
     # --- the caller of Worker.run ---------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ class StreamRun:
             self.exception = error
             _log.error("%s", self.sentence, exc_info=None if is_foreseen(error) else error)
 
-    def prepare(self, shared: SharedParts, stop: threading.Event) -> Machinery:
+    def prepare(self, shared: SharedParts, stop: threading.Event) -> StreamParts:
         """Look up stream and status table, and put the parts together; a step of ``run``."""
         config = shared.client_config
         limit = config.max_duration_before_last_successful_renew_or_take_lease
@@ -104,8 +104,8 @@ class StreamRun:
         stream_id = persistence.do("looking up the stream", lambda: find_stream_id(stream_api, table_name))
         manager = self._lease_manager or _default_lease_manager(self._config, stream_id, config, metrics)
         prepare_lease_table(manager, persistence)
-        machinery = Machinery(
-            Ingredients(
+        parts = StreamParts(
+            StreamInputs(
                 worker_identifier=self._worker_identifier,
                 stream_id=stream_id,
                 stream_config=self._config,
@@ -118,28 +118,28 @@ class StreamRun:
             shared,
         )
         with self._lock:
-            self._machinery = machinery
+            self._parts = parts
             for event in self._early:
-                machinery.coordinator.send(event)
+                parts.coordinator.send(event)
             if stop.is_set():
-                machinery.coordinator.request_stop()
+                parts.coordinator.request_stop()
         _log.info("worker %s consumes stream %s", self._worker_identifier, stream_id)
-        return machinery
+        return parts
 
     # --- any thread ----------------------------------------------------------------------------------------------
 
     @property
     def coordinator(self) -> Coordinator | None:
         """What decides; ``None`` before the stream and the status table were found."""
-        return None if self._machinery is None else self._machinery.coordinator
+        return None if self._parts is None else self._parts.coordinator
 
     def send(self, event: events.Event) -> None:
         """Have an event handled; one that comes early waits until there is somebody to handle it."""
         with self._lock:
-            if self._machinery is None:
+            if self._parts is None:
                 self._early.append(event)
             else:
-                self._machinery.coordinator.send(event)
+                self._parts.coordinator.send(event)
 
     def accept_loss(self, lease_key: str, reply: Callable[[TrimmedRange | None], None]) -> None:
         """Have ``reply`` called with what a shard gives up to go on; with ``None`` if it did not stop for a loss."""
@@ -152,8 +152,8 @@ class StreamRun:
     def request_stop(self) -> None:
         """Begin to stop. Before there is anything to stop, the worker's stop event does it."""
         with self._lock:
-            if self._machinery is not None:
-                self._machinery.coordinator.request_stop()
+            if self._parts is not None:
+                self._parts.coordinator.request_stop()
 
     def shard_statuses(self, reply: Callable[[Mapping[str, ShardStatus]], None]) -> None:
         """Have ``reply`` called with every held shard; at once if there are none to ask for."""
@@ -182,9 +182,9 @@ class StreamRun:
 
     def is_own_thread(self) -> bool:
         """Whether the calling thread owns this stream's state, or is inside user code of it."""
-        machinery = self._machinery
+        parts = self._parts
         is_owner = self.thread_id == threading.get_ident()
-        return is_owner or (machinery is not None and machinery.user_code.is_inside())
+        return is_owner or (parts is not None and parts.user_code.is_inside())
 
 
 # The SDK takes a third of a second to import; a worker on other stores does without it.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamclient.records import SequenceInfo
+from streamclient.records import SequenceInfo, place_of
 from streamclient.stream.api import StreamApi
 
 
@@ -13,4 +13,4 @@ def first_record_left(stream_api: StreamApi, stream_id: str, shard_id: str) -> S
     """
     oldest = stream_api.get_shard_iterator(stream_id, shard_id)
     page = stream_api.get_stream_record(oldest, 1)
-    return page.records[0].sequence_info if page.records else None
+    return place_of(page.records, 0) if page.records else None

@@ -14,7 +14,7 @@ from streamclient.errors import ConfigurationError, StreamClientException, Worke
 from streamclient.interfaces import ILeaseManager, RecordProcessorFactory
 from streamclient.model import ShardStatus, TrimmedRange, WorkerStatus
 from streamclient.stream.api import StreamApi
-from streamclient.worker.assembly import Machinery, SharedParts
+from streamclient.worker.assembly import SharedParts, StreamParts
 from streamclient.worker.health import WorkerHealth
 from streamclient.worker.running import EndedBySigterm, Running, wait_awake
 from streamclient.worker.runtime import Runtime
@@ -267,8 +267,8 @@ class Worker(Running):
     def _make_shared(self) -> SharedParts:
         return SharedParts(self._identifier, self._client_config, self._executor, self._runtime)
 
-    def prepare(self) -> list[Machinery]:
-        """What ``run`` starts with, for a test that runs the machinery itself: one for each stream, in order."""
+    def prepare(self) -> list[StreamParts]:
+        """What ``run`` starts with, for a test that runs the parts itself: one for each stream, in order."""
         shared = self._make_shared()
         return [stream.prepare(shared, self._stop) for stream in self._streams.values()]
 
@@ -326,10 +326,8 @@ class Worker(Running):
             answered.set()
 
         stream.shard_statuses(reply)
-        while not self._runtime.wait(answered, STATUS_SECONDS):
-            if not self._ended.is_set():
-                raise StreamClientException(f"worker {self._identifier} did not answer within {STATUS_SECONDS:.0f} s")
-            stream.shard_statuses(reply)
+        if not self._runtime.wait(answered, STATUS_SECONDS):
+            raise StreamClientException(f"worker {self._identifier} did not answer within {STATUS_SECONDS:.0f} s")
         return found
 
     def _send(self, shard_id: str | None, make_event: Callable[[str | None], events.Event]) -> None:

@@ -2,18 +2,42 @@
 
 from __future__ import annotations
 
-import pytest
+import math
+from pathlib import Path
 
-from benchmarks.__main__ import run
-from benchmarks.report import HEADING, Line, compare, interleaved, table
+import pytest
+from attrs import evolve
+
+from benchmarks.__main__ import main, run
+from benchmarks.report import (
+    HEADING,
+    Line,
+    aimed,
+    as_json,
+    at_least,
+    beside,
+    bound,
+    compare,
+    interleaved,
+    ratio_of_at_least,
+    regressions,
+    table,
+)
 from benchmarks.settings import QUICK
 from streamclient.records import NATIVE
+from streamclient.server.operations import OPERATIONS
+
+
+def target_of(line: Line) -> str:
+    """What it has to reach; whether it does is not asked."""
+    return line.detail.partition("target: ")[2].removesuffix(": missed")
 
 
 def lines_of(group: str) -> list[Line]:
     lines = run([group], QUICK)
 
-    assert all(line.group == group and line.figure > 0 and line.ratio > 0 for line in lines), lines
+    measured = [line for line in lines if "not here" not in line.name]
+    assert all(line.group == group and line.figure > 0 and line.ratio > 0 for line in measured), lines
     return lines
 
 
@@ -23,11 +47,25 @@ def test_server_rows_are_measured() -> None:
 
 
 @pytest.mark.slow
+def test_request_rows_are_measured_for_each_operation_and_for_memory() -> None:
+    lines = lines_of("requests")
+
+    assert [line.name.partition(",")[0] for line in lines[:4]] == [
+        "PutRow",
+        "BatchWriteRow",
+        "GetRange",
+        "GetStreamRecord",
+    ]
+    assert lines[0].figure > lines[1].figure  # a request for each row costs more than one for all
+    assert lines[4].unit == "MB"
+
+
+@pytest.mark.slow
 def test_cost_rows_are_measured_for_each_operation_storage_and_kind_of_shards() -> None:
     names = [line.name for line in lines_of("costs")]
 
-    for operation in ("PutRow", "GetStreamRecord", "DescribeStream", "tunnel/heartbeat", "tunnel/checkpoint"):
-        assert [name for name in names if name.startswith(f"{operation},")] == [
+    for operation in OPERATIONS:
+        assert [name.removesuffix(", each of them") for name in names if name.startswith(f"{operation},")] == [
             f"{operation}, {storage}, 10 {kind} shards"
             for storage in ("memory", "SQLite")
             for kind in ("open", "closed")
@@ -36,7 +74,7 @@ def test_cost_rows_are_measured_for_each_operation_storage_and_kind_of_shards() 
 
 @pytest.mark.slow
 def test_decode_rows_are_measured_for_each_shape() -> None:
-    """Each shape has the SDK's Python decoder and ours; those in C where they load."""
+    """Each shape has the SDK's Python decoder and ours, those in C where they load, and Java or why it is not here."""
     names = [line.name for line in lines_of("decode")]
     compiled = 0 if NATIVE is None else 4
 
@@ -44,21 +82,43 @@ def test_decode_rows_are_measured_for_each_shape() -> None:
     assert sum("streamclient in Python" in name for name in names) == 4
     assert sum(name.endswith("compiled codec, records") for name in names) == compiled
     assert sum(name.endswith("each cell looked at") for name in names) == compiled
+    assert sum(name.endswith("kept without their page") for name in names) == compiled
+    assert sum("Java SDK, its decoder" in name for name in names) == 4
+    assert sum("limit: " in name for name in names) == 8
     assert sum(name.endswith("Arrow") for name in names) == compiled
     assert sum(name.endswith(("one thread", "two threads")) for name in names) == compiled // 2
 
 
 @pytest.mark.slow
 def test_destination_rows_are_measured_for_each_shape_both_ways() -> None:
-    lines = lines_of("destinations")
+    *lines, commit = lines_of("destinations")
 
     assert [line.ratio for line in lines[::2]] == [1.0] * 4
     assert [line.name.split(" of ")[1] for line in lines] == ["records", "columns"] * 4
+    assert "target: at most 0.05 s per commit" in commit.detail
+
+
+@pytest.mark.slow
+def test_mirror_rows_are_measured_for_few_and_many_columns_and_for_a_merge() -> None:
+    lines = lines_of("mirror")
+
+    assert [line.name.split(" ")[0] for line in lines] == ["folding", "folding", "merging"]
+    assert [target_of(line) for line in lines] == ["", "at least 0.1 x the first", "at most 1 s per merge"]
 
 
 @pytest.mark.slow
 def test_worker_rows_are_measured_for_shards_and_page_sizes() -> None:
-    assert len(lines_of("worker")) == 4
+    """Whatever the processor does with a batch, by the wall and by the client's own processor time; Java beside it."""
+    lines = lines_of("worker")
+    names = [line.name for line in lines]
+
+    for what in ("looked at by nobody", "each cell looked at", "by column"):
+        assert sum(name.endswith(what) for name in names) == 8
+    if any("not here" in name for name in names):
+        assert sum("Java stream client: not here: no Java" in name for name in names) == 2
+    else:
+        assert sum(name.endswith("Java stream client") for name in names) == 8
+        assert sum("x Java stream client, target" in line.detail for line in lines) == 8
 
 
 @pytest.mark.slow
@@ -79,12 +139,28 @@ def test_polling_rows_are_measured_for_rhythms_and_settings() -> None:
 
 @pytest.mark.slow
 def test_lease_rows_stand_beside_what_is_calculated() -> None:
-    measured, calculated = lines_of("leases")
+    measured, calculated, first, later, memory = lines_of("leases")
 
     assert "BatchWriteRow" in measured.detail
     assert "calculated" in calculated.name
     # Ten leases: ten heartbeats a minute each, two scans per heartbeat, six shard syncs with a scan.
     assert calculated.figure == 10 * 10 + 2 * 10 + 6
+    assert {first.unit, later.unit, memory.unit} == {"% of a core", "MB"}
+    assert all("target: at most" in line.detail for line in (first, later, memory))
+
+
+@pytest.mark.slow
+def test_replication_rows_are_measured_for_one_channel_and_for_several() -> None:
+    assert [line.unit for line in lines_of("replication")] == ["rows/s"] * 2
+
+
+@pytest.mark.slow
+def test_start_rows_say_what_must_be_reached() -> None:
+    sdk, worker, first = lines_of("start")
+
+    assert worker.ratio == pytest.approx(worker.figure / sdk.figure)
+    assert "at most 1.3 x the SDK alone" in worker.detail
+    assert "at most 1,000 ms" in first.detail
 
 
 @pytest.mark.slow
@@ -112,9 +188,12 @@ def test_tunnel_rows_stand_beside_a_plain_loop_and_a_shutdown() -> None:
 @pytest.mark.slow
 @pytest.mark.spark
 def test_parquet_rows_are_measured_with_and_without_arrow() -> None:
-    names = [line.name for line in lines_of("parquet")]
+    *lines, copied, memory, server = lines_of("parquet")
+    names = [line.name for line in lines]
 
-    assert len(names) == 6
+    assert len(names) == 8
+    assert copied.ratio == 1.0
+    assert [target_of(memory), target_of(server)] == ["at least 3 x the first", "at least 0.7 x the first"]
     assert sum("without Arrow" in name for name in names) == 4
 
 
@@ -129,7 +208,100 @@ def test_each_candidate_is_compared_with_the_first_in_the_same_round() -> None:
     ]
 
 
+def test_a_target_stands_beside_its_figure_and_has_one() -> None:
+    lines = [Line("group", "one", 1.0, "s", 1.0, "more"), Line("group", "two", 2.0, "s", 2.0)]
+
+    assert [line.detail for line in aimed(lines, {"one": ratio_of_at_least(2.0)})] == [
+        "more; target: at least 2 x the first: missed",
+        "",
+    ]
+    with pytest.raises(ValueError, match=r"no line for the targets of \['three'\]"):
+        aimed(lines, {"three": ratio_of_at_least(2.0)})
+
+
 def test_table_has_one_row_per_line() -> None:
     text = table([Line("group", "name", 1234.5, "things/s", 0.5, "more")])
 
     assert text == f"{HEADING}\n| group | name | 1,234 things/s | 0.50 | more |"
+
+
+def test_a_ratio_stands_beside_what_it_has_to_reach() -> None:
+    rates = {"ours": [6.0, 8.0, 9.0], "theirs": [2.0, 4.0, 3.0]}
+
+    assert beside(rates, "ours", "theirs", 3.5, called="Java") == "3.0 x Java, target 3.5: missed"
+    assert beside(rates, "ours", "theirs", 3, called="Java") == "3.0 x Java, target 3"
+    assert beside(rates, "ours", "absent", 3, called="Java") == ""
+    assert (bound(5, 5, "%"), bound(6, 5, "%")) == ("target: at most 5 %", "target: at most 5 %: missed")
+    assert at_least(4, 5, "rows/s") == "target: at least 5 rows/s: missed"
+
+
+def test_two_runs_differ_by_the_rows_that_got_worse_beyond_noise() -> None:
+    before = [
+        Line("decode", "SDK", 100.0, "rows/s", 1.0),
+        Line("decode", "ours", 1_000.0, "rows/s", 10.0),
+        Line("decode", "shaky", 1_000.0, "rows/s", 10.0, spread=0.5),
+        Line("requests", "PutRow", 50.0, "ns of CPU per row", 1.0),
+        Line("requests", "gone", 50.0, "ns of CPU per row", 1.0),
+        Line("worker", "Java: not here", math.nan, "rows/s", math.nan),
+    ]
+    slower_machine = [
+        evolve(line, figure=line.figure * (0.95 if line.is_rate else 1.05), ratio=line.ratio * 0.99) for line in before
+    ]
+    worse = [
+        before[0],
+        evolve(before[1], figure=800.0, ratio=8.0),
+        evolve(before[2], figure=600.0, ratio=6.0),
+        evolve(before[3], figure=60.0),
+        before[5],
+    ]
+
+    assert regressions(before, before) == regressions(before, slower_machine) == []
+    assert regressions(before, worse) == [
+        "decode: ours: 1,000 to 800 rows/s, ratio 10.00 to 8.00",
+        "requests: PutRow: 50 to 60 ns of CPU per row",
+        "requests: gone: ns of CPU per row are not measured any more",
+    ]
+
+
+def test_where_a_whole_comparison_is_slower_its_first_row_is_named_only() -> None:
+    """What is compared with it kept its ratio: the machine, or what both rest on, is slower."""
+    before = [Line("g", "first", 100.0, "rows/s", 1.0), Line("g", "second", 300.0, "rows/s", 3.0)]
+    after = [evolve(line, figure=line.figure / 2) for line in before]
+
+    assert regressions(before, after) == ["g: first: 100 to 50 rows/s"]
+
+
+def test_runs_are_compared_by_their_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = tmp_path / "before.json", tmp_path / "after.json", tmp_path / "other.json"
+    for path, figure in zip(files, (100.0, 50.0), strict=False):
+        path.write_text(as_json("python -m benchmarks", [Line("g", "n", figure, "rows/s", 1.0)]))
+    files[2].write_text("{}")
+
+    outcomes = [exit_code(files[0], files[0]), exit_code(files[0], files[1]), exit_code(files[0], files[2])]
+
+    output = capsys.readouterr()
+    assert outcomes == [0, 1, 2]
+    assert output.out == "nothing got worse by more than the rounds differ\ng: n: 100 to 50 rows/s\n"
+    assert "expected a file written with --json" in output.err
+
+
+def exit_code(*files: Path) -> object:
+    with pytest.raises(SystemExit) as ended:
+        main(["--compare", *map(str, files)])
+    return ended.value.code
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_source_rows_are_measured_beside_spark_for_each_sink() -> None:
+    lines = lines_of("source")
+
+    assert [line.ratio for line in lines[::3]] == [1.0, 1.0]
+    assert [target_of(line) for line in lines] == [
+        "",
+        "at least 0.8 x the first",
+        "at least 0.7 x the first",
+        "",
+        "at least 1 x the first",
+        "at least 0.7 x the first",
+    ]

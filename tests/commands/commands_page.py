@@ -114,7 +114,25 @@ def stage() -> Iterator[Stage]:
         ids = furnish(local)
         fill_lake(folder / "lake", ids)
         (folder / "copy.json").write_text(json.dumps(replication(local)))
+        (folder / "mirror.toml").write_text(mirroring(local))
         yield Stage(local, folder, process, ids)
+
+
+def mirroring(local: LocalTablestore) -> str:
+    """A configuration for a mirror beside the lake."""
+    return f"""
+[source]
+endpoint = "{local.endpoint}"
+instance = "{local.instance}"
+table = "orders"
+status_table = "orders_mirror"
+access_key_id = "{local.access_key_id}"
+access_key_secret = "{local.access_key_secret}"
+
+[destination]
+kind = "delta"
+url = "orders_mirrored"
+"""
 
 
 def furnish(local: LocalTablestore) -> dict[str, str]:

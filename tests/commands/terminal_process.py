@@ -22,19 +22,21 @@ PATIENCE_SECONDS = 120.0
 
 
 def run_on_a_terminal(words: list[str], interrupt_after: str | None) -> tuple[int, str]:
-    """Exit code, and what the terminal was sent; Ctrl-C is pressed once it has shown something."""
+    """Exit code, and what the terminal was sent; Ctrl-C is pressed once it has shown a line with something in it."""
     child, terminal = pty.fork()
     if child == 0:
         run_child(words)
+    # To its end: a terminal hands a line over in pieces.
+    awaited = None if interrupt_after is None else re.compile(re.escape(interrupt_after.encode()) + rb"[^\n]*\n")
     seen = b""
     while select.select([terminal], [], [], PATIENCE_SECONDS)[0]:
         try:
             seen += os.read(terminal, 65_536)
         except OSError:  # the child has closed its end
             break
-        if interrupt_after is not None and interrupt_after.encode() in seen:
+        if awaited is not None and awaited.search(seen):
             os.write(terminal, b"\x03")
-            interrupt_after = None
+            awaited = None
     else:
         os.kill(child, 9)
     _, status = os.waitpid(child, 0)
@@ -44,6 +46,9 @@ def run_on_a_terminal(words: list[str], interrupt_after: str | None) -> tuple[in
 
 def run_child(words: list[str]) -> None:
     fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
+    modes = termios.tcgetattr(1)
+    modes[3] |= termios.NOFLSH  # else Ctrl-C discards what was printed and is not read yet
+    termios.tcsetattr(1, termios.TCSANOW, modes)
     for name in ("COLUMNS", "LINES"):
         os.environ.pop(name, None)
     os.environ["TERM"] = "xterm"
@@ -69,7 +74,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     import streamclient.cli
     import streamclient.operate.lease_changes
-    import streamclient.operate.top_action
+    import streamclient.operate.top_screens
     import streamclient.parking.table
     import streamclient.testing.simulation.campaign
     import streamclient.worker  # noqa: F401

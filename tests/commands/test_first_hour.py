@@ -2,94 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import site
-import subprocess
-import sys
-import sysconfig
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("streamclient", "samples", "setup.cfg", "setup.py", "pyproject.toml", "README.md", "LICENSE")
+from tests.installed import ROOT, Installed
+
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PATIENCE_SECONDS = 300
-
-
-class Installed:
-    """A virtual environment of its own with the wheel, which sees the dependencies that are installed here."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.bin = directory / "bin"
-
-    @property
-    def environment(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "TABLESTORE_"))}
-        return {**kept, "PATH": f"{self.bin}:{kept.get('PATH', '')}"}
-
-    def run(self, command: str, folder: Path, **variables: str) -> str:
-        """A line of a shell; what it printed."""
-        done = subprocess.run(
-            ["bash", "-c", command],
-            capture_output=True,
-            text=True,
-            cwd=folder,
-            env={**self.environment, **variables},
-            timeout=PATIENCE_SECONDS,
-            check=False,
-        )
-        assert (done.returncode, done.stderr) == (0, ""), f"$ {command}\n{done.stdout}{done.stderr}"
-        return done.stdout
-
-    @contextmanager
-    def serving(self, folder: Path) -> Iterator[str]:
-        """``streamclient server``, on any free port."""
-        process = subprocess.Popen(
-            [str(self.bin / "streamclient"), "server", "--port", "0"],
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=folder,
-            env=self.environment,
-        )
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            assert re.fullmatch(r"listening on http://127\.0\.0\.1:\d+\n", line), line
-            yield line.removeprefix("listening on ").strip()
-        finally:
-            process.kill()
-            process.communicate(timeout=60)
-
-
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """The wheel as pip builds it from a clean copy, in a fresh environment."""
-    place = tmp_path_factory.mktemp("wheel")
-    source = place / "source"
-    source.mkdir()
-    for part in PARTS:
-        if (ROOT / part).is_dir():
-            shutil.copytree(ROOT / part, source / part, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(ROOT / part, source / part)
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    subprocess.run([*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", str(place), str(source)], check=True)
-    (wheel,) = place.glob("*.whl")
-    venv = place / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
-    packages = Path(sysconfig.get_path("purelib", vars={"base": str(venv), "platbase": str(venv)}))
-    subprocess.run(
-        [*pip, "--python", str(venv / "bin" / "python"), "install", "--quiet", "--no-deps", str(wheel)], check=True
-    )
-    # Dependencies, not the checkout: only site-packages, behind the environment's own.
-    (packages / "dependencies.pth").write_text("\n".join(site.getsitepackages()))
-    return Installed(venv)
 
 
 def console_lines(heading: str) -> list[tuple[str, str]]:

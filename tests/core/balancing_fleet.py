@@ -13,10 +13,11 @@ from holdings_driver import row
 
 from streamclient.config import ClientConfig
 from streamclient.core import leases
-from streamclient.core.balance import TakePlan, plan_takes
 from streamclient.core.leases import LeaseWrite
+from streamclient.core.plan.beside_java import plan_takes
+from streamclient.core.plan.moves import Moves
 from streamclient.core.rows import WriteKind, apply_write, permits
-from streamclient.core.view import LeaseView
+from streamclient.core.sightings import LeaseView
 from streamclient.model import Lease
 
 DURATION_SECONDS = 20.0
@@ -57,20 +58,20 @@ class Fleet:
     def scan(self, name: str) -> None:
         self.views[name].observe(self.table.values(), self.now, self.now)
 
-    def plan(self, name: str) -> TakePlan:
+    def plan(self, name: str) -> Moves:
         """What a worker decides by what it saw last, which may not be true any more."""
         held = {key for key, lease in self.table.items() if lease.owner == name and not lease.is_handed_over}
         return plan_takes(self.views[name], name, held, self.now, ClientConfig(), rng=self.rng)
 
-    def follow(self, name: str, plan: TakePlan) -> None:
-        for gift in plan.gifts:
-            known = self.table[gift.lease.lease_key]
+    def follow(self, name: str, plan: Moves) -> None:
+        for move in plan.transfers:
+            known = self.table[move.row.lease_key]
             if known.owner == name and not known.is_handed_over:
-                self.write(name, leases.transfer(known, gift.receiver))
+                self.write(name, leases.transfer(known, move.receiver))
         for lease in plan.takes:
             self.write(name, leases.take(lease, name))
-        for lease in plan.steals:
-            self.write(name, leases.steal(lease, name))
+        for move in plan.marks:
+            self.write(name, leases.steal(move.row, name))
 
     def serve(self, name: str) -> None:
         """Hand over what others marked."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import count
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from streamclient.config import ClientConfig
 from streamclient.core import events, leases
@@ -22,6 +22,10 @@ COMMAND = TypeVar("COMMAND")
 
 def row(key: str, owner: str = "", counter: int = 0, **others: object) -> Lease:
     return Lease(key, STREAM_ID, owner, counter, **others)  # type: ignore[arg-type]
+
+
+def scanned(rows: tuple[Lease, ...], **more: Any) -> events.Answered[events.Scan]:
+    return events.Answered(events.ReadRows(), events.Scan(rows, **more))
 
 
 class Driver:
@@ -50,10 +54,10 @@ class Driver:
 
     def scan(self) -> list[events.Command]:
         self.send(events.TakeDue())
-        return self.send(events.RowsRead(tuple(self.table[key] for key in sorted(self.table))))
+        return self.send(scanned(tuple(self.table[key] for key in sorted(self.table))))
 
     def list_shards(self, *shards: Shard) -> list[events.Command]:
-        return self.send(events.ShardsListed(shards))
+        return self.send(events.Answered(events.ListShards(), events.ShardList(shards)))
 
     def land(self, write: LeaseWrite) -> WriteOutcome:
         """Apply a write to the table, if permitted."""
@@ -71,7 +75,7 @@ class Driver:
     ) -> list[events.Command]:
         """Apply and answer a write; with ``outcome``, answer that without applying anything."""
         outcome = self.land(write) if outcome is None else outcome
-        return self.send(events.WriteAnswered(write, outcome, self.now if sent_at is None else sent_at))
+        return self.send(events.Answered(events.WriteLease(write), outcome, self.now if sent_at is None else sent_at))
 
     def answer_and_read_back(self, write: LeaseWrite) -> list[events.Command]:
         """A write gets no answer, and its row is read back as it is."""
@@ -81,10 +85,10 @@ class Driver:
     def draw(self, key: str) -> list[events.Command]:
         """Draw an epoch and answer with it."""
         self.epochs[key] = self.epochs.get(key, 0) + 1
-        return self.send(events.EpochDrawn(key, self.epochs[key]))
+        return self.send(events.Answered(events.DrawEpoch(key), self.epochs[key]))
 
     def read_back(self, key: str) -> list[events.Command]:
-        return self.send(events.RowReadBack(key, self.table.get(key)))
+        return self.send(events.Answered(events.ReadRow(key), self.table.get(key)))
 
     def settle_without_epochs(self, commands: Iterable[events.Command]) -> list[events.Command]:
         """As ``settle``, but draw no epoch."""
@@ -103,7 +107,7 @@ class Driver:
             elif isinstance(command, events.DrawEpoch) and draws:
                 pending += self.draw(command.lease_key)
             elif isinstance(command, events.ReadRows):
-                pending += self.send(events.RowsRead(tuple(self.table[key] for key in sorted(self.table))))
+                pending += self.send(scanned(tuple(self.table[key] for key in sorted(self.table))))
         return done
 
     def hold(self) -> list[events.Command]:

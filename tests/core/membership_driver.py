@@ -7,7 +7,7 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from holdings_driver import STREAM_ID, Driver, only
+from holdings_driver import STREAM_ID, Driver, only, scanned
 
 from streamclient.config import ClientConfig
 from streamclient.core import events, membership
@@ -95,9 +95,9 @@ class FleetDriver(Driver):
             case events.ReadRows():
                 self.scans.append(self.now)
                 rows = tuple(self.table[key] for key in sorted(self.table))
-                return self.send(events.RowsRead(rows, workers=tuple(self.workers[n] for n in sorted(self.workers))))
+                return self.send(scanned(rows, workers=tuple(self.workers[n] for n in sorted(self.workers))))
             case events.ListShards():
-                return self.send(events.ShardsListed(self.shards))
+                return self.send(events.Answered(events.ListShards(), events.ShardList(self.shards)))
         return self.carry_out_for_workers(command)
 
     def carry_out_for_workers(self, command: events.Command) -> list[events.Command]:
@@ -105,12 +105,12 @@ class FleetDriver(Driver):
             case events.ReadSignals(names):
                 self.reads.append(names)
                 found = tuple(self.workers[name] for name in names if name in self.workers)
-                return self.send(events.SignalsRead(names, found))
+                return self.send(events.Answered(events.ReadSignals(names), found))
             case events.WriteWorker(write):
-                return self.send(events.WorkerWriteAnswered(write, self.answers_worker(write), self.now))
+                return self.send(events.Answered(events.WriteWorker(write), self.answers_worker(write), self.now))
             case events.WakeWorkers(names):
                 self.woken += names
-                return self.send(events.WakesSent(names))
+                return self.send(events.Answered(events.WakeWorkers(names)))
         return []
 
     def start(self) -> list[events.Command]:

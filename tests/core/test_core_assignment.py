@@ -12,7 +12,7 @@ from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamclient.core.assignment import PAYING_SHARE, Assignment, Placed, assign_by_count, assign_by_load
+from streamclient.core.plan.assign import PAYING_SHARE, Assignment, Placed, assign_by_count, assign_by_load
 
 NAMES = "abcdef"
 

@@ -11,16 +11,17 @@ from hypothesis import strategies as st
 
 from streamclient.config import ClientConfig
 from streamclient.core import leases
-from streamclient.core.balance import TakePlan, plan_takes
+from streamclient.core.plan.beside_java import plan_takes
+from streamclient.core.plan.moves import Moves
 from streamclient.core.rows import apply_write
-from streamclient.core.view import LeaseView
+from streamclient.core.sightings import LeaseView
 from streamclient.model import Lease
 
 NOW = 100.0
 Rows = dict[str, Lease]
 
 
-def plan(rows: Rows, worker: str, *, held: set[str] | None = None, seed: int = 0, now: float = NOW) -> TakePlan:
+def plan(rows: Rows, worker: str, *, held: set[str] | None = None, seed: int = 0, now: float = NOW) -> Moves:
     """Plan over rows that were all just seen moving, except those without owner."""
     view = LeaseView(worker, 20.0)
     view.observe(rows.values(), now, now)
@@ -44,27 +45,31 @@ def is_even(counts: list[int]) -> bool:
     return max(counts) - min(counts) <= 1
 
 
+def marked(chosen: Moves) -> tuple[Lease, ...]:
+    return tuple(move.row for move in chosen.marks)
+
+
 def run_pass(rows: Rows, worker: str, seed: int) -> int:
     """Apply one worker's plan, complete all hand-overs; returns the number of leases that moved."""
     chosen = plan(rows, worker, seed=seed)
     for lease in chosen.takes:
         rows[lease.lease_key] = apply_write(lease, leases.take(lease, worker)) or lease
-    for lease in chosen.steals:
+    for lease in marked(chosen):
         rows[lease.lease_key] = row(lease.lease_key, worker, lease.counter + 1)
-    return len(chosen.takes) + len(chosen.steals)
+    return len(chosen.takes) + len(chosen.marks)
 
 
 def test_worked_example_of_the_documentation() -> None:
     rows = owned("A", "A", "A", "A", "A", "B", "")
     first = plan(rows, "B")
     assert keys(first.takes) == ["s06"]
-    assert len(first.steals) == 1
-    assert first.steals[0].owner == "A"
+    assert len(first.marks) == 1
+    assert first.marks[0].row.owner == "A"
 
     rows["s06"] = row("s06", "B", 1)
-    marked = first.steals[0].lease_key
+    marked = first.marks[0].row.lease_key
     rows[marked] = row(marked, "A", 1, stealer="B")
-    assert plan(rows, "B") == TakePlan()
+    assert plan(rows, "B") == Moves()
 
 
 def test_everything_handed_over_is_taken_whatever_the_need() -> None:
@@ -80,13 +85,13 @@ def test_row_in_my_name_that_i_do_not_hold_is_taken() -> None:
 def test_marked_lease_is_not_stolen_again() -> None:
     rows = {f"s{n}": row(f"s{n}", "A", 1, stealer="C") for n in range(6)} | owned("A", "A", "A")
 
-    assert all(not lease.stealer for lease in plan(rows, "me").steals)
+    assert all(not lease.stealer for lease in marked(plan(rows, "me")))
 
 
 def test_expired_and_finished_leases_are_not_stolen() -> None:
     rows = owned("A") | {f"f{n}": row(f"f{n}", "A", 1, checkpoint="SHARD_END") for n in range(8)}
 
-    assert [keys(plan(rows, "me", seed=seed).steals) for seed in range(5)] == [["s00"]] * 5
+    assert [keys(marked(plan(rows, "me", seed=seed))) for seed in range(5)] == [["s00"]] * 5
 
 
 def test_child_that_waits_is_the_last_choice() -> None:
@@ -94,24 +99,24 @@ def test_child_that_waits_is_the_last_choice() -> None:
     waiting = {f"c{n}": row(f"c{n}", "A", 1, parent_shard_ids={"p"}) for n in range(5)}
     rows = waiting | {"p": row("p", "A", 1)}
 
-    assert {keys(plan(rows, "me", seed=seed).steals)[0] for seed in range(10)} == {"p"}
+    assert {keys(marked(plan(rows, "me", seed=seed)))[0] for seed in range(10)} == {"p"}
 
 
 def test_finished_leases_of_a_worker_do_not_cost_it_its_only_live_one() -> None:
     rows = owned("A", "me") | {f"f{n}": row(f"f{n}", "A", 1, checkpoint="SHARD_END") for n in range(6)}
 
-    assert plan(rows, "me").steals == ()
+    assert plan(rows, "me").marks == ()
 
 
 def test_marks_of_one_pass_are_a_third_of_the_need() -> None:
-    assert len(plan(owned(*["A"] * 20), "me").steals) == 4
+    assert len(plan(owned(*["A"] * 20), "me").marks) == 4
 
 
 def test_auto_steal_can_be_switched_off() -> None:
     view = LeaseView("me", 20.0)
     view.observe(owned(*["A"] * 6).values(), NOW, NOW)
 
-    assert plan_takes(view, "me", (), NOW, ClientConfig(auto_steal_lease=False), rng=Random(0)) == TakePlan()
+    assert plan_takes(view, "me", (), NOW, ClientConfig(auto_steal_lease=False), rng=Random(0)) == Moves()
 
 
 def test_leases_being_taken_count_as_taken() -> None:
@@ -119,7 +124,7 @@ def test_leases_being_taken_count_as_taken() -> None:
     view.observe(owned("A", "A", "", "").values(), NOW, NOW)
     chosen = plan_takes(view, "me", (), NOW, ClientConfig(), rng=Random(0), pending={"s02": "me", "s03": "me"})
 
-    assert chosen == TakePlan()
+    assert chosen == Moves()
 
 
 def test_same_arguments_give_the_same_plan() -> None:
@@ -151,8 +156,8 @@ def test_no_mark_leaves_its_victim_with_fewer_leases_than_the_thief(owners: list
     chosen = plan(rows, "A", seed=seed)
     for lease in chosen.takes:
         rows[lease.lease_key] = row(lease.lease_key, "A", 2)
-    victims = {lease.owner for lease in chosen.steals}
-    for lease in chosen.steals:
+    victims = {lease.owner for lease in marked(chosen)}
+    for lease in marked(chosen):
         rows[lease.lease_key] = row(lease.lease_key, lease.owner, 1, stealer="A")
 
     assert all(loads(rows)[victim] >= loads(rows)["A"] for victim in victims)

@@ -10,7 +10,7 @@ from membership_driver import FleetDriver, session, texts
 
 from streamclient.core import events
 from streamclient.core.leases import WriteKind
-from streamclient.core.situation import MOST_REPORTED
+from streamclient.core.state import MOST_REPORTED
 from streamclient.model import Lease, Progress, Shard
 
 SAYS = "the fleet disagrees on balance_by"
@@ -124,34 +124,34 @@ def test_what_is_remembered_of_shards_goes_with_them() -> None:
     """A stream that splits every day leaves nothing behind in a worker that lives for years."""
     driver = FleetDriver()
     driver.start()
-    situation = driver.holdings._situation
+    state = driver.holdings._state
     for number in range(50):
         key = f"s{number:03}"
         driver.table = {key: row(key)}
         driver.shards = (Shard(key),)
         driver.settle(driver.send(events.SyncDue()))
         driver.settle(driver.send(events.TakeDue()))
-        identifier = situation.held[key].identifier
+        identifier = state.held[key].identifier
         driver.settle(driver.send(events.ConsumerStopped(key, identifier, events.ConsumerEnd.DONE)))
-        situation.report_once(events.Severity.INFO, key, "test", "met")
+        state.report_once(events.Severity.INFO, key, "test", "met")
         assert list(driver.holdings.left)[-1] == key
         driver.table = {}
         driver.run(60)
 
-    assert len(situation.released) <= 2
-    assert len(situation.passed_on) <= 2
-    assert len(situation.reported) <= 5
+    assert len(state.released) <= 2
+    assert len(state.passed_on) <= 2
+    assert len(state.reported) <= 5
     assert len(only(driver.log, events.StartConsumer)) == 50, "each was really read here"
 
 
 def test_reports_are_remembered_up_to_a_bound() -> None:
     driver = FleetDriver()
-    situation = driver.holdings._situation
+    state = driver.holdings._state
     for number in range(MOST_REPORTED + 10):
-        situation.report_once(events.Severity.INFO, "s", f"kind {number}", "met")
+        state.report_once(events.Severity.INFO, "s", f"kind {number}", "met")
 
-    assert len(situation.reported) == MOST_REPORTED
-    assert ("s", f"kind {MOST_REPORTED + 9}") in situation.reported
+    assert len(state.reported) == MOST_REPORTED
+    assert ("s", f"kind {MOST_REPORTED + 9}") in state.reported
 
 
 # --- lease identifiers ------------------------------------------------------------------------------------------------

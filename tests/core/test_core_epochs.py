@@ -27,12 +27,12 @@ def test_no_consumer_starts_before_the_epoch_of_its_acquisition_is_known() -> No
     assert driver.said("a") == "waiting for the epoch of this acquisition"
     assert not only(driver.log, events.StartConsumer)
 
-    assert started(driver.send(events.EpochDrawn("a", 7))) == [7]
+    assert started(driver.send(events.Answered(events.DrawEpoch("a"), 7))) == [7]
 
 
 def test_a_restarted_consumer_keeps_the_epoch_of_the_acquisition() -> None:
     driver = taken()
-    driver.send(events.EpochDrawn("a", 7))
+    driver.send(events.Answered(events.DrawEpoch("a"), 7))
     commands = driver.stopped("a")
 
     assert started(commands) == [7]
@@ -43,7 +43,7 @@ def test_a_failed_draw_is_repeated_first_at_once_then_after_growing_pauses() -> 
     driver = taken()
     pauses = []
     for _ in range(4):
-        again = driver.send(events.EpochUndrawn("a", TimeoutError("no answer")))
+        again = driver.send(events.Answered(events.DrawEpoch("a"), error=TimeoutError("no answer")))
         start = driver.now
         while not only(again, events.DrawEpoch):
             driver.now = driver.holdings.next_deadline(driver.now) or 0
@@ -65,17 +65,17 @@ def test_a_number_that_arrives_after_the_lease_ran_out_is_never_used() -> None:
     (take,) = writes(driver.scan())
     # One draw per lease at a time: the new acquisition waits for the answer to the old one.
     assert not only(driver.answer(take), events.DrawEpoch)
-    commands = driver.send(events.EpochDrawn("a", 1))
+    commands = driver.send(events.Answered(events.DrawEpoch("a"), 1))
 
     assert only(commands, events.DrawEpoch) == [events.DrawEpoch("a")]
     assert not only(commands, events.StartConsumer)
-    assert started(driver.send(events.EpochDrawn("a", 3))) == [3]
+    assert started(driver.send(events.Answered(events.DrawEpoch("a"), 3))) == [3]
 
 
 def test_a_number_that_arrives_with_the_end_of_validity_is_too_late() -> None:
     driver = taken()
     driver.now += 19
-    commands = driver.send(events.EpochDrawn("a", 1))
+    commands = driver.send(events.Answered(events.DrawEpoch("a"), 1))
 
     assert not only(commands, events.StartConsumer)
     assert not driver.holdings.held
@@ -83,11 +83,11 @@ def test_a_number_that_arrives_with_the_end_of_validity_is_too_late() -> None:
 
 def test_an_epoch_nobody_asked_for_is_ignored() -> None:
     driver = taken()
-    driver.send(events.EpochDrawn("a", 1))
-    driver.send(events.EpochDrawn("a", 9))
+    driver.send(events.Answered(events.DrawEpoch("a"), 1))
+    driver.send(events.Answered(events.DrawEpoch("a"), 9))
 
-    assert driver.holdings.held["a"].epoch == 1
-    assert driver.send(events.EpochDrawn("b", 9)) == []
+    assert driver.holdings.held["a"].acquisition.epoch == 1
+    assert driver.send(events.Answered(events.DrawEpoch("b"), 9)) == []
 
 
 def test_no_epoch_is_drawn_for_finished_leases_nor_for_those_that_are_given_away() -> None:
@@ -105,7 +105,7 @@ def test_after_its_row_came_back_a_consumer_goes_on_only_if_nobody_else_drew(
     comes_back: str, next_epoch: int, goes_on: bool
 ) -> None:
     driver = taken()
-    driver.send(events.EpochDrawn("a", 7))
+    driver.send(events.Answered(events.DrawEpoch("a"), 7))
     old = driver.holdings.held["a"].identifier
     driver.now += 6
     if comes_back == "reset":
@@ -116,7 +116,7 @@ def test_after_its_row_came_back_a_consumer_goes_on_only_if_nobody_else_drew(
         driver.settle_without_epochs(driver.renew())
         commands = driver.settle_without_epochs(driver.list_shards(Shard("a")))
     assert only(commands, events.DrawEpoch) == [events.DrawEpoch("a")]
-    commands = driver.send(events.EpochDrawn("a", next_epoch))
+    commands = driver.send(events.Answered(events.DrawEpoch("a"), next_epoch))
 
     stops = [] if goes_on else [events.StopConsumer("a", old, ShutdownReason.ZOMBIE)]
     assert only(commands, events.StopConsumer) == stops
@@ -125,24 +125,24 @@ def test_after_its_row_came_back_a_consumer_goes_on_only_if_nobody_else_drew(
 
 def test_a_checkpoint_under_way_is_unknown_to_a_consumer_that_is_ended_for_its_epoch() -> None:
     driver = taken()
-    driver.send(events.EpochDrawn("a", 7))
+    driver.send(events.Answered(events.DrawEpoch("a"), 7))
     driver.table["a"] = row("a")
     driver.now += 6
     driver.settle_without_epochs(driver.renew())
     driver.checkpoint("a", "i2")
 
-    assert answers(driver.send(events.EpochDrawn("a", 9))) == [(1, "unknown")]
+    assert answers(driver.send(events.Answered(events.DrawEpoch("a"), 9))) == [(1, "unknown")]
 
 
 def test_a_consumer_that_starts_anew_waits_for_the_checkpoint_under_way() -> None:
     """It would read again what lies before that checkpoint, and store an earlier one over it."""
     driver = taken()
-    driver.send(events.EpochDrawn("a", 7))
+    driver.send(events.Answered(events.DrawEpoch("a"), 7))
     driver.table["a"] = row("a")
     driver.now += 6
     driver.settle_without_epochs(driver.renew())
     (write,) = writes(driver.checkpoint("a", "i2"))
-    driver.send(events.EpochDrawn("a", 9))
+    driver.send(events.Answered(events.DrawEpoch("a"), 9))
     assert not only(driver.stopped("a", identifier="t1"), events.StartConsumer)
     assert driver.said("a") == "a checkpoint of the previous processor is under way"
     commands = driver.answer(write)

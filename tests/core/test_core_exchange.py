@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 from balancing_fleet import DURATION_SECONDS, Fleet
-from holdings_driver import Driver, row, writes
+from holdings_driver import Driver, row, scanned, writes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamclient.core import events, leases
 from streamclient.core.leases import LeaseWrite
+from streamclient.core.plan.beside_java import missing_moves
 from streamclient.core.rows import WriteKind, WriteOutcome
-from streamclient.core.tally import missing_moves
 
 QUIET_ROUNDS = 25
 """Longer than a lease duration: whatever a worker remembers of others is forgotten by then."""
@@ -50,8 +50,8 @@ def run_until_quiet(fleet: Fleet, play: Round) -> None:
 def test_worked_example_of_the_documentation() -> None:
     fleet = Fleet("AAAA", "BBB", workers="AB")
     first = fleet.plan("B")
-    assert [lease.owner for lease in first.steals] == ["A"]
-    assert [gift.receiver for gift in first.gifts] == ["A"]
+    assert [move.row.owner for move in first.marks] == ["A"]
+    assert [gift.receiver for gift in first.transfers] == ["A"]
     run_until_quiet(fleet, IN_TURN)
 
     assert (sorted(fleet.counts()), fleet.unread()) == ([3, 4], [2, 2])
@@ -61,13 +61,13 @@ def test_swap_marks_at_most_a_third_of_the_difference() -> None:
     """The third worker is short; this one is not."""
     plan = Fleet("A" * 14, "B" * 10 + "C", workers="ABC").plan("B")
 
-    assert len(plan.steals) == 5
+    assert len(plan.marks) == 5
 
 
 def test_swap_between_workers_of_even_counts_marks_one_and_prepares_the_next() -> None:
     plan = Fleet("A" * 12, "B" * 12, workers="AB").plan("B")
 
-    assert (len(plan.steals), len(plan.gifts)) == (1, 1)
+    assert (len(plan.marks), len(plan.transfers)) == (1, 1)
 
 
 def test_finished_lease_follows_when_the_unfinished_one_arrives_and_not_before() -> None:
@@ -75,13 +75,13 @@ def test_finished_lease_follows_when_the_unfinished_one_arrives_and_not_before()
     fleet = Fleet("AA", "BB", workers="AB")
     fleet.follow("B", fleet.plan("B"))
     fleet.scan("B")
-    assert fleet.plan("B").gifts == ()
+    assert fleet.plan("B").transfers == ()
     fleet.serve("A")
     fleet.scan("B")
     arrived = fleet.plan("B")
 
     assert len(arrived.takes) == 1
-    assert [gift.receiver for gift in arrived.gifts] == ["A"]
+    assert [gift.receiver for gift in arrived.transfers] == ["A"]
 
 
 def test_lease_that_did_not_arrive_yet_is_not_paid_for_to_a_third_worker() -> None:
@@ -92,34 +92,34 @@ def test_lease_that_did_not_arrive_yet_is_not_paid_for_to_a_third_worker() -> No
         fleet.scan("B")
         marked += any(lease.stealer == "B" for lease in fleet.table.values())
 
-        assert [gift.receiver for gift in fleet.plan("B").gifts if gift.receiver == "C"] == []
+        assert [gift.receiver for gift in fleet.plan("B").transfers if gift.receiver == "C"] == []
     assert marked > 1
 
 
 def test_worker_that_was_asked_for_a_lease_counts_as_before_until_it_hands_it_over() -> None:
     """The gift goes to the worker that is really short."""
     plans = [Fleet("AAAC", "BBBBC", workers="ABC", seed=seed).plan("B") for seed in range(10)]
-    swapping = [plan for plan in plans if plan.steals]
+    swapping = [plan for plan in plans if plan.marks]
     assert len(swapping) > 1
 
-    assert [[gift.receiver for gift in plan.gifts] for plan in swapping] == [["C"]] * len(swapping)
+    assert [[gift.receiver for gift in plan.transfers] for plan in swapping] == [["C"]] * len(swapping)
 
 
 def test_nothing_is_swapped_for_a_difference_of_one() -> None:
     fleet = Fleet("AAB", "B", workers="AB")
 
-    assert (fleet.plan("B").steals, fleet.plan("B").gifts) == ((), ())
+    assert (fleet.plan("B").marks, fleet.plan("B").transfers) == ((), ())
 
 
 def test_worker_without_finished_leases_swaps_nothing() -> None:
-    assert Fleet("AAAAABBB", "C", workers="ABC").plan("B").steals == ()
+    assert Fleet("AAAAABBB", "C", workers="ABC").plan("B").marks == ()
 
 
 def test_last_lease_is_not_given_away() -> None:
     """A worker without leases is seen by nobody, and the target would change."""
     plans = [Fleet("AA", "BCCCC", workers="ABC", seed=seed).plan("B") for seed in range(10)]
 
-    assert [plan.gifts for plan in plans] == [()] * 10
+    assert [plan.transfers for plan in plans] == [()] * 10
 
 
 def test_child_that_waits_for_its_parents_is_not_swapped() -> None:
@@ -129,7 +129,7 @@ def test_child_that_waits_for_its_parents_is_not_swapped() -> None:
         fleet.table[key] = row(key, "A", 2, parent_shard_ids=parents)
     fleet.scan("B")
 
-    assert {lease.lease_key for _ in range(10) for lease in fleet.plan("B").steals} <= parents
+    assert {move.row.lease_key for _ in range(10) for move in fleet.plan("B").marks} <= parents
 
 
 def test_no_swap_asks_a_worker_below_the_target() -> None:
@@ -137,30 +137,30 @@ def test_no_swap_asks_a_worker_below_the_target() -> None:
     fleet = Fleet("AAA", "BBBB", workers="AB")
     plan = fleet.plan("B")
 
-    assert (plan.steals, [gift.receiver for gift in plan.gifts]) == ((), ["A"])
+    assert (plan.marks, [gift.receiver for gift in plan.transfers]) == ((), ["A"])
 
 
 def test_worker_above_the_target_gives_finished_leases_to_the_one_that_is_short() -> None:
     plan = Fleet("AB", "AAAAAA", workers="AB").plan("A")
 
-    assert [gift.receiver for gift in plan.gifts] == ["B"] * 3
+    assert [gift.receiver for gift in plan.transfers] == ["B"] * 3
 
 
 def test_worker_with_less_work_gets_no_finished_leases_but_asks_for_unfinished_ones() -> None:
     fleet = Fleet("AAAAA", "AAAAB", workers="AB")
 
-    assert fleet.plan("A").gifts == ()
-    assert len(fleet.plan("B").steals) == 2
+    assert fleet.plan("A").transfers == ()
+    assert len(fleet.plan("B").marks) == 2
 
 
 def test_worker_is_not_asked_for_a_lease_before_it_has_the_one_that_was_handed_to_it() -> None:
     """Java counts a lease in transit for nobody: the owner would be short, and steal in its turn."""
     fleet = Fleet("AAAB", "CCC", workers="ABC")
-    assert len(fleet.plan("B").steals) == 1
+    assert len(fleet.plan("B").marks) == 1
     fleet.table["u00"] = row("u00", "A", 3, stealer="A")
     fleet.scan("B")
 
-    assert fleet.plan("B").steals == ()
+    assert fleet.plan("B").marks == ()
 
 
 def test_finished_leases_go_to_no_worker_that_gave_no_sign_of_life_lately() -> None:
@@ -171,7 +171,7 @@ def test_finished_leases_go_to_no_worker_that_gave_no_sign_of_life_lately() -> N
         fleet.write("A", leases.renew(lease))
     view.note(row("u01", "B", 3, stealer="B"), fleet.now)
 
-    assert fleet.plan("A").gifts == ()
+    assert fleet.plan("A").transfers == ()
 
 
 def test_finished_leases_go_to_no_worker_that_is_stopping() -> None:
@@ -179,7 +179,7 @@ def test_finished_leases_go_to_no_worker_that_is_stopping() -> None:
     fleet.table["u01"] = row("u01", "C", 3, stealer="C")
     fleet.scan("A")
 
-    assert {gift.receiver for gift in fleet.plan("A").gifts} == {"C"}
+    assert {gift.receiver for gift in fleet.plan("A").transfers} == {"C"}
 
 
 def test_worker_that_joins_late_gets_unfinished_leases_even_if_finished_ones_fill_its_share() -> None:
@@ -203,7 +203,7 @@ def test_if_more_workers_could_act_than_moves_are_missing_each_acts_by_chance() 
     marked = 0
     for seed in range(50):
         fleet = Fleet("A" * 3 + "BCDEFGHIJK", "BCDEFGHIJKBCDEFGHIJKAAAAAAAAAAA"[:20], workers="ABCDEFGHIJK", seed=seed)
-        marked += sum(len(fleet.plan(name).steals) for name in fleet.workers if name != "A")
+        marked += sum(len(fleet.plan(name).marks) for name in fleet.workers if name != "A")
 
     assert 0 < marked / 50 < 4
 
@@ -213,7 +213,7 @@ def test_if_more_workers_could_give_than_leases_are_missing_each_gives_by_chance
     given = 0
     for seed in range(50):
         fleet = Fleet("ABCDEFGHIJK", "A" + "BCDEFGHIJK" * 3, workers="ABCDEFGHIJK", seed=seed)
-        given += sum(len(fleet.plan(name).gifts) for name in fleet.workers)
+        given += sum(len(fleet.plan(name).transfers) for name in fleet.workers)
 
     assert 0 < given / 50 < 3
 
@@ -380,7 +380,7 @@ def test_gift_waits_for_the_pause_after_failures() -> None:
 def test_only_a_scan_that_was_due_exchanges_leases() -> None:
     """Other scans come in bursts; what a pass may move at most is meant per interval."""
     driver = driver_of(finished=4, unread=1)
-    again = driver.send(events.RowsRead(tuple(driver.table.values())))
+    again = driver.send(scanned(tuple(driver.table.values())))
     assert writes(again) == []
 
     assert len(moves(driver)) == 1

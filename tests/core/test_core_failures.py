@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamclient.config import FailurePolicy
-from streamclient.core.failures import PagePlan, ParkedShare, Verdict, retry_pause_millis, verdict
+from streamclient.core.consumer.page import PagePlan, Remedy, remedy
+from streamclient.core.consumer.parked import ParkedShare
+from streamclient.core.consumer.pauses import retry_pause_millis
 from streamclient.errors import ConfigurationError
 from streamclient.model import OnFailure
 from streamclient.parking import MemoryParkingStore
@@ -29,24 +31,24 @@ class Run:
         self.calls: list[tuple[int, ...]] = []
         self.dealt_with: list[int] = []
         self.parked: dict[int, int] = {}
-        self.end: Verdict | None = None
+        self.end: Remedy | None = None
         plan = PagePlan.of(range(size))
         while not plan.is_done and self.end is None:
             span = plan.next
-            self.calls.append(span.indices)
-            if not fails(span.indices):
+            self.calls.append(tuple(span.indices))
+            if not fails(tuple(span.indices)):
                 self.dealt_with += span.indices
                 plan = plan.accepted()
                 continue
             plan = plan.failed()
-            following = verdict(plan.next, policy, plan.next.tries <= policy.retries)
-            if following is Verdict.CUT:
+            following = remedy(plan.next, policy, plan.next.tries <= policy.retries)
+            if following is Remedy.CUT:
                 plan = plan.cut()
-            elif following is Verdict.PARK:
+            elif following is Remedy.PARK:
                 self.dealt_with += plan.next.indices
                 self.parked.update(dict.fromkeys(plan.next.indices, plan.next.attempts))
                 plan = plan.without(plan.next.indices)
-            elif following is not Verdict.RETRY:
+            elif following is not Remedy.RETRY:
                 self.end = following
 
 
@@ -91,20 +93,20 @@ def test_a_restart_never_cuts() -> None:
     run = Run(5, FailurePolicy(retries=1), bad(3))
 
     assert run.calls == [tuple(range(5))] * 2
-    assert run.end is Verdict.RESTART
+    assert run.end is Remedy.RESTART
 
 
 def test_stopping_names_the_record_and_delivers_what_comes_before() -> None:
     run = Run(8, FailurePolicy(retries=0, then=OnFailure.STOP_SHARD), bad(5))
 
-    assert run.end is Verdict.STOP
+    assert run.end is Remedy.STOP
     assert run.dealt_with == [0, 1, 2, 3, 4]
     assert run.calls[-1] == (5,)
 
 
 def test_an_empty_batch_can_only_be_decided_about() -> None:
     assert Run(0, parking(), lambda batch: True).calls == [()]
-    assert Run(0, FailurePolicy(retries=1), lambda batch: True).end is Verdict.RESTART
+    assert Run(0, FailurePolicy(retries=1), lambda batch: True).end is Remedy.RESTART
 
 
 def test_a_failure_that_only_whole_pages_have_parks_nothing() -> None:
@@ -175,7 +177,7 @@ def test_taking_records_out_keeps_the_rest_in_order(size: int, taken: set[int], 
         if len(plan.next.indices) > 1:
             plan = plan.failed().cut()
 
-    assert plan.without(taken).indices == tuple(index for index in range(size) if index not in taken)
+    assert tuple(plan.without(taken).indices) == tuple(index for index in range(size) if index not in taken)
 
 
 def test_pauses_double_up_to_the_longest() -> None:

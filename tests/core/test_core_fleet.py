@@ -7,14 +7,16 @@ from typing import Any
 
 from attrs import evolve
 from holdings_driver import only, row, writes
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from membership_driver import FleetDriver
 
 from streamclient.core import events, leases
-from streamclient.core.fleet import Fleet, FleetPlan, plan_part
+from streamclient.core.held import Consuming
+from streamclient.core.plan.moves import Moves
+from streamclient.core.plan.own_part import FleetView, plan_part
 from streamclient.core.rows import WriteKind, WriteOutcome, apply_write, permits
-from streamclient.core.view import LeaseView
+from streamclient.core.sightings import LeaseView
 from streamclient.model import BalanceBy, Lease, Progress
 
 DURATION = 20.0
@@ -32,11 +34,11 @@ def view_of(*rows: Lease, still: Iterable[str] = (), killed: Iterable[str] = ())
     return view
 
 
-def plan(*rows: Lease, staying: Iterable[str] = ("a", "b", "me"), **fields: Any) -> FleetPlan:
+def plan(*rows: Lease, staying: Iterable[str] = ("a", "b", "me"), **fields: Any) -> Moves:
     still, killed = fields.pop("still", ()), fields.pop("killed", ())
     values: dict[str, Any] = {"held": (), "pending": {}, "busy": (), "declined": (), "now": 100.0, **fields}
     return plan_part(
-        Fleet(worker_id="me", view=view_of(*rows, still=still, killed=killed), staying=sorted(staying), **values)
+        FleetView(worker_id="me", view=view_of(*rows, still=still, killed=killed), staying=sorted(staying), **values)
     )
 
 
@@ -44,7 +46,7 @@ def keys(rows: Iterable[Lease]) -> list[str]:
     return [each.lease_key for each in rows]
 
 
-def moves(plan_: FleetPlan, kind: str) -> dict[str, str]:
+def moves(plan_: Moves, kind: str) -> dict[str, str]:
     return {move.row.lease_key: move.receiver for move in getattr(plan_, kind)}
 
 
@@ -53,8 +55,8 @@ def test_each_worker_asks_for_its_share_in_one_pass_and_knows_who_else_lacks_one
 
     assert len(made.marks) == 3
     assert set(moves(made, "marks").values()) == {"me"}
-    assert made.others == ("b",)
-    assert (made.takes, made.passes, made.gifts) == ((), (), ())
+    assert made.wakes == ("b",)
+    assert (made.takes, made.transfers) == ((), ())
 
 
 def test_finished_leases_are_asked_for_like_others() -> None:
@@ -63,13 +65,13 @@ def test_finished_leases_are_asked_for_like_others() -> None:
     assert len(made.marks) == 1
 
 
-def free_leases(now: float) -> FleetPlan:
+def free_leases(now: float) -> Moves:
     """Six free leases that were seen at 100."""
     view = LeaseView("me", DURATION)
     view.observe([row(f"s{number}") for number in range(6)], 100.0, 100.0)
     names = ["a", "b", "me"]
     return plan_part(
-        Fleet(worker_id="me", view=view, now=now, staying=names, held=(), pending={}, busy=(), declined=())
+        FleetView(worker_id="me", view=view, now=now, staying=names, held=(), pending={}, busy=(), declined=())
     )
 
 
@@ -77,7 +79,7 @@ def test_only_the_own_share_of_free_leases_is_taken() -> None:
     made = free_leases(now=120.0)
 
     assert len(made.takes) == 2
-    assert made.others == ("a", "b")
+    assert made.wakes == ("a", "b")
 
 
 def test_what_others_leave_for_a_lease_duration_is_taken_by_whoever_sees_that() -> None:
@@ -89,9 +91,11 @@ def test_a_released_lease_is_left_to_whom_it_is_assigned_when_it_expires() -> No
     view = view_of(row("s1", "a", 5), row("s2", "me", 5))
     view.observe([row("s1", "", 7), row("s2", "me", 7)], 105.0, 105.0)
     names = ["a", "me"]
-    fleet = Fleet(worker_id="me", view=view, now=126.0, staying=names, held=["s2"], pending={}, busy=(), declined=())
+    fleet = FleetView(
+        worker_id="me", view=view, now=126.0, staying=names, held=["s2"], pending={}, busy=(), declined=()
+    )
 
-    assert plan_part(fleet).others == ("a",)
+    assert plan_part(fleet).wakes == ("a",)
 
 
 def test_leases_of_a_killed_session_are_free() -> None:
@@ -103,7 +107,7 @@ def test_leases_of_a_killed_session_are_free() -> None:
 def test_leases_of_a_worker_that_is_leaving_are_left_to_it() -> None:
     made = plan(row("s1", "leaving", 5), row("s2", "a", 5), row("s3", "b", 5))
 
-    assert made == FleetPlan()
+    assert made == Moves()
 
 
 def test_a_row_in_transit_is_left_alone() -> None:
@@ -129,7 +133,7 @@ def test_a_former_life_leaves_leases_that_are_taken_or_handed_on() -> None:
     made = plan(*(row(f"s{number}", "me", 5) for number in range(3)))
 
     assert len(made.takes) == 1
-    assert set(moves(made, "passes").values()) == {"a", "b"}
+    assert set(moves(made, "transfers").values()) == {"a", "b"}
 
 
 def test_what_stands_still_is_assigned_by_whoever_saw_it() -> None:
@@ -137,14 +141,14 @@ def test_what_stands_still_is_assigned_by_whoever_saw_it() -> None:
     rows = [row("s1", "a", 5), row("s2", "b", 5), row("s3", "me", 5), row("s4", "me", 5)]
     made = plan(*rows, held=["s3", "s4"], still=["s1"])
 
-    assert moves(made, "passes") | dict.fromkeys(keys(made.takes), "me") == {"s1": "me"}
+    assert moves(made, "transfers") | dict.fromkeys(keys(made.takes), "me") == {"s1": "me"}
 
 
 def test_whoever_let_a_lease_stand_still_gets_it_back_only_if_nobody_else_is_there() -> None:
     made = plan(row("s1", "a", 5), row("s2", "a", 5), still=["s1"], staying=["a", "me"])
     assert keys(made.takes) == ["s1"]
     alone = plan(row("s1", "a", 5), still=["s1"], staying=["a"])
-    assert moves(alone, "passes") == {"s1": "a"}
+    assert moves(alone, "transfers") == {"s1": "a"}
 
 
 def test_a_lease_that_was_handed_over_and_not_picked_up_goes_to_somebody_else() -> None:
@@ -156,27 +160,29 @@ def test_a_lease_that_was_handed_over_and_not_picked_up_goes_to_somebody_else() 
 def test_whoever_does_not_pick_up_what_was_handed_over_is_woken() -> None:
     made = plan(row("s1", "a", 5, stealer="a"), row("s2", "b", 5), row("s3", "me", 5), held=["s3"])
 
-    assert made.others == ("a",)
+    assert made.wakes == ("a",)
 
 
 def test_what_this_worker_declines_is_handed_to_another_one() -> None:
     rows = [row("s1", "me", 5, stealer="me"), row("s2", "a", 5), row("s3", "b", 5), row("s4", "b", 5)]
     made = plan(*rows, declined=["s1"])
-    assert moves(made, "passes") == {"s1": "a"}
+    assert moves(made, "transfers") == {"s1": "a"}
     alone = plan(rows[0], declined=["s1"], staying=["me"])
-    assert alone == FleetPlan()
+    assert alone == Moves()
 
 
 def test_what_is_busy_is_not_touched() -> None:
     made = plan(row("s1", "me", 5), row("s2", "a", 5), row("s3", "a", 5), busy=["s1"], staying=["a", "me"])
 
-    assert made == FleetPlan()
+    assert made == Moves()
 
 
 def test_a_lease_that_lost_its_owner_is_looked_at_again_when_it_expires() -> None:
     view = view_of(row("s1", "a", 5), row("s2", "me", 5))
     view.observe([row("s1", "", 0), row("s2", "me", 7)], 105.0, 105.0)
-    fleet = Fleet(worker_id="me", view=view, now=105.0, staying=["me"], held=["s2"], pending={}, busy=(), declined=())
+    fleet = FleetView(
+        worker_id="me", view=view, now=105.0, staying=["me"], held=["s2"], pending={}, busy=(), declined=()
+    )
 
     assert plan_part(fleet).look_again_at == 125.0
 
@@ -185,7 +191,7 @@ def test_a_worker_that_may_not_ask_takes_only_what_is_free() -> None:
     rows = [row(f"s{number}", "a", 5) for number in range(8)] + [row("s9", "dead", 5)]
     made = plan(*rows, may_mark=False, killed=["dead"], staying=["a", "me"])
 
-    assert (keys(made.takes), made.marks, made.others) == (["s9"], (), ())
+    assert (keys(made.takes), made.marks, made.wakes) == (["s9"], (), ())
 
 
 def test_the_worker_that_evens_out_loads_asks_for_others_too_and_gives_of_its_own() -> None:
@@ -194,10 +200,10 @@ def test_the_worker_that_evens_out_loads_asks_for_others_too_and_gives_of_its_ow
     made = plan(*rows, held=keys(rows[4:]), balance_by=BalanceBy.BYTES, rates=rates)
 
     assert set(moves(made, "marks").values()) == {"b"}
-    assert set(moves(made, "gifts").values()) == {"b"}
-    assert 2 <= len(made.marks) + len(made.gifts) <= 3
+    assert set(moves(made, "transfers").values()) == {"b"}
+    assert 2 <= len(made.marks) + len(made.transfers) <= 3
     others = plan(*rows, held=keys(rows[4:]), balance_by=BalanceBy.BYTES)
-    assert others == FleetPlan()
+    assert others == Moves()
 
 
 WORKERS = ("a", "b", "me")
@@ -214,34 +220,35 @@ def tables(draw: st.DrawFn) -> list[Lease]:
     ]
 
 
+@settings(deadline=None)
 @given(tables())
 def test_whatever_the_rows_say_the_parts_of_all_workers_are_disjoint_and_come_to_an_end(rows: list[Lease]) -> None:
     """Everybody plans from the same rows and acts; after a few rounds nobody has anything to do, in even shares."""
     table = {each.lease_key: each for each in rows}
     for _ in range(6):
         parts = {name: _part(name, table) for name in WORKERS}
-        taken = [key for part in parts.values() for key in (*keys(part.takes), *moves(part, "passes"))]
+        taken = [key for part in parts.values() for key in (*keys(part.takes), *moves(part, "transfers"))]
         assert len(taken) == len(set(taken))
         for name, part in parts.items():
             _act(name, part, table)
-    assert {name: _part(name, table) for name in WORKERS} == dict.fromkeys(WORKERS, FleetPlan())
+    assert {name: _part(name, table) for name in WORKERS} == dict.fromkeys(WORKERS, Moves())
     counts = [sum(each.owner == name for each in table.values()) for name in WORKERS]
     assert max(counts) - min(counts) <= 1
 
 
-def _part(name: str, table: Mapping[str, Lease]) -> FleetPlan:
+def _part(name: str, table: Mapping[str, Lease]) -> Moves:
     view = LeaseView(name, DURATION)
     view.observe(list(table.values()), 100.0, 100.0)
     view.note_killed(["dead"], 100.0, 100.0)
     held = [key for key, each in table.items() if each.owner == name and not each.is_handed_over]
     return plan_part(
-        Fleet(worker_id=name, view=view, now=100.0, staying=WORKERS, held=held, pending={}, busy=(), declined=())
+        FleetView(worker_id=name, view=view, now=100.0, staying=WORKERS, held=held, pending={}, busy=(), declined=())
     )
 
 
-def _act(name: str, part: FleetPlan, table: dict[str, Lease]) -> None:
+def _act(name: str, part: Moves, table: dict[str, Lease]) -> None:
     changes = [leases.take(each, name) for each in part.takes]
-    changes += [leases.transfer(move.row, move.receiver) for move in part.passes]
+    changes += [leases.transfer(move.row, move.receiver) for move in part.transfers]
     changes += [leases.steal(move.row, move.receiver) for move in part.marks]
     changes += [leases.transfer(each, each.stealer) for each in table.values() if each.owner == name and each.is_marked]
     for change in changes:
@@ -300,7 +307,7 @@ def test_a_lease_that_could_not_be_renewed_is_taken_again_soon_however_large_the
     commands = driver.settle([c for c in driver.send(events.Tick()) if not isinstance(c, events.WriteLease)])
     assert "s1" not in driver.holdings.held
     (flight,) = [c.write for c in only(driver.log, events.WriteLease) if c.write.kind is WriteKind.RENEW][-1:]
-    driver.send(events.WriteAnswered(flight, WriteOutcome.UNCERTAIN, driver.now))
+    driver.send(events.Answered(events.WriteLease(flight), WriteOutcome.UNCERTAIN, driver.now))
     for stop in only(driver.log, events.StopConsumer):
         commands += driver.settle(driver.stopped(stop.lease_key, identifier=stop.consumer_id))
     driver.run(3.0, ticks=False)
@@ -347,7 +354,7 @@ def test_what_the_leader_promises_it_hands_over_and_reads_no_more() -> None:
         driver.run(1.0, ticks=step % 6 == 0)
         stops = {c.lease_key: c for c in only(driver.log, events.StopConsumer)}
         for key in stops:
-            if key in driver.holdings.held and driver.holdings.held[key].consumer.value == "stopping":
+            if key in driver.holdings.held and driver.holdings.held[key].consuming is Consuming.LEAVING:
                 driver.settle(driver.stopped(key))
 
     assert sorted(each.owner for each in driver.table.values()) == ["me", "me", "x", "x"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from holdings_driver import Driver, answers, only, row, writes
+import pytest
+from holdings_driver import Driver, answers, only, row, scanned, writes
 
 from streamclient.core import events, leases
 from streamclient.core.events import ConsumerEnd
+from streamclient.core.leases import LeaseWrite
 from streamclient.core.rows import WriteKind, WriteOutcome, apply_write
+from streamclient.errors import ConfigurationError
 from streamclient.model import ShardState, ShutdownReason
 
 
@@ -43,20 +46,20 @@ def test_mark_is_noticed_on_the_very_next_renewal() -> None:
 def test_mark_is_noticed_in_a_scan_that_is_older_than_the_last_heartbeat() -> None:
     driver = reader()
     mark(driver)
-    scanned = tuple(driver.table.values())
+    seen = tuple(driver.table.values())
     driver.send(events.TakeDue())
     driver.table["a"] = row("a", "me", 1, checkpoint="i1")
     driver.settle(driver.checkpoint("a", "i2"))
-    commands = driver.send(events.RowsRead(scanned))
+    commands = driver.send(scanned(seen))
 
     assert [stop.reason for stop in only(commands, events.StopConsumer)] == [ShutdownReason.STOLEN]
 
 
-def test_mark_from_before_this_tenancy_is_not_believed() -> None:
+def test_mark_from_before_the_take_is_not_believed() -> None:
     driver = Driver(row("a", "me", 8, stealer="me"))
     driver.hold()
     driver.send(events.TakeDue())
-    commands = driver.send(events.RowsRead((row("a", "me", 8, stealer="other"),)))
+    commands = driver.send(scanned((row("a", "me", 8, stealer="other"),)))
 
     assert not only(commands, events.StopConsumer)
 
@@ -189,10 +192,43 @@ def test_stopping_worker_avoids_a_neighbour_that_is_leaving_too() -> None:
     assert driver.table["a"].owner == "staying"
 
 
-def test_stopping_worker_without_living_neighbours_leaves_its_rows() -> None:
+def stopped_alone() -> tuple[Driver, LeaseWrite]:
+    """A worker that stops with nobody there, and what it writes once its consumer has ended."""
     driver = reader()
-    driver.send(events.StopRequested())
-    driver.settle(driver.stopped("a"))
+    assert writes(driver.send(events.StopRequested())) == []
+    (write,) = writes(driver.stopped("a"))
+    assert not driver.holdings.is_drained
+    return driver, write
+
+
+def test_stopping_worker_without_living_neighbours_frees_its_rows_for_who_comes_next() -> None:
+    driver, release = stopped_alone()
+    driver.settle(driver.answer(release))
+
+    assert driver.holdings.is_drained
+    assert driver.table["a"] == row("a", "", 2, checkpoint="i1")
+    newcomer = Driver(driver.table["a"])
+    started = only(newcomer.hold(), events.StartConsumer)
+    assert [(start.shard_info.shard_id, start.checkpoint) for start in started] == [("a", "i1")]
+
+
+@pytest.mark.parametrize("is_applied", [True, False])
+def test_a_release_without_an_answer_is_read_back_and_sent_again_if_it_was_not_applied(is_applied: bool) -> None:
+    driver, release = stopped_alone()
+    if is_applied:
+        driver.land(release)
+    driver.answer(release, WriteOutcome.UNCERTAIN)
+    driver.now += 3
+    driver.settle([*driver.read_back("a"), *driver.renew()])
+
+    assert driver.table["a"].owner == ""
+    assert driver.holdings.is_drained
+
+
+def test_a_lease_that_cannot_be_released_is_left_to_run_out() -> None:
+    driver, release = stopped_alone()
+    error = ConfigurationError("no verb for it")
+    driver.send(events.Answered(events.WriteLease(release), WriteOutcome.UNCERTAIN, driver.now, error=error))
 
     assert driver.holdings.is_drained
     assert driver.table["a"].owner == "me"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 from attrs import evolve
-from holdings_driver import Driver, answers, only, row, writes
+from holdings_driver import Driver, answers, only, row, scanned, writes
 
 from streamclient.core import events, leases
 from streamclient.core.events import ConsumerEnd, Severity
+from streamclient.core.held import Intention
 from streamclient.core.rows import WriteKind, WriteOutcome
 from streamclient.model import CheckpointPosition, InitialPosition, Shard, ShardState, ShutdownReason
 
@@ -37,7 +38,7 @@ def test_each_take_is_registered_by_itself() -> None:
     first, second = writes(driver.scan())
     driver.answer(first)
     driver.answer(second, WriteOutcome.UNCERTAIN)
-    driver.send(events.RowUnreadable("b", TimeoutError()))
+    driver.send(events.Answered(events.ReadRow("b"), error=TimeoutError()))
 
     assert list(driver.holdings.held) == [first.lease_key]
 
@@ -63,16 +64,16 @@ def test_late_write_of_an_earlier_tenancy_does_not_pass_for_a_take() -> None:
     driver.now += 6
     (renewal,) = writes(driver.renew())
     driver.answer(renewal, WriteOutcome.UNCERTAIN)
-    driver.send(events.RowUnreadable("a", TimeoutError()))
+    driver.send(events.Answered(events.ReadRow("a"), error=TimeoutError()))
     driver.now += 13
     driver.send(events.Tick())
     driver.stopped("a", identifier="t1")
-    driver.send(events.RowReadBack("a", driver.table["a"]))
+    driver.send(events.Answered(events.ReadRow("a"), driver.table["a"]))
     driver.land(renewal)
     landed_at, stale = driver.now, row("a", "me", 1, checkpoint="i1")
     driver.now += 15
     driver.send(events.TakeDue())
-    (take,) = writes(driver.send(events.RowsRead((stale,))))
+    (take,) = writes(driver.send(scanned((stale,))))
     driver.answer(take)
     (again,) = writes(driver.read_back("a"))
     assert not driver.holdings.held
@@ -155,7 +156,7 @@ def test_row_in_my_name_that_somebody_else_moves_is_left_alone_and_reported() ->
     driver = Driver(row("a", "me", 8))
     (take,) = writes(driver.scan())
     driver.answer(take, WriteOutcome.UNCERTAIN)
-    driver.send(events.RowUnreadable("a", TimeoutError()))
+    driver.send(events.Answered(events.ReadRow("a"), error=TimeoutError()))
     driver.now += 6
     driver.table["a"] = row("a", "me", 11)
     commands = driver.scan()
@@ -388,7 +389,7 @@ def test_checkpoint_is_unknown_when_the_table_stays_out_of_reach() -> None:
     (write,) = writes(driver.checkpoint("a", "i2", 1))
     driver.checkpoint("a", "i3", 2)
     driver.answer(write, WriteOutcome.UNCERTAIN)
-    driver.send(events.RowUnreadable("a", TimeoutError()))
+    driver.send(events.Answered(events.ReadRow("a"), error=TimeoutError()))
     driver.now += 19
     commands = driver.send(events.Tick())
 
@@ -452,10 +453,10 @@ def test_a_mark_is_noticed_in_a_row_that_a_write_under_way_has_moved() -> None:
     driver.table["a"] = evolve(driver.table["a"], stealer="other")
     driver.land(checkpoint)
     driver.scan()
-    driver.send(events.WriteAnswered(checkpoint, WriteOutcome.ACCEPTED, driver.now))
+    driver.send(events.Answered(events.WriteLease(checkpoint), WriteOutcome.ACCEPTED, driver.now))
     driver.now += 0.1
 
-    assert driver.holdings.held["a"].is_draining
+    assert driver.holdings.held["a"].intention is Intention.GIVE_AWAY
     (stop,) = only(driver.log, events.StopConsumer)
     assert stop.reason is ShutdownReason.STOLEN
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from attrs import evolve
 
-from streamclient.core.loads import MEASURED_SECONDS, Loads
+from streamclient.core.plan.loads import MEASURED_SECONDS, Loads
 from streamclient.model import BalanceBy, CheckpointPosition, Lease, Progress
 
 

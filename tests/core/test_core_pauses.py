@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from attrs import evolve
-from holdings_driver import Driver, answers, only, row, writes
+from holdings_driver import Driver, answers, only, row, scanned, writes
 
 from streamclient.core import events, leases
 from streamclient.core.leases import LeaseWrite
@@ -90,7 +90,7 @@ def test_a_pause_ends_by_itself_at_its_time_by_the_wall_clock_as_the_last_scan_s
     operate(driver, leases.set_pause(driver.table["a"], evolve(PAUSE, until_micros=60_000_000)))
     driver.now = 106.0
     driver.send(events.TakeDue())
-    commands = driver.send(events.RowsRead(tuple(driver.table.values()), wall_micros=50_000_000))
+    commands = driver.send(scanned(tuple(driver.table.values()), wall_micros=50_000_000))
     assert stops(driver.settle(commands)) == ["PAUSED"]
     driver.settle(driver.stopped("a"))
     assert driver.said("a") == ("paused by ann: weekly maintenance until 1970-01-01T00:01:00.000Z")
@@ -168,7 +168,7 @@ def test_a_scan_that_began_before_the_row_was_read_back_does_not_undo_what_it_sh
     driver.answer(renewal, WriteOutcome.UNCERTAIN)
     assert stops(driver.read_back("a")) == ["PAUSED"]
     driver.settle(driver.stopped("a"))
-    commands = driver.send(events.RowsRead((old,)))
+    commands = driver.send(scanned((old,)))
 
     assert starts(commands) == []
     assert driver.holdings.held["a"].lease.pause == PAUSE
@@ -180,7 +180,9 @@ def test_a_pause_that_cannot_be_acknowledged_is_obeyed_and_the_lease_is_kept() -
     (write,) = writes(driver.stopped("a"))
     assert write.kind is WriteKind.TAKE_PAUSE
     error = ConfigurationError("no verb for it")
-    driver.settle(driver.send(events.WriteAnswered(write, WriteOutcome.UNCERTAIN, driver.now, error)))
+    driver.settle(
+        driver.send(events.Answered(events.WriteLease(write), WriteOutcome.UNCERTAIN, driver.now, error=error))
+    )
     for _ in range(5):
         driver.now += 6
         assert {write.kind for write in writes(driver.settle(driver.renew()))} == {WriteKind.RENEW}

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamclient.core import retention
-from streamclient.core.retention import (
+from streamclient.core.consumer import retention
+from streamclient.core.consumer.retention import (
     CAUGHT_UP,
     MICROS_PER_HOUR,
     MICROS_PER_SECOND,
     NOTHING_KNOWN,
     Backlog,
+    RecordClock,
     RetentionReport,
-    ServiceClock,
     duration_text,
     forecast,
 )
@@ -43,11 +43,11 @@ def test_the_examples_of_the_docstrings_hold() -> None:
 
 
 def test_without_records_the_service_has_this_machines_time() -> None:
-    assert ServiceClock().micros(START, 5.0) == START
+    assert RecordClock().micros(START, 5.0) == START
 
 
 def test_a_machine_that_is_behind_is_put_right_by_the_newest_record() -> None:
-    clock = ServiceClock()
+    clock = RecordClock()
     clock.saw(START, 10.0)
     clock.saw(START - 50, 11.0)
 
@@ -56,7 +56,7 @@ def test_a_machine_that_is_behind_is_put_right_by_the_newest_record() -> None:
 
 def test_a_machine_that_is_ahead_overstates_lags_by_as_much() -> None:
     """It warns early; nothing tells it better."""
-    clock = ServiceClock()
+    clock = RecordClock()
     clock.saw(START, 10.0)
 
     assert clock.micros(START + 7_000_000, 11.0) == START + 7_000_000
@@ -64,7 +64,7 @@ def test_a_machine_that_is_ahead_overstates_lags_by_as_much() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 10**9), st.floats(0, 1_000)), max_size=20))
 def test_the_service_is_never_before_a_record_that_was_seen(sightings: list[tuple[int, float]]) -> None:
-    clock = ServiceClock()
+    clock = RecordClock()
     for micros, now in sightings:
         clock.saw(micros, now)
     latest = max((now for _, now in sightings), default=0.0)

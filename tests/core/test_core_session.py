@@ -162,7 +162,7 @@ def test_failing_beats_are_repeated_with_growing_pauses(table: Table) -> None:
     table.read(session)
 
     assert session.next_write(table.now) is None
-    assert session.not_before == table.now + 1.0
+    assert session.doubt.not_before == table.now + 1.0
     table.now += 1.0
     assert session.next_write(table.now) is not None
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 from attrs import evolve
-from holdings_driver import kinds, only, row, writes
+from holdings_driver import kinds, only, row, scanned, writes
 from membership_driver import FleetDriver, session, texts
 
 from streamclient.core import events, membership
@@ -44,9 +44,9 @@ def test_a_wake_that_comes_while_a_scan_is_under_way_is_followed_by_another_scan
     assert events.ReadRows() in driver.owed
     rows = tuple(driver.table.values())
     woken = membership.woken(driver.workers["me"])
-    commands = driver.send(events.RowsRead(rows, workers=(woken, driver.workers["x"])))
+    commands = driver.send(scanned(rows, workers=(woken, driver.workers["x"])))
     assert only(commands, events.ReadRows)
-    again = driver.send(events.RowsRead(rows, workers=(woken, driver.workers["x"])))
+    again = driver.send(scanned(rows, workers=(woken, driver.workers["x"])))
     assert not only(again, events.ReadRows)
 
 
@@ -104,9 +104,9 @@ def test_holders_of_children_are_woken_when_their_parent_is_finished() -> None:
 def test_a_wake_that_failed_is_repeated_after_a_pause() -> None:
     driver = FleetDriver(workers=["a"])
     driver.start()
-    driver.holdings._situation.presence.wake(["a"])
+    driver.holdings._state.signals.wake(["a"])
     (command,) = only(driver.send(events.Tick()), events.WakeWorkers)
-    driver.send(events.WakesSent(command.names, ConnectionError("no answer")))
+    driver.send(events.Answered(events.WakeWorkers(command.names), error=ConnectionError("no answer")))
     driver.woken.clear()
     driver.run(0.9, ticks=False)
     assert driver.woken == []
@@ -119,7 +119,7 @@ def test_workers_without_a_live_session_are_not_woken() -> None:
     driver = FleetDriver(workers=["a", session("b", state=SessionState.KILLED)])
     driver.start()
     driver.woken.clear()
-    driver.holdings._situation.presence.wake(["a", "b", "java", "me"])
+    driver.holdings._state.signals.wake(["a", "b", "java", "me"])
     driver.settle(driver.send(events.Tick()))
 
     assert driver.woken == ["a"]
@@ -149,7 +149,7 @@ def test_signals_that_cannot_be_read_are_asked_for_with_growing_pauses() -> None
         driver.now = deadline
         if only(driver.send(events.Tick()), events.ReadSignals):
             asked.append(driver.now)
-            driver.send(events.SignalsUnreadable(ConnectionError("no answer")))
+            driver.send(events.Answered(events.ReadSignals(()), error=ConnectionError("no answer")))
     pauses = [second - first for first, second in pairwise(asked)]
 
     assert len([text for text in texts(driver) if "worker rows cannot be read" in text]) == 1
@@ -211,7 +211,7 @@ def test_a_scan_that_failed_is_repeated_after_a_pause() -> None:
     driver.now += 0.5
     (read,) = only(driver.send(events.Tick()), events.ReadSignals)
     assert only(driver.carry_out(read), events.ReadRows)
-    driver.send(events.RowsUnreadable(ConnectionError("no answer")))
+    driver.send(events.Answered(events.ReadRows(), error=ConnectionError("no answer")))
     driver.scans.clear()
     driver.run(1.5, ticks=False)
 
@@ -300,7 +300,7 @@ def test_if_that_scan_fails_leases_are_handed_over_all_the_same() -> None:
     for command in list(driver.owed):
         if isinstance(command, events.ReadSignals):
             driver.settle(driver.carry_out(command))
-    commands = driver.send(events.RowsUnreadable(ConnectionError("no answer")))
+    commands = driver.send(events.Answered(events.ReadRows(), error=ConnectionError("no answer")))
 
     assert [write.result and write.result.owner for write in writes(commands)] == ["x"]
 
@@ -338,7 +338,7 @@ def test_the_row_stays_until_all_wakes_were_answered() -> None:
     assert only(commands, events.WakeWorkers)
     assert not only(commands, events.WriteWorker)
     assert not driver.holdings.is_drained
-    driver.settle(driver.send(events.WakesSent(("x",))))
+    driver.settle(driver.send(events.Answered(events.WakeWorkers(("x",)))))
 
     assert driver.holdings.is_drained
     assert "me" not in driver.workers

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from streamclient.core.tunnel import events
 from streamclient.core.tunnel.channels import Channel, ChannelStatus
-from streamclient.core.tunnel.events import Verdict
+from streamclient.core.tunnel.events import CallVerdict
 from streamclient.core.tunnel.session import SessionSettings, TunnelSession
 
 T = TypeVar("T")
@@ -30,13 +30,13 @@ class Shell:
 
     def later(self, seconds: float) -> list[events.Command]:
         self.now += seconds
-        return self.handle(events.Tick())
+        return self.handle(events.SessionTick())
 
     def of(self, kind: type[T]) -> list[T]:
         return [command for command in self.commands if isinstance(command, kind)]
 
     def connect(self, client_id: str = "me") -> None:
-        self.handle(events.Tick())
+        self.handle(events.SessionTick())
         assert self.of(events.Connect)
         self.handle(events.Connected(client_id, self.now))
         assert self.of(events.Heartbeat) == [events.Heartbeat(client_id, ())]
@@ -235,7 +235,7 @@ def test_session_that_the_service_ended_is_begun_anew_at_once() -> None:
     shell = connected()
     started = shell.read("a OPEN@0")
     shell.later(30)
-    shell.handle(events.HeartbeatFailed("me", Verdict.GONE, ERROR))
+    shell.handle(events.HeartbeatFailed("me", CallVerdict.GONE, ERROR))
 
     assert shell.of(events.StopReader) == [events.StopReader("a", started.reader, is_lost=True)]
     assert shell.of(events.Connect)
@@ -248,7 +248,7 @@ def test_session_without_answered_heartbeats_ends_before_the_service_ends_it() -
     shell.answer()
     for _ in range(9):
         shell.later(30)
-        shell.handle(events.HeartbeatFailed("me", Verdict.PASSING, ERROR))
+        shell.handle(events.HeartbeatFailed("me", CallVerdict.PASSING, ERROR))
     assert shell.session.client_id == "me"
 
     shell.later(16)
@@ -265,13 +265,13 @@ def test_answer_counts_from_when_the_heartbeat_was_sent() -> None:
 
     assert shell.session.client_id == "me"
     shell.now = sent_at + 286
-    shell.handle(events.Tick())
+    shell.handle(events.SessionTick())
     assert shell.session.client_id == ""
 
 
 def test_answer_to_a_heartbeat_of_an_old_session_is_ignored() -> None:
     shell = connected()
-    shell.handle(events.HeartbeatFailed("me", Verdict.GONE, ERROR))
+    shell.handle(events.HeartbeatFailed("me", CallVerdict.GONE, ERROR))
     shell.handle(events.Connected("new", shell.now))
     shell.answer("a OPEN@0", client_id="me")
 
@@ -280,10 +280,10 @@ def test_answer_to_a_heartbeat_of_an_old_session_is_ignored() -> None:
 
 def test_failed_connections_are_repeated_for_ever_with_growing_pauses() -> None:
     shell = Shell()
-    shell.handle(events.Tick())
+    shell.handle(events.SessionTick())
     pauses = []
     for _ in range(12):
-        shell.handle(events.ConnectFailed(Verdict.PASSING, ERROR))
+        shell.handle(events.ConnectFailed(CallVerdict.PASSING, ERROR))
         deadline = shell.session.next_deadline()
         assert deadline is not None
         pauses.append(deadline - shell.now)
@@ -295,8 +295,8 @@ def test_failed_connections_are_repeated_for_ever_with_growing_pauses() -> None:
 
 def test_hopeless_error_ends_the_work_and_names_itself() -> None:
     shell = Shell()
-    shell.handle(events.Tick())
-    shell.handle(events.ConnectFailed(Verdict.FINAL, ERROR))
+    shell.handle(events.SessionTick())
+    shell.handle(events.ConnectFailed(CallVerdict.FINAL, ERROR))
 
     assert shell.of(events.Finish) == [events.Finish(ERROR)]
 
@@ -305,7 +305,7 @@ def test_hopeless_heartbeat_waits_for_the_readers_to_end() -> None:
     shell = connected()
     started = shell.read("a OPEN@0")
     shell.later(30)
-    shell.handle(events.HeartbeatFailed("me", Verdict.FINAL, ERROR))
+    shell.handle(events.HeartbeatFailed("me", CallVerdict.FINAL, ERROR))
     assert shell.of(events.Finish) == []
 
     shell.end(started)
@@ -316,7 +316,7 @@ def test_hopeless_heartbeat_waits_for_the_readers_to_end() -> None:
 def test_stop_lets_readers_store_their_last_checkpoints_and_then_ends_the_session() -> None:
     shell = connected()
     started = shell.read("a OPEN@0")
-    shell.handle(events.StopRequested())
+    shell.handle(events.SessionStopRequested())
     assert shell.of(events.StopReader) == [events.StopReader("a", started.reader, is_lost=False)]
 
     shell.end(started)
@@ -331,7 +331,7 @@ def test_stop_during_the_lookup_of_a_checkpoint_starts_no_reader() -> None:
     shell = connected()
     shell.answer("a OPEN@0")
     (lookup,) = shell.of(events.FindCheckpoint)
-    shell.handle(events.StopRequested())
+    shell.handle(events.SessionStopRequested())
     assert not shell.of(events.EndSession)
     shell.handle(events.CheckpointFound("a", lookup.reader, "token", 0))
 
@@ -342,7 +342,7 @@ def test_stop_during_the_lookup_of_a_checkpoint_starts_no_reader() -> None:
 def test_session_is_kept_alive_while_readers_end() -> None:
     shell = connected()
     shell.read("a OPEN@0")
-    shell.handle(events.StopRequested())
+    shell.handle(events.SessionStopRequested())
 
     shell.later(30)
 
@@ -351,8 +351,8 @@ def test_session_is_kept_alive_while_readers_end() -> None:
 
 def test_stop_while_connecting_ends_the_session_that_comes_of_it() -> None:
     shell = Shell()
-    shell.handle(events.Tick())
-    shell.handle(events.StopRequested())
+    shell.handle(events.SessionTick())
+    shell.handle(events.SessionStopRequested())
     shell.handle(events.Connected("me", shell.now))
 
     assert shell.of(events.EndSession) == [events.EndSession("me")]
@@ -378,7 +378,7 @@ def test_channels_that_end_together_are_reported_together() -> None:
 def test_nothing_is_due_while_the_session_is_being_ended() -> None:
     """Otherwise a deadline in the past would keep the owner thread busy until the answer comes."""
     shell = connected()
-    shell.handle(events.StopRequested())
+    shell.handle(events.SessionStopRequested())
     assert shell.of(events.EndSession)
 
     shell.now += 1_000

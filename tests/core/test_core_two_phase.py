@@ -113,7 +113,7 @@ def test_what_the_store_cannot_do_is_rejected_and_the_lease_stays() -> None:
     (write,) = writes(prepare(driver))
     driver.checkpoint("a", "i2", 2)
     error = ConfigurationError("no pending checkpoints here")
-    commands = driver.send(events.WriteAnswered(write, WriteOutcome.UNCERTAIN, driver.now, error))
+    commands = driver.send(events.Answered(events.WriteLease(write), WriteOutcome.UNCERTAIN, driver.now, error=error))
 
     assert only(commands, events.AnswerCheckpoint) == [
         events.AnswerCheckpoint(1, events.CheckpointOutcome.REJECTED, error)

@@ -1,37 +1,58 @@
 """A worker of the rounds, in a process of its own: takes shards, stores their records in a destination, checkpoints.
 
-usage: python rounds_worker.py KIND PLACE STATUS SEED SHARD...
+usage: python rounds_worker.py KIND PLACE STATUS SEED RECORDS FREEZES_AT SHARD...
 
-It prints a line at each step, at which its parent may kill or freeze it. Leases are rows of an SQLite file.
+It freezes between preparing and storing its batch of the number FREEZES_AT, if that is not 0. It prints a line at each
+step, at which its parent may kill or freeze it. Leases are rows of an SQLite file. The kind ``spark`` is Delta Lake
+behind the Spark processor, with a transform.
 """
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import sqlite3
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
+from attrs import frozen
 
 from streamclient.destinations import Commit, DeltaDestination, FencedCommit, change_rows, records_digest
 from streamclient.destinations.commit import Destination
+from streamclient.errors import DependencyException, ShutdownException
+from streamclient.interfaces import IPreparedCheckpoint, IRecordProcessorCheckpointer, IShutdownMarker
+from streamclient.model import (
+    InitializationInput,
+    PendingCheckpoint,
+    ProcessRecordsInput,
+    ShardInfo,
+    ShutdownInput,
+    ShutdownReason,
+)
 from streamclient.records import StreamRecord
+from streamclient.spark import BatchContext, SparkConfig, SparkRecordProcessorFactory, local_session
 from streamclient.testing.destination_contracts import change
 
-RECORDS = 400
 BATCH_MAX = 25
 SHARDS = ("shard-0", "shard-1", "shard-2")
+FREEZING = "freezing"
+LATE = 200
+"""From this record on there is one more column."""
+SHARD_SPAN = 1_000_000
+"""Keys of one shard; no rounds need as many."""
 
 
 def records_of_shard(shard: str, start: int, end: int) -> list[StreamRecord]:
-    base = 10_000 * SHARDS.index(shard)
-    return [change(base + n, text=f"value {n}", **({"late": n} if n > RECORDS // 2 else {})) for n in range(start, end)]
+    base = SHARD_SPAN * SHARDS.index(shard)
+    return [change(base + n, text=f"value {n}", **({"late": n} if n > LATE else {})) for n in range(start, end)]
 
 
 def opened(kind: str, place: str) -> Destination:
-    if kind == "delta":
+    if kind in {"delta", "spark"}:
         return DeltaDestination(place, answer_seconds=60.0)
     if kind == "postgres":
         from streamclient.destinations.postgres import PostgresDestination
@@ -49,7 +70,7 @@ class Status:
     """The status table: epoch, checkpoint and prepared commit of each shard, written if the epoch is still ours."""
 
     def __init__(self, path: Path) -> None:
-        self._connection = sqlite3.connect(path, isolation_level=None, timeout=60)
+        self._connection = sqlite3.connect(path, isolation_level=None, timeout=300, check_same_thread=False)
         self._connection.execute(
             "CREATE TABLE IF NOT EXISTS leases "
             "(shard TEXT PRIMARY KEY, epoch INTEGER, checkpoint INTEGER, pending TEXT)"
@@ -91,14 +112,40 @@ def count_of(text: str) -> int:
     return int(text.removeprefix("iterator-")) if text != "TRIM_HORIZON" else 0
 
 
+class Freezer:
+    """Stops the whole process at the batch of a number, until somebody continues it."""
+
+    def __init__(self, batch: int) -> None:
+        self.left = batch
+
+    def pass_by(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            with CONNECTION_LOCK:
+                say(FREEZING)
+                os.kill(os.getpid(), signal.SIGSTOP)
+
+
+@frozen
+class Work:
+    """What a worker of a round has to do."""
+
+    dice: random.Random
+    records: int
+    """Of each shard."""
+    freezer: Freezer
+
+
 class RoundsWorker:
-    def __init__(self, destination: Destination, status: Status, shards: Sequence[str], dice: random.Random) -> None:
-        self.destination, self.status, self.dice = destination, status, dice
+    def __init__(self, destination: Destination, status: Status, shards: Sequence[str], work: Work) -> None:
+        self.destination, self.status = destination, status
+        self.dice, self.records, self.freezer = work.dice, work.records, work.freezer
         self.epochs = {shard: status.take(shard) for shard in shards}
 
     def run(self) -> None:
         while commits := [one for shard in self.epochs if (one := self.prepared(shard)) is not None]:
             say("prepared")
+            self.freezer.pass_by()
             columns = self.destination.columns()
             parts = [
                 change_rows(
@@ -124,9 +171,9 @@ class RoundsWorker:
         if pending is not None and last is not None and last.digest == pending.digest:
             checkpoint, pending = count_of(pending.end), None
             self.status.write(shard, self.epochs[shard], checkpoint, "")
-        if checkpoint == RECORDS:
+        if checkpoint == self.records:
             return None
-        end = count_of(pending.end) if pending else min(RECORDS, checkpoint + self.dice.randint(1, BATCH_MAX))
+        end = count_of(pending.end) if pending else min(self.records, checkpoint + self.dice.randint(1, BATCH_MAX))
         records = records_of_shard(shard, checkpoint, end)
         commit = Commit.after(
             last,
@@ -142,19 +189,119 @@ class RoundsWorker:
         return commit
 
 
+class RoundsCheckpointer(IRecordProcessorCheckpointer):
+    """Stores a shard's checkpoints in the status table; says each step."""
+
+    def __init__(self, status: Status, shard: str, epoch: int) -> None:
+        self.status, self.shard, self.epoch, self.permitted = status, shard, epoch, ""
+
+    @property
+    def largest_permitted_checkpoint_value(self) -> str:
+        return self.permitted
+
+    def checkpoint(self, checkpoint_value: str | None = None) -> None:
+        self.write(count_of(checkpoint_value or self.permitted), "")
+        say("checkpointed")
+
+    def prepare_checkpoint(self, checkpoint_value: str | None, state: bytes) -> IPreparedCheckpoint:
+        _, checkpoint, _ = self.status.row(self.shard)
+        self.write(checkpoint, state.decode())
+        say("prepared")
+        return None  # type: ignore[return-value]  # the Spark processor completes by position
+
+    def write(self, checkpoint: int, pending: str) -> None:
+        try:
+            with CONNECTION_LOCK:
+                self.status.write(self.shard, self.epoch, checkpoint, pending)
+        except LostError as error:
+            raise ShutdownException(f"{self.shard} has another owner") from error
+
+
+CONNECTION_LOCK = threading.RLock()
+
+
+class NoMarker(IShutdownMarker):
+    def mark_for_process_done(self) -> None: ...
+
+    def mark_for_process_restart(self) -> None: ...
+
+
+class SparkShard:
+    """One shard as a worker reads it into a Spark processor."""
+
+    def __init__(self, factory: SparkRecordProcessorFactory, status: Status, shard: str, epoch: int) -> None:
+        _, self.read_to, text = status.row(shard)
+        pending = Commit.from_json(text) if text else None
+        self.shard, self.checkpointer = shard, RoundsCheckpointer(status, shard, epoch)
+        self.processor = factory.create_processor()
+        info = ShardInfo(shard, "stream", frozenset(), f"{shard}-{epoch}", epoch)
+        offered = None
+        if pending is not None:
+            offered = PendingCheckpoint(pending.end, text.encode(), pending.count, pending.epoch)
+        start = position(self.read_to)
+        self.processor.initialize(InitializationInput(info, start, self.checkpointer, NoMarker(), offered))
+        _, self.read_to, text = status.row(shard)
+        self.prepared_to = count_of(Commit.from_json(text).end) if text else 0
+
+    def read(self, count: int, records: int) -> bool:
+        """The next page, which ends at the latest where an earlier owner prepared a batch; whether there is more."""
+        end = min(records, self.read_to + count)
+        if self.read_to < self.prepared_to:
+            end = min(end, self.prepared_to)
+        page = records_of_shard(self.shard, self.read_to, end)
+        self.read_to, self.checkpointer.permitted = end, position(end)
+        self.processor.process_records(ProcessRecordsInput(tuple(page), self.checkpointer, NoMarker()))
+        return end < records
+
+
+def run_spark(place: str, status: Status, shards: Sequence[str], work: Work) -> None:
+    """As ``RoundsWorker``, by the Spark processor; each shard's text goes through Spark."""
+    from pyspark.sql import DataFrame
+    from pyspark.sql import functions as f
+
+    def transform(frame: DataFrame, context: BatchContext) -> DataFrame:
+        say("transforming")
+        work.freezer.pass_by()
+        return frame.withColumn("text", f.upper("text"))
+
+    epochs = {shard: status.take(shard) for shard in shards}
+    small = {
+        "spark.driver.memory": "500m",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.sql.codegen.wholeStage": "false",
+    }
+    session = local_session("rounds", cores=1, **small)
+    config = SparkConfig(max_records=BATCH_MAX, max_age_millis=100)
+    with SparkRecordProcessorFactory(opened("spark", place), transform, session=session, config=config) as factory:
+        readers = [SparkShard(factory, status, shard, epoch) for shard, epoch in epochs.items()]
+        waiting = [reader for reader in readers if reader.read_to < work.records]
+        while waiting:
+            waiting = [one for one in waiting if one.read(work.dice.randint(1, BATCH_MAX), work.records)]
+        for reader in readers:
+            reader.processor.shutdown(ShutdownInput(ShutdownReason.STOLEN, reader.checkpointer))
+
+
 def say(step: str) -> None:
-    print(step, flush=True)
+    os.write(sys.stdout.fileno(), f"{step}\n".encode())  # whole lines, whichever threads say them
 
 
-def main(kind: str, place: str, status: str, seed: str, *shards: str) -> None:
-    worker = RoundsWorker(opened(kind, place), Status(Path(status)), shards, random.Random(seed))
-    say("taken")
+def main(kind: str, place: str, path: str, *given: str) -> None:
+    seed, records, freezes_at, *shards = given
+    status, work = Status(Path(path)), Work(random.Random(seed), int(records), Freezer(int(freezes_at)))
     try:
-        worker.run()
+        if kind == "spark":
+            say("taken")
+            run_spark(place, status, shards, work)
+        else:
+            worker = RoundsWorker(opened(kind, place), status, shards, work)
+            say("taken")
+            worker.run()
     except FencedCommit:
         say("fenced")
-    except LostError:
+    except (LostError, ShutdownException):
         say("lost")
+    except DependencyException:
+        say("late")  # it slept through the time that it gives a commit
     else:
         say("finished")
 

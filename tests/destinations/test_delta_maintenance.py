@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
+from streamclient.cli import main
 from streamclient.destinations import Commit, Day, DeltaDestination, FencedCommit
 from streamclient.destinations.maintenance import (
     Cleaning,
@@ -20,6 +21,7 @@ from streamclient.destinations.maintenance import (
     check_compacting_version,
     clean,
     compact,
+    named_weekdays,
 )
 from streamclient.destinations.verify import Proof, verify
 from streamclient.errors import ConfigurationError, StreamClientException
@@ -235,3 +237,48 @@ def test_a_run_that_fails_is_told_and_does_not_stop_the_others(tmp_path: Path) -
 def test_an_expression_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="five fields"):
         Maintenance(DeltaDestination(str(tmp_path / "t")), compact="hourly")
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ("0 4 * * 0", "0 4 * * sun"),
+        ("0 4 * * 1-5", "0 4 * * mon-fri"),
+        ("0 4 * * 7,3", "0 4 * * sun,wed"),
+        ("*/5 4 1 2 *", "*/5 4 1 2 *"),
+        ("0 4 * * */2", "0 4 * * */2"),
+    ],
+)
+def test_weekdays_have_the_numbers_of_cron(given: str, named: str) -> None:
+    """The scheduler counts them from Monday, and says nothing about it."""
+    assert named_weekdays(given) == named
+
+
+def test_command_compacts_and_proves_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    filled(tmp_path / "table")
+    code = main(["maintain", str(tmp_path / "table"), "--compact", "0 * * * *", "--verify", "now", "--rows", "--once"])
+
+    assert (code, capsys.readouterr().out.splitlines()) == (
+        0,
+        [
+            f"compact: {TABLE_COMMITS} file(s) are now 1",
+            "verify: 1 shards, 10 commits, 10 records, 10 rows read: each record once",
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ([], "nothing to do: name at least one of --compact"),
+        (["--clean", "daily"], "no cron expression of five fields"),
+        (["--clean", "0 0 * * *", "--keep-hours", "0", "--once"], "keep_hours must be at least 1"),
+    ],
+)
+def test_command_refuses_what_it_cannot_do(
+    words: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(["maintain", str(tmp_path / "table"), *words])
+
+    assert code == 2
+    assert text in " ".join(capsys.readouterr().err.split())

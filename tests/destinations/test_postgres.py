@@ -79,13 +79,13 @@ def test_a_commit_that_meets_a_crash_of_the_server_goes_in_once(server: Postgres
 
 
 def test_an_answer_that_is_lost_in_the_end_of_a_commit_is_looked_for(server: PostgresServer, opened: Open) -> None:
-    """The server has stored it, and the connection breaks before it says so."""
+    """The server has stored it, and the connection breaks before it says so; by then a successor has gone on."""
 
     class Cut(PostgresDestination):
         cuts = 0
 
-        def _store(self, cursor, rows, commits):  # type: ignore[no-untyped-def]
-            super()._store(cursor, rows, commits)
+        def _try_to_store(self, cursor, rows, commits, **known):  # type: ignore[no-untyped-def]
+            super()._try_to_store(cursor, rows, commits, **known)
             if self.cuts == 0:
                 self.cuts += 1
                 cursor.execute("commit")
@@ -93,13 +93,14 @@ def test_an_answer_that_is_lost_in_the_end_of_a_commit_is_looked_for(server: Pos
                 (pid,) = cursor.fetchone()
                 with psycopg.connect(server.conninfo, autocommit=True) as other:
                     other.execute("select pg_terminate_backend(%s, 10000)", (pid,))
+                store(opened(), commits[0], [change(2)], epoch=2)
 
     destination = opened(Cut, answer_seconds=60.0)
     commit = store(destination, None, [change(1)])
 
     assert destination.cuts == 1
-    assert stored_numbers(destination) == [1]
-    assert destination.last_commits(["shard-1"]) == {"shard-1": commit}
+    assert stored_numbers(destination) == [1, 2]
+    assert destination.last_commits(["shard-1"])["shard-1"].previous_digest == commit.digest
 
 
 def test_a_writer_that_freezes_in_its_transaction_does_not_keep_the_shard_from_its_successor(

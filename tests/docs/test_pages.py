@@ -133,7 +133,7 @@ def test_every_setting_that_the_java_clients_have_is_told() -> None:
 # --- the reference -------------------------------------------------------------------------------------------------
 
 ALIASES = {
-    "streamclient.spark": {"RejectSink", "Reporter", "Sink", "SparkRecordProcessor"},
+    "streamclient.spark": {"Sink", "SparkRecordProcessor", "Transform"},
     "streamclient.server": {"DEFAULT_ACCESS_KEY_ID", "DEFAULT_ACCESS_KEY_SECRET", "DEFAULT_INSTANCE"},
 }
 """Types of functions and texts, which need no entry of their own; a processor is made by its factory."""

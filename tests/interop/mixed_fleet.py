@@ -403,7 +403,7 @@ def spans(events: Sequence[Event]) -> list[Span]:
 
 
 def overlaps(found: Sequence[Span]) -> list[str]:
-    """Batches of one shard that two tenancies had in hand at once."""
+    """Batches of one shard that two acquisitions had in hand at once."""
     last: dict[str, Span] = {}
     problems = []
     for span in found:

@@ -7,6 +7,7 @@ import pytest
 from streamclient import ErrorKind, Lease, LeaseManager, MemoryLeaseManager
 from streamclient.core import leases as rule
 from streamclient.lease import LeaseStore
+from streamclient.lease.metering import metered
 from streamclient.lease.store import as_lease_store
 from streamclient.metrics import MemoryMetrics, labelled
 from streamclient.metrics import table as t
@@ -102,6 +103,6 @@ def test_failed_requests_are_counted_by_kind_each_retry_by_itself(
 
 
 def test_without_metrics_the_client_is_used_as_it_is(local: LocalTablestore) -> None:
-    manager = LeaseManager(local.client(), "status", STREAM)
+    client = local.client()
 
-    assert "_request_helper" not in vars(manager._client)
+    assert metered(client, None) is client

@@ -6,12 +6,14 @@ import pytest
 from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tablestore import Row
+from tablestore import BatchWriteRowRequest, Condition, Row, TableInBatchWriteRowItem, UpdateRowItem
+from tablestore.encoder import OTSProtoBufferEncoder
 from tablestore.metadata import LogicalOperator
 
 from streamclient.core import leases as rule
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.rows import WriteKind, apply_write, permits
+from streamclient.lease.batch_message import batch_message
 from streamclient.lease.own_columns import OWN_COLUMNS
 from streamclient.lease.rows import (
     COLUMN_TYPES,
@@ -24,6 +26,7 @@ from streamclient.lease.rows import (
     written_columns,
 )
 from streamclient.model import Lease, Pause, PendingCheckpoint, Progress
+from streamclient.wire import schema
 
 LEASE = Lease("s1", "stream", owner="a", counter=7, stealer="b", checkpoint="token", parent_shard_ids={"p2", "p1"})
 KEY = [("StreamId", "stream"), ("StatusType", "LeaseKey"), ("StatusValue", "s1")]
@@ -408,3 +411,27 @@ def stored_cells(lease: Lease) -> dict[str, object]:
 
 def test_the_five_columns_are_those_of_the_java_client() -> None:
     assert list(COLUMN_TYPES) == ["LeaseCounter", "LeaseOwner", "LeaseStealer", "Checkpoint", "ParentShardIds"]
+
+
+def decoded(body: bytes) -> object:
+    return schema.parse(schema.BatchWriteRowRequest, body)
+
+
+def as_the_sdk_encodes(request: BatchWriteRowRequest) -> object:
+    encoded = OTSProtoBufferEncoder("utf8").encode_request("BatchWriteRow", request)
+    return decoded(encoded.SerializeToString())
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(LEASES, MAKERS), max_size=4))
+def test_batches_are_what_the_sdk_would_send(seen: list[tuple[Lease, object]]) -> None:
+    """Byte for byte in rows, values and conditions, of every kind of write; also of a worker that is woken."""
+    missing = UnreadableRow("s1", "few columns", missing_column="LeaseCounter")
+    items = [row_item(make(lease)) for lease, make in seen]  # type: ignore[operator]
+    items += [row_item(write) for write in WRITES.values()]
+    items += [row_item(WRITES[WriteKind.CREATE], remnant=missing)]
+    items += [UpdateRowItem(Row(list(KEY), {"INCREMENT": [("wake", 1)]}), Condition("EXPECT_EXIST"))]
+    request = BatchWriteRowRequest()
+    request.add(TableInBatchWriteRowItem("status", items))
+
+    assert decoded(batch_message(request).SerializeToString()) == as_the_sdk_encodes(request)

@@ -9,7 +9,7 @@ from attrs import evolve
 
 from streamclient.core.worker_info import ShardTrouble, WorkerInfo
 from streamclient.model import CheckpointPosition, Lease, Pause, Progress, Shard
-from streamclient.operate.facts import FleetFacts, HeadFacts, Process, RowFacts, StreamFacts, WorkerFacts
+from streamclient.operate.facts import FleetFacts, HeadFacts, Process, RowFacts, StreamView, WorkerFacts
 
 NOW = 1_700_000_000_000_000
 STREAM = "orders_1"
@@ -89,7 +89,7 @@ def facts(
     """Facts; without ``listing`` the stream lists exactly the shards that have rows."""
     leases = [each.lease for each in rows if each.lease is not None]
     shards = [_shard(lease) for lease in leases] if listing is None else list(listing)
-    stream = StreamFacts(
+    stream = StreamView(
         table_name="orders",
         stream_id=STREAM,
         expiration_hours=24,

@@ -10,9 +10,9 @@ from operate_scene import Owner, Scene, closed_family, read_shard
 
 from streamclient.core import leases as rule
 from streamclient.model import Pause
+from streamclient.operate.connection import operator_name
 from streamclient.operate.facts import FleetFacts
-from streamclient.operate.lease_changes import operator_name
-from streamclient.operate.watching import Watcher
+from streamclient.operate.watching import RowWatcher
 from tests.patience import until
 
 if TYPE_CHECKING:
@@ -171,12 +171,12 @@ def test_an_owner_that_wakes_up_while_it_is_watched_is_not_dead(hasty: Scene, mo
     shard = read_shard(hasty, owner="w1", beat=300)
     looks: list[FleetFacts] = []
 
-    def renew_late(watcher: Watcher, facts: FleetFacts) -> None:
+    def renew_late(watcher: RowWatcher, facts: FleetFacts) -> None:
         if not looks:
             hasty.send(rule.renew(hasty.lease()))
         looks.append(facts)
 
-    monkeypatch.setattr(Watcher, "_pause", renew_late)
+    monkeypatch.setattr(RowWatcher, "_pause", renew_late)
     ran = hasty.run("leases", "rewind", shard, "--to", "oldest")
 
     assert (ran.code, len(looks)) == (1, 1)
@@ -252,9 +252,9 @@ def test_a_command_that_dies_leaves_its_intent_and_a_pause_that_ends(
     """As if the process were killed while it waits: nothing is cleaned up, and everything can be seen."""
     shard = read_shard(scene, owner="w1")
     scene.put_worker("w1")
-    monkeypatch.setattr("streamclient.operate.orders.Executor._end_pauses", lambda *_: None)
-    monkeypatch.setattr("streamclient.operate.orders.Executor._complete_audit", lambda *_: ())
-    monkeypatch.setattr("streamclient.operate.watching.Watcher.await_quiet", _killed)
+    monkeypatch.setattr("streamclient.operate.orders.OrderExecutor._end_pauses", lambda *_: None)
+    monkeypatch.setattr("streamclient.operate.orders.OrderExecutor._complete_audit", lambda *_: ())
+    monkeypatch.setattr("streamclient.operate.watching.RowWatcher.await_quiet", _killed)
     ran = scene.run("leases", "rewind", shard, "--to", "oldest", "--pause", "20s")
 
     assert ran.code == 130
@@ -273,7 +273,7 @@ def _killed(*_: Any) -> list[str]:
 def test_an_interrupted_command_resumes_what_it_paused(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     shard = read_shard(scene, owner="w1")
     scene.put_worker("w1")
-    monkeypatch.setattr("streamclient.operate.watching.Watcher.await_quiet", _killed)
+    monkeypatch.setattr("streamclient.operate.watching.RowWatcher.await_quiet", _killed)
     ran = scene.run("leases", "rewind", shard, "--to", "oldest", "--pause", "20s")
 
     assert ran.code == 130

@@ -13,9 +13,9 @@ from streamclient.model import Pause, Progress, Shard
 from streamclient.operate import situations
 from streamclient.operate.evidence import evidence
 from streamclient.operate.explanation import explain
-from streamclient.operate.facts import FleetFacts, HeadFacts, Process, RowFacts, StreamFacts
+from streamclient.operate.facts import FleetFacts, HeadFacts, Process, RowFacts, StreamView
 from streamclient.operate.lease_rules import SITUATIONS, situation_of
-from streamclient.operate.liveness import Life, life, living_workers, seconds_to_loss
+from streamclient.operate.liveness import Liveness, life, living_workers, seconds_to_loss
 from streamclient.operate.situations import Situation
 from streamclient.reasons import Cause, Reason, ReasonKind, kind_of, text_of
 
@@ -58,6 +58,7 @@ def test_a_finished_shard_names_its_children() -> None:
     ("code", "situation"),
     [
         ("missing", situations.NO_STATUS_TABLE),
+        ("misfit", situations.NOT_A_STATUS_TABLE),
         ("refused", situations.REFUSED),
         ("throttled", situations.THROTTLED),
         ("unreachable", situations.UNREACHABLE),
@@ -70,7 +71,7 @@ def test_a_status_table_that_cannot_be_read_is_the_first_cause(code: str, situat
 
 
 def test_a_stream_that_is_off_is_named() -> None:
-    made = evolve(facts(), stream=StreamFacts(table_name="orders", stream_id=None))
+    made = evolve(facts(), stream=StreamView(table_name="orders", stream_id=None))
 
     assert said(made) == ("stream-off", "cannot be read: the stream of table orders is off")
 
@@ -383,13 +384,34 @@ def test_a_checkpoint_that_stands_still_is_told_by_what_its_worker_can_say() -> 
     assert said(facts(still, heads=heads))[0] == "owner-mute"
 
 
+def test_a_worker_whose_row_had_no_room_for_all_names_is_not_said_to_name_no_obstacle() -> None:
+    owner = worker("w1", unnamed=3)
+
+    assert said(facts(row("s1", "w1", moved=90), workers=[owner], heads={"s1": waiting(85)})) == (
+        "owner-says",
+        "does not move on worker w1, whose session row has no room to name all shards that stand still: its log does",
+    )
+    assert said(facts(row("s1", "w1", moved=1), workers=[owner], heads={"s1": waiting(1)}))[0] == "reading"
+
+
+def test_nothing_is_guessed_about_records_that_were_not_looked_up() -> None:
+    held, moving = row("s1", "w1", moved=90), row("s2", "w1", moved=1)
+    made = facts(held, moving, workers=[worker("w1")])
+
+    assert said(made) == (
+        "held",
+        "is held by worker w1, which names no obstacle; whether records wait behind it was not looked up",
+    )
+    assert said(made, "s2") == ("reading", "moves: worker w1 reads it")
+
+
 # --- liveness and loss ---------------------------------------------------------------------------------------------
 
 
 def test_a_worker_without_session_lives_by_the_heartbeats_of_its_leases() -> None:
     made = facts(row("a", "w1", beat=50), row("b", "w1", beat=2), row("c", "w2", stealer="w2", beat=1))
 
-    assert (life(made, "w1"), life(made, "w2"), life(made, "w3")) == (Life.LIVING, Life.UNSEEN, Life.UNSEEN)
+    assert (life(made, "w1"), life(made, "w2"), life(made, "w3")) == (Liveness.LIVING, Liveness.UNSEEN, Liveness.UNSEEN)
 
 
 def test_a_leaving_worker_is_none_that_takes_leases() -> None:
@@ -470,4 +492,4 @@ def test_a_shard_is_only_said_to_move_while_its_owner_lives(made: FleetFacts) ->
         lease = made.lease(key)
         if found.situation in (situations.CAUGHT_UP, situations.READING):
             assert lease is not None
-            assert life(made, lease.owner) is Life.LIVING
+            assert life(made, lease.owner) is Liveness.LIVING

@@ -12,8 +12,8 @@ from streamclient.model import Lease, Pause
 from streamclient.operate.facts import FleetFacts, RowFacts
 from streamclient.operate.lineage import ancestors_first, descendants_of, parents_of
 from streamclient.operate.plans import (
+    ChangePlan,
     Hindrance,
-    Plan,
     Target,
     owner_hindrance,
     plan_move,
@@ -31,14 +31,14 @@ FAR = Target(checkpoint="it-9", text="later")
 AT_END = Target(checkpoint=END, text="the end of the shard")
 
 
-def results(plan: Plan) -> dict[str, tuple[str, str]]:
+def results(plan: ChangePlan) -> dict[str, tuple[str, str]]:
     return {
         change.shard_id: (change.write.kind.value, change.write.result.checkpoint if change.write.result else "")
         for change in plan.changes
     }
 
 
-def reasons(plan: Plan) -> list[tuple[str, Hindrance]]:
+def reasons(plan: ChangePlan) -> list[tuple[str, Hindrance]]:
     return [(each.shard_id, each.hindrance) for each in plan.refusals]
 
 

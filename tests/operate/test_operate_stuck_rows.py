@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from operate_scene import STATUS, TABLE, Owner, Scene, run_cli
-from stuck_page import check, checked, page_rows
+from stuck_page import check, checked, is_told, page_rows
 
 from streamclient.model import Pause
 from streamclient.operate import situations
+from streamclient.operate.collection import FleetReader
+from streamclient.operate.explanation import explain
+from streamclient.operate.site import Site
 from streamclient.server import Fail, FaultRule
 from streamclient.stream import StreamSpecification
 
@@ -28,7 +31,7 @@ def test_every_situation_is_on_the_page_and_produced_by_a_test() -> None:
         value.name: value for _, value in inspect.getmembers(situations) if isinstance(value, situations.Situation)
     }
     source = "".join(path.read_text() for path in HERE.glob("test_operate_stuck_*.py"))
-    tested = set(re.findall(r'check(?:ed)?\(\s*[^"\n]*?"([a-z-]+)"', source))
+    tested = set(re.findall(r'(?:check(?:ed)?|is_told)\(\s*[^"\n]*?"([a-z-]+)"', source))
 
     assert {row.name for row in page_rows()} == set(known)
     assert set(known) <= tested, set(known) - tested
@@ -42,6 +45,13 @@ def test_every_situation_is_on_the_page_and_produced_by_a_test() -> None:
 def test_no_status_table(scene: Scene) -> None:
     scene.client.delete_table(STATUS)
     check(scene, "no-status-table")
+
+
+def test_a_status_table_that_holds_no_leases(scene: Scene) -> None:
+    scene.put_lease(scene.shard)
+    options = ["--endpoint", scene.local.endpoint, "--data-table", TABLE, "--status-table", TABLE]
+    ran = run_cli("explain", scene.shard, "--json", "--observe", "0", *options)
+    checked(ran, "not-a-status-table")
 
 
 def test_wrong_keys(scene: Scene) -> None:
@@ -197,6 +207,17 @@ def test_a_java_owner_that_renews_and_does_not_move(scene: Scene) -> None:
     scene.put_lease(scene.shard, "java-1", moved=90, owned=300)
     with Owner(scene, "java-1", scene.shard, has_session=False):
         check(scene, "owner-mute")
+
+
+def test_a_lease_whose_records_were_not_looked_up(scene: Scene) -> None:
+    scene.write(3)
+    scene.put_lease(scene.shard, "w1", moved=90, owned=300)
+    with Owner(scene, "w1", scene.shard):
+        (listed,) = scene.run("leases", "list", "--no-lag", "--json").document["leases"]
+        facts = FleetReader(Site(scene.client, TABLE, STATUS)).collect()
+
+    told = {"situation": listed["situation"], "first_line": explain(facts, scene.shard).first_line}
+    assert is_told(told, "held")
 
 
 def test_a_position_that_was_trimmed_seen_from_outside(scene: Scene) -> None:

@@ -34,7 +34,7 @@ from streamclient.core import leases as rule
 from streamclient.core.worker_info import WorkerInfo
 from streamclient.lease.rows import key_of
 from streamclient.lease.workers import INFO, WORKER_STATUS_TYPE
-from streamclient.operate.collection import Collector
+from streamclient.operate.collection import FleetReader
 from streamclient.parking import MemoryParkingStore
 from streamclient.server import Fail, FaultRule
 from streamclient.testing.fleet import Fleet, WorkerProcess
@@ -272,12 +272,12 @@ def test_two_processes_of_one_name(quick: Scene, monkeypatch: pytest.MonkeyPatch
         stack.enter_context(working(quick, Steady))
         shard = becomes(quick, "caught-up")
 
-        def start_another(_: Collector, seconds: float) -> None:
+        def start_another(_: FleetReader, seconds: float) -> None:
             (before,) = quick.manager.list_workers()
             stack.enter_context(working(quick, Steady))
             until(lambda: [row.nonce for row in quick.manager.list_workers()] != [before.nonce], "it registers")
 
-        monkeypatch.setattr(Collector, "_pause", start_another)
+        monkeypatch.setattr(FleetReader, "_pause", start_another)
         check(quick, "name-contested", shard, observe=1.0)
 
 

@@ -17,11 +17,11 @@ from operate_facts import END, NOW, facts, row, waiting, worker
 from operate_scene import STATUS, TABLE, Scene
 
 from streamclient.model import Progress
-from streamclient.operate.collection import Collector
+from streamclient.operate.collection import FleetReader
 from streamclient.operate.facts import HeadFacts
 from streamclient.operate.overview import headline, overview, overview_document, shard_rows, worker_rows
 from streamclient.operate.site import Site
-from streamclient.operate.top_action import HEADS_PER_REFRESH, FleetWatch, full_screen, plain_screen
+from streamclient.operate.top_screens import HEADS_PER_REFRESH, FleetWatch, full_screen, plain_screen
 from tests.patience import PATIENCE_SECONDS, until
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def test_heads_are_looked_up_in_turn_within_the_budget(scene: Scene) -> None:
     scene.write(3)
     for number in range(HEADS_PER_REFRESH + 5):
         scene.put_lease(f"missing-{number:02}", checkpoint=scene.iterator())
-    collector = Collector(Site(scene.client, TABLE, STATUS))
+    collector = FleetReader(Site(scene.client, TABLE, STATUS))
     found = collector.collect()
     checkpoints = {key: lease.checkpoint for key, lease in found.leases.items()}
     reader = collector.head_reader(scene.stream_id)
@@ -146,7 +146,7 @@ def test_heads_are_looked_up_in_turn_within_the_budget(scene: Scene) -> None:
 def test_a_moving_shard_keeps_its_last_known_lag_until_its_turn_comes(scene: Scene) -> None:
     scene.write(5)
     first, second = scene.iterator(), scene.iterator(after=2)
-    reader = Collector(Site(scene.client, TABLE, STATUS)).head_reader(scene.stream_id)
+    reader = FleetReader(Site(scene.client, TABLE, STATUS)).head_reader(scene.stream_id)
     old = reader.read_some({scene.shard: first}, 1)
 
     assert reader.read_some({scene.shard: second}, 0) == old

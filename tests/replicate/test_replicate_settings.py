@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from streamclient.errors import ConfigurationError
-from streamclient.replicate.settings import PoisonRow, Source, load_settings, parse_settings
+from streamclient.replicate.settings import PoisonRow, SourceKind, load_settings, parse_settings
 
 READER = {
     "endpoint": "https://a.example.com",
@@ -55,7 +55,7 @@ def test_configuration_of_the_original_program_is_read() -> None:
 
     assert settings.reader.table_name == "from"
     assert settings.writer.instance_name == "b"
-    assert (settings.source, settings.tunnel_name, settings.batch_rows) == (Source.TUNNEL, "copy", 100)
+    assert (settings.source, settings.tunnel_name, settings.batch_rows) == (SourceKind.TUNNEL, "copy", 100)
     assert settings.end_time_micros == 1_560_934_800_000_000
 
 

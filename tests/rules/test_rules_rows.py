@@ -8,18 +8,18 @@ from random import Random
 
 from streamclient import ClientConfig, InitialPosition, Lease
 from streamclient.core.events import (
+    Answered,
     Command,
     Event,
     ListShards,
     ReadRow,
+    ReadRows,
     RenewDue,
-    RowReadBack,
-    RowsRead,
-    ShardsListed,
+    Scan,
+    ShardList,
     StopConsumer,
     SyncDue,
     TakeDue,
-    WriteAnswered,
     WriteLease,
 )
 from streamclient.core.holdings import Holdings
@@ -66,9 +66,9 @@ def first_delete(worker: str, listings: Sequence[Sequence[Shard]], seconds: floa
     for step in range(int(seconds / 10)):
         decisions.now = step * 10.0
         decisions.tell(TakeDue())
-        decisions.tell(RowsRead(others(decisions.now)))
+        decisions.tell(Answered(ReadRows(), Scan(others(decisions.now))))
         decisions.tell(SyncDue())
-        writes = decisions.writes(ShardsListed(tuple(listings[step % len(listings)])))
+        writes = decisions.writes(Answered(ListShards(), ShardList(tuple(listings[step % len(listings)]))))
         if any(write.kind is WriteKind.DELETE for write in writes):
             return decisions.now
     return None
@@ -91,18 +91,18 @@ def test_empty_listings_delete_nothing() -> None:
 def test_an_empty_listing_does_not_end_a_held_lease() -> None:
     """Its row vanished, and whether its shard did, too, only a listing with shards can tell."""
     decisions = Decisions("me")
-    (take,) = decisions.writes(RowsRead((Lease("a", "stream", checkpoint="it"),)))
-    decisions.tell(WriteAnswered(take, WriteOutcome.ACCEPTED, 0.0))
+    (take,) = decisions.writes(Answered(ReadRows(), Scan((Lease("a", "stream", checkpoint="it"),))))
+    decisions.tell(Answered(WriteLease(take), WriteOutcome.ACCEPTED, 0.0))
     decisions.now = 7.0
     (renewal,) = decisions.writes(RenewDue())
-    assert ReadRow("a") in decisions.tell(WriteAnswered(renewal, WriteOutcome.REFUSED, 7.0))
-    assert ListShards() in decisions.tell(RowReadBack("a", None))
+    assert ReadRow("a") in decisions.tell(Answered(WriteLease(renewal), WriteOutcome.REFUSED, 7.0))
+    assert ListShards() in decisions.tell(Answered(ReadRow("a"), None))
 
-    commands = decisions.tell(ShardsListed(()))
+    commands = decisions.tell(Answered(ListShards(), ShardList(())))
     assert not any(isinstance(command, StopConsumer) for command in commands)
     assert set(decisions.holdings.held) == {"a"}
 
     decisions.tell(SyncDue())
-    (creation,) = decisions.writes(ShardsListed((Shard("a"),)))
+    (creation,) = decisions.writes(Answered(ListShards(), ShardList((Shard("a"),))))
     assert creation.kind is WriteKind.CREATE
     assert (creation.seen.owner, creation.seen.checkpoint) == ("me", "it")

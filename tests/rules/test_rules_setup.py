@@ -22,7 +22,14 @@ from streamclient import (
     WorkerFailedError,
     WorkerStatus,
 )
-from streamclient.core.events import Report, RowsRead, Severity, TakeDue
+from streamclient.core.events import (
+    Answered,
+    ReadRows,
+    Report,
+    Scan,
+    Severity,
+    TakeDue,
+)
 from streamclient.core.holdings import Holdings
 from streamclient.stream import StreamSpecification
 from streamclient.testing.fakes import FakeStream
@@ -97,7 +104,7 @@ def test_a_mark_that_nobody_serves_is_reported_once() -> None:
     reports: list[Report] = []
     for now in range(0, 900, 6):
         row = Lease("a", "stream", owner="java", counter=now, stealer="me")
-        commands = [*holdings.handle(TakeDue(), now), *holdings.handle(RowsRead((row,)), now + 0.1)]
+        commands = [*holdings.handle(TakeDue(), now), *holdings.handle(Answered(ReadRows(), Scan((row,))), now + 0.1)]
         reports += [command for command in commands if isinstance(command, Report)]
 
     (report,) = reports

@@ -112,6 +112,7 @@ def docs_blocks(page: str) -> list[str]:
         ("samples.tunnel_daemon", "tunnels.md", "full data: PUT"),
         ("samples.tunnel_workers", "tunnels.md", "one worker reads"),
         ("samples.replicate_table", "replicate.md", "made destination table"),
+        ("samples.mirror_table", "mirror.md", "150 rows copied"),
     ],
 )
 def test_tunnel_samples_print_what_their_pages_show(sample: str, page: str, begins: str) -> None:
@@ -165,3 +166,9 @@ def test_a_process_that_is_killed_between_its_phases_writes_every_record_once() 
 
     assert actual.splitlines()[1] == shown.splitlines()[1]
     assert re.fullmatch(r"killed before: \d+, prepared: \d+, committed: \d+", actual.splitlines()[0])
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_the_sample_of_the_streaming_source_prints_what_the_page_shows() -> None:
+    assert run(["-m", "samples.streaming_source"]).rstrip() == shown_in("source.md", "changes by batch").rstrip()

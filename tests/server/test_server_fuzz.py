@@ -12,19 +12,41 @@ from attrs import evolve
 from streamclient.server.engine import OPERATIONS
 from streamclient.server.errors import invalid
 from streamclient.wire import schema
+from streamclient.wire.plainbuffer import Row, encode_row
 from tests.server_fuzz.__main__ import play
 from tests.server_fuzz.world import Finding, World
 
-STEPS = 400
+STEPS = 800
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1], ids=["in memory", "in a directory"])
 def test_strange_requests_are_answered_and_refusals_have_no_effect(number: int) -> None:
-    statuses = play(1, number, STEPS)
+    world = play(1, number, STEPS)
 
-    assert statuses[200] > STEPS / 10, "too few requests get far enough to do harm"
-    assert statuses[400] > STEPS / 10
+    assert world.statuses[200] > STEPS / 10, "too few requests get far enough to do harm"
+    assert world.statuses[400] > STEPS / 10
+    assert {"StartLocalTransaction", "BatchWriteRow", "BulkImport", "BatchGetRow", "tunnel/checkpoint"} <= set(
+        world.successes
+    )
+    assert {"CommitTransaction", "AbortTransaction"} & set(world.successes)
+
+
+def test_a_refusal_that_leaves_a_transaction_changed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    with World(random.Random(1), None).open() as world:
+        starting = schema.StartLocalTransactionRequest(table_name="u", key=encode_row(Row((("pk", "a"),))))
+        begun = world._must("StartLocalTransaction", starting)
+
+        def abort(state: Any, request: Any) -> Any:
+            state.transactions.end(state.transaction(begun.transaction_id))
+            raise invalid("No.")
+
+        engine_table = dict(OPERATIONS)
+        engine_table["AbortTransaction"] = evolve(engine_table["AbortTransaction"], act=abort)
+        monkeypatch.setattr("streamclient.server.engine.OPERATIONS", engine_table)
+        body = schema.AbortTransactionRequest(transaction_id=begun.transaction_id).SerializeToString()
+        with pytest.raises(Finding, match="a refused request changed transactions"):
+            world._ask(world._signed("AbortTransaction", body))
 
 
 def test_a_refusal_with_an_effect_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What is read off request and answer bytes without parsing them, checked against the messages themselves."""
+"""What a request says of itself, and how many rows an answer holds."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import base64
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from server_state_driver import Driver, put
 
-from streamclient.server.inspection import rows_read, rows_written, tables_of
+from streamclient.server.inspection import inspect, rows_read
+from streamclient.server.limits import Limits
 from streamclient.wire import schema
-from streamclient.wire.plainbuffer import Cell, Row, encode_rows
+from streamclient.wire.plainbuffer import KeyBound, Row, encode_row
 
 names = st.text(min_size=1, max_size=8)
 
@@ -30,8 +32,8 @@ def batch_write(tables: dict[str, int]) -> bytes:
 def test_a_batch_names_its_tables_and_rows(tables: dict[str, int]) -> None:
     body = batch_write(tables)
 
-    assert tables_of("BatchWriteRow", body) == tuple(tables)
-    assert rows_written("BatchWriteRow", body) == sum(tables.values())
+    assert inspect("BatchWriteRow", body).tables == tuple(tables)
+    assert inspect("BatchWriteRow", body).rows_written == sum(tables.values())
 
 
 @settings(deadline=None, max_examples=50)
@@ -45,7 +47,7 @@ def test_the_table_is_found_among_other_fields(name: str, limit: int) -> None:
         exclusive_end_primary_key=b"end",
     )
 
-    assert tables_of("GetRange", request.SerializeToString()) == (name,)
+    assert inspect("GetRange", request.SerializeToString()).tables == (name,)
 
 
 def test_a_created_table_is_named() -> None:
@@ -53,7 +55,7 @@ def test_a_created_table_is_named() -> None:
     request.table_meta.table_name = "orders"
     request.reserved_throughput.capacity_unit.read = 0
 
-    assert tables_of("CreateTable", request.SerializeToString()) == ("orders",)
+    assert inspect("CreateTable", request.SerializeToString()).tables == ("orders",)
 
 
 def test_stream_operations_name_the_table_of_the_stream() -> None:
@@ -63,15 +65,15 @@ def test_stream_operations_name_the_table_of_the_stream() -> None:
     iterator = base64.b64encode(bytes((len(stream_id),)) + stream_id.encode() + b"\x05shard\x01p\x00").decode()
     read = schema.GetStreamRecordRequest(shard_iterator=iterator, limit=10)
 
-    assert tables_of("DescribeStream", describe.SerializeToString()) == ("my_orders",)
-    assert tables_of("GetShardIterator", locate.SerializeToString()) == ("my_orders",)
-    assert tables_of("GetStreamRecord", read.SerializeToString()) == ("my_orders",)
+    assert inspect("DescribeStream", describe.SerializeToString()).tables == ("my_orders",)
+    assert inspect("GetShardIterator", locate.SerializeToString()).tables == ("my_orders",)
+    assert inspect("GetStreamRecord", read.SerializeToString()).tables == ("my_orders",)
 
 
 def test_requests_without_table_name_none() -> None:
-    assert tables_of("ListTable", b"") == ()
-    assert tables_of("ListStream", b"") == ()
-    assert tables_of("Search", b"\x0a\x01x") == ()
+    assert inspect("ListTable", b"").tables == ()
+    assert inspect("ListStream", b"").tables == ()
+    assert inspect("Search", b"\x0a\x01x").tables == ()
 
 
 @settings(deadline=None, max_examples=300)
@@ -80,37 +82,14 @@ def test_requests_without_table_name_none() -> None:
     st.binary(max_size=60),
 )
 def test_bytes_that_are_no_request_never_raise(operation: str, body: bytes) -> None:
-    assert isinstance(tables_of(operation, body), tuple)
-    assert rows_written(operation, body) >= 0
-    assert rows_read(operation, body) >= 0
+    assert isinstance(inspect(operation, body).tables, tuple)
+    assert inspect(operation, body).rows_written >= 0
 
 
 def test_every_truncation_of_a_request_is_harmless() -> None:
     body = batch_write({"orders": 3, "status": 2})
 
-    assert all(rows_written("BatchWriteRow", body[:end]) <= 5 for end in range(len(body)))
-
-
-@settings(deadline=None, max_examples=50)
-@given(
-    st.lists(
-        st.lists(
-            st.tuples(names, st.integers(-5, 5) | st.text(max_size=5) | st.binary(max_size=12) | st.booleans()),
-            max_size=3,
-        ),
-        max_size=4,
-    )
-)
-def test_the_rows_of_a_range_are_counted(rows: list[list[tuple[str, int | str | bytes | bool]]]) -> None:
-    """Values may hold any byte, also those of tags."""
-    block = encode_rows(
-        Row((("k", number),), tuple(Cell(name, value, timestamp_millis=9) for name, value in cells))
-        for number, cells in enumerate(rows)
-    )
-    answer = schema.GetRangeResponse(rows=block)
-    answer.consumed.capacity_unit.read = 1
-
-    assert rows_read("GetRange", answer.SerializeToString()) == len(rows)
+    assert all(inspect("BatchWriteRow", body[:end]).rows_written <= 5 for end in range(len(body)))
 
 
 @pytest.mark.parametrize(("row", "expected"), [(b"", 0), (b"row", 1)])
@@ -126,14 +105,29 @@ def test_an_absent_row_is_not_counted(row: bytes, expected: int) -> None:
     assert rows_read("BatchGetRow", batch.SerializeToString()) == expected
 
 
-def test_stream_records_are_counted() -> None:
-    answer = schema.GetStreamRecordResponse(next_shard_iterator="next")
-    for _ in range(3):
-        answer.stream_records.add(action_type=1, record=b"record")
+@pytest.mark.parametrize("count", [0, 3])
+def test_rows_of_a_range_and_stream_records_are_counted(count: int) -> None:
+    driver = Driver(limits=Limits(range_rows=4_999))  # not the limits of a real service, which counts for itself
+    driver.create_with_stream()
+    for number in range(count):
+        driver.put(f"{number}", put("c", b"\x09\x09"))
+    low, high = (encode_row(Row((("pk", bound),))) for bound in (KeyBound.INF_MIN, KeyBound.INF_MAX))
+    fields = {"inclusive_start_primary_key": low, "exclusive_end_primary_key": high, "max_versions": 1, "direction": 0}
+    scan = schema.GetRangeRequest(table_name="t", **fields)
+    export = schema.BulkExportRequest(
+        table_name="t",
+        columns_to_get=["c"],
+        inclusive_start_primary_key=low,
+        exclusive_end_primary_key=high,
+        data_block_type_hint=schema.DataBlockType.SIMPLE_ROW_MATRIX,
+    )
+    read = schema.GetStreamRecordRequest(shard_iterator=driver.only_iterator())
 
-    assert rows_read("GetStreamRecord", answer.SerializeToString()) == 3
+    assert driver.engine.answer("GetRange", scan.SerializeToString()).rows_read == count
+    assert driver.engine.answer("BulkExport", export.SerializeToString()).rows_read == count
+    assert driver.engine.answer("GetStreamRecord", read.SerializeToString()).rows_read == count
 
 
 @pytest.mark.parametrize(("operation", "rows"), [("PutRow", 1), ("UpdateRow", 1), ("DeleteRow", 1), ("GetRow", 0)])
 def test_single_writes_count_one_row(operation: str, rows: int) -> None:
-    assert rows_written(operation, b"") == rows
+    assert inspect(operation, b"").rows_written == rows

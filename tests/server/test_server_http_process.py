@@ -90,6 +90,17 @@ def test_the_first_line_means_that_requests_are_answered() -> None:
         connection.close()
 
 
+def test_the_server_starts_without_what_it_does_not_use() -> None:
+    """Its first line comes as late as its imports are many."""
+    program = "import sys, streamclient.server.__main__, streamclient.server.local; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+
+    assert {"aiohttp.web", "streamclient.server.engine"} <= set(loaded)
+    assert {"apscheduler", "numpy", "pyarrow", "pyspark", "tablestore"}.isdisjoint(loaded)
+    rooms = {name.split(".")[1] for name in loaded if name.startswith("streamclient.")}
+    assert rooms.isdisjoint({"core", "destinations", "lease", "spark", "stream", "testing", "tunnel", "worker"})
+
+
 @pytest.mark.slow
 def test_own_credentials_are_the_only_ones() -> None:
     from tablestore import OTSServiceError

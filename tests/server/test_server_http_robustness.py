@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import logging
@@ -12,6 +13,8 @@ import sys
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from server_http_tools import connect, create_table, error_code, headers_for, receive, send
@@ -21,6 +24,8 @@ from streamclient.server.auth import Credentials, Doors, is_loopback, require_ow
 from streamclient.server.counters import LONGEST_NAME, MOST_TALLIES, OTHERS, RequestCounters
 from streamclient.server.errors import ServiceError
 from streamclient.wire import schema, signature
+from streamclient.wire.plainbuffer import Cell, KeyBound, Row, encode_row
+from tests.patience import until
 
 WAIT_SECONDS = 30.0
 
@@ -100,6 +105,143 @@ def test_a_second_request_half_sent_is_not_waited_for_either(
     connection.sock.sendall(b"POST /ListTable HTTP/1.1\r\nHos")
     assert is_closed(connection.sock)
     connection.close()
+
+
+FOREIGN = {
+    "get": b"GET /_admin/tables HTTP/1.1\r\nHost: a\r\n\r\n",
+    "chunked": b"POST /ListTable HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("form", ["plain", *FOREIGN])
+def test_half_a_request_in_the_same_bytes_as_a_whole_one_is_not_waited_for(
+    local: LocalTablestore, monkeypatch: pytest.MonkeyPatch, form: str, count: int
+) -> None:
+    monkeypatch.setattr(connections, "HEADER_TIMEOUT_SECONDS", 0.1)
+    whole = FOREIGN.get(form) or request_of(local, "ListTable", b"")
+
+    answers = answer_to(local, whole * count + b"POST /ListTable HTTP/1.1\r\nHos")
+
+    assert answers.count(b"HTTP/1.1 ") == count
+
+
+def test_a_client_that_does_not_take_its_answer_is_not_waited_for(
+    local: LocalTablestore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "ANSWER_TIMEOUT_SECONDS", 0.05)
+    fill(local)
+    dropped: list[Any] = []
+    drop = connections.Guard.drop
+    monkeypatch.setattr(connections.Guard, "drop", lambda guard: (dropped.append(guard), drop(guard))[1])
+    with raw(local) as greedy:
+        greedy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        greedy.sendall(request_of(local, "GetRange", everything()))
+        until(lambda: bool(dropped), "the connection to be closed")
+    (guard,) = dropped
+    assert guard._transport.is_closing()
+
+
+class SlowTransport:
+    """What is left of an answer each time that somebody looks."""
+
+    def __init__(self, *left: int) -> None:
+        self.left = list(left)
+        self.is_aborted = asyncio.Event()
+
+    def get_write_buffer_size(self) -> int:
+        return self.left.pop(0)
+
+    def pause_reading(self) -> None:
+        """Nothing more is taken from a client that takes nothing."""
+
+    def abort(self) -> None:
+        self.is_aborted.set()
+
+
+def test_as_long_as_some_of_an_answer_is_taken_the_client_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "ANSWER_TIMEOUT_SECONDS", 0.0)
+    transport = SlowTransport(100, 60, 60, 20, 20, 20)
+
+    async def wait() -> None:
+        guard = connections.Guard(connections.Connections(Mock, Mock()), Mock(), Mock())
+        guard.connection_made(cast(asyncio.Transport, transport))
+        guard.pause_writing()
+        await transport.is_aborted.wait()
+        guard.connection_lost(None)
+
+    asyncio.run(wait())
+
+    assert transport.left == [20, 20, 20], "it was given up when 60 bytes were left twice, and not before"
+
+
+ROWS, ROW_BYTES = 8, 1_000_000
+
+
+def fill(local: LocalTablestore) -> None:
+    connection = connect(local)
+    create_table(local, connection)
+    for number in range(ROWS // 2):
+        row = encode_row(Row((("pk", number),), (Cell("x", b"x" * ROW_BYTES), Cell("y", b"y" * ROW_BYTES))))
+        request = schema.PutRowRequest(table_name="t", row=row, condition=schema.Condition(row_existence=0))
+        assert send(local, connection, "PutRow", request.SerializeToString())[0] == 200
+    connection.close()
+
+
+def everything() -> bytes:
+    low, high = (encode_row(Row((("pk", bound),))) for bound in (KeyBound.INF_MIN, KeyBound.INF_MAX))
+    return bytes(
+        schema.GetRangeRequest(
+            table_name="t",
+            direction=0,
+            max_versions=1,
+            inclusive_start_primary_key=low,
+            exclusive_end_primary_key=high,
+        ).SerializeToString()
+    )
+
+
+def request_of(local: LocalTablestore, operation: str, body: bytes, *more: str) -> bytes:
+    headers = {"Host": "a", "Content-Length": str(len(body)), **headers_for(local, operation, body)}
+    lines = [f"POST /{operation} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), *more]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def test_bodies_that_do_not_come_to_an_end_are_bounded_together(
+    local: LocalTablestore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are of people whom nobody knows yet, and each may be of five megabytes."""
+    monkeypatch.setattr(connections, "MAX_COMING_BYTES", 1_000_000)
+    body = b"x" * 400_000
+    half: list[socket.socket] = []
+    server: Any = local._server
+    open_ones = server._connections
+    while len(half) < 10:
+        half.append(raw(local))
+        half[-1].sendall(request_of(local, "ListTable", body)[:-1])
+        if len(half) > 2:
+            assert is_closed(half[-3]), "the oldest did not make room"
+        until(lambda: open_ones.body_bytes == 399_999 * min(len(half), 2), "the body to arrive")
+    half[-1].sendall(b"x")
+    assert half[-1].recv(12, socket.MSG_WAITALL) == b"HTTP/1.1 200"
+    for each in half:
+        each.close()
+    until(lambda: (open_ones.bodies, open_ones.body_bytes) == ({}, 0), "all bodies to be forgotten")
+
+
+def test_a_client_that_waits_to_be_asked_for_the_body_is_asked(local: LocalTablestore) -> None:
+    """curl, and the SDKs built on it, would wait a second before each larger body."""
+    body = schema.ListStreamRequest(table_name="t").SerializeToString()
+    whole = request_of(local, "ListStream", body, "Expect: 100-continue", "Connection: close")
+    with raw(local) as connection:
+        connection.sendall(whole[: -len(body)])
+        assert connection.recv(25, socket.MSG_WAITALL) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(body)
+        assert connection.recv(15, socket.MSG_WAITALL) == b"HTTP/1.1 200 OK"
+    refused = whole[: -len(body)].replace(b"Content-Length: 3", b"Content-Length: 9999999")
+    with raw(local) as connection:
+        connection.sendall(refused)
+        assert connection.recv(12, socket.MSG_WAITALL) == b"HTTP/1.1 413"
 
 
 def test_an_idle_connection_that_has_asked_is_kept(local: LocalTablestore, monkeypatch: pytest.MonkeyPatch) -> None:

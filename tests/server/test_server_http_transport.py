@@ -411,10 +411,10 @@ def test_a_stop_closes_the_clients_that_the_server_made(local: LocalTablestore) 
 def test_a_broken_engine_answers_with_an_internal_error(
     local: LocalTablestore, connection: http.client.HTTPConnection, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def explode(operation: str, body: bytes) -> bytes:
+    def explode(operation: str, body: bytes, message: object) -> bytes:
         raise ZeroDivisionError
 
-    local._server._service._engine.execute = explode  # type: ignore[union-attr,method-assign,assignment]
+    local._server._service._engine.answer = explode  # type: ignore[union-attr,method-assign,assignment]
 
     status, _, body = send(local, connection, "ListTable")
 

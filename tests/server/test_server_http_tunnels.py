@@ -224,7 +224,7 @@ def test_range_is_described_as_it_was_given(scene: Scene, start: bool) -> None:
 def test_range_that_cannot_be_read_is_refused(scene: Scene, start_seconds: int, end_seconds: int) -> None:
     """Sent past our client, which refuses the first by itself."""
     now = time.time_ns()
-    tunnel = schema.Tunnel(table_name=TABLE, tunnel_name="t", tunnel_type=int(schema.TunnelType.STREAM))
+    tunnel = schema.Tunnel(table_name=TABLE, tunnel_name="t", tunnel_type=int(schema.TunnelTypeNumber.STREAM))
     tunnel.stream_tunnel_config.start_offset = now + start_seconds * 10**9
     tunnel.stream_tunnel_config.end_offset = now + end_seconds * 10**9 if end_seconds else 0
 
@@ -681,8 +681,12 @@ def test_silent_client_loses_its_session_and_its_channels(scene: Scene) -> None:
 
 def test_session_that_is_not_known_ends_without_complaint(scene: Scene) -> None:
     tunnel_id = scene.tunnel(TunnelType.STREAM)
+    client_id = scene.connect(tunnel_id)
+    held = scene.beat(tunnel_id, client_id)
 
     scene.tunnels.shutdown(tunnel_id, "nobody")
+
+    assert scene.beat(tunnel_id, client_id, *held) == held
 
 
 def test_report_on_a_channel_of_another_client_is_ignored(scene: Scene) -> None:

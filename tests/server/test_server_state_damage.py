@@ -73,6 +73,8 @@ def refusal(directory: Path) -> str:
         ("UPDATE records SET element = zeroblob(5) WHERE position = 3", ["'records'", "position 3", "'orders'"]),
         ("UPDATE records SET position = 77 WHERE position = 3", ["'records'", "position 77", "'orders'"]),
         ("DELETE FROM records WHERE position = 3", ["position 4", "expected position 3"]),
+        ("DELETE FROM records WHERE position = 7", ["'records'", "7 stream records", "expected 8"]),
+        ("DELETE FROM records", ["'records'", "0 stream records", "expected 8"]),
         ("UPDATE shards SET document = '{}'", ["'shards'"]),
         ("UPDATE streams SET document = '{}'", ["'streams'"]),
         ("UPDATE tables SET document = '{}'", ["'tables'"]),

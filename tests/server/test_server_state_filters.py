@@ -23,7 +23,7 @@ from server_state_driver import (
 from streamclient.server.errors import ServiceError
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import KeyBound, encode_value
-from streamclient.wire.schema import ComparatorType, FilterType, LogicalOperator, OperationType
+from streamclient.wire.schema import ComparatorType, FilterType, LogicalOperator, OperationType, VariantType
 
 AND, OR, NOT = LogicalOperator.AND, LogicalOperator.OR, LogicalOperator.NOT
 LEAF = single(ComparatorType.EQUAL, "x", encode_value(1), passes_if_missing=True)
@@ -61,8 +61,10 @@ def refused(driver: Driver, row_filter: bytes, **fields: Any) -> str:
 def test_thirty_two_nodes_pass_in_reads_and_writes(driver: Driver, row_filter: bytes) -> None:
     driver.put(1, put("x", 1))
 
-    driver.get_row(1, filter=row_filter)
+    is_negated = row_filter == chain(32)
+    assert (driver.get_row(1, filter=row_filter) is None) == is_negated
     driver.put(2, put("x", 1), column_condition=combined(OR, *[LEAF] * 31))
+    assert driver.get_row(2) is not None
 
 
 @pytest.mark.parametrize(
@@ -180,6 +182,33 @@ def test_a_condition_sees_the_key_of_a_row_that_is_there(driver: Driver) -> None
             driver.update(key, put("x", 2), column_condition=is_1)
 
     assert driver.table() == {1: {"x": 2}, 2: {"x": 1}}
+
+
+@pytest.mark.parametrize("text", ["1_0", " 10", "10 ", "\uff11\uff10", "9" * 20, "nan", "inf", "0x1", "", "1e", "--1"])
+@pytest.mark.parametrize("kind", [VariantType.INTEGER, VariantType.DOUBLE])
+def test_what_is_no_number_is_not_cast_to_one(driver: Driver, text: str, kind: VariantType) -> None:
+    rule = schema.ValueTransferRule(regex="^(?s:(.*))$", cast_type=kind)
+    driver.put(1, put("x", text))
+
+    is_cast = driver.get(1, filter=single(ComparatorType.EXIST, "x", rule=rule)) is not None
+
+    assert is_cast is (kind is VariantType.DOUBLE and text == "9" * 20)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "value"),
+    [
+        ("-9223372036854775808", VariantType.INTEGER, -(2**63)),
+        ("+007", VariantType.INTEGER, 7),
+        ("-.5e3", VariantType.DOUBLE, -500.0),
+        ("12.", VariantType.DOUBLE, 12.0),
+    ],
+)
+def test_numbers_are_cast(driver: Driver, text: str, kind: VariantType, value: float) -> None:
+    rule = schema.ValueTransferRule(regex=".*", cast_type=kind)
+    driver.put(1, put("x", text))
+
+    assert driver.get(1, filter=single(ComparatorType.EQUAL, "x", encode_value(value), rule=rule)) == {"x": text}
 
 
 def test_a_filter_sees_columns_outside_the_column_range_as_missing(driver: Driver) -> None:

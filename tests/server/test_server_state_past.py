@@ -9,13 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from server_state_driver import HOUR_SECONDS, Driver, put
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from server_state_driver import HOUR_SECONDS, Driver, delete_one, put
 
+from streamclient.server.changes import PutRow, PutSetting
+from streamclient.server.keys import encode_key
+from streamclient.server.rows import make_row
 from streamclient.server.storage import open_storage
 from streamclient.server.storage_sqlite import DATABASE_FILE
 from streamclient.server.streams import StreamDefinition, number_of, shard_id_for
 from streamclient.wire import schema
-from streamclient.wire.plainbuffer import Cell, Row, encode_row
+from streamclient.wire.plainbuffer import Cell, KeyBound, Row, encode_row
 
 DAY_SECONDS = 24 * HOUR_SECONDS
 TRIMMED = (404, "OTSTrimmedDataAccess", "Requested stream data is already trimmed or does not exist.")
@@ -48,10 +53,15 @@ def rows_in(directory: Path, table: str) -> int:
     return int(count)
 
 
+def tunnel_request(driver: Driver, verb: str, **fields: Any) -> Callable[[], bytes]:
+    """A request that is ready to be sent, so that neither its making nor reading its answer counts."""
+    body = schema.TUNNEL_OPERATIONS[f"tunnel/{verb}"].request(**fields).SerializeToString()
+    return lambda: driver.engine.execute(f"tunnel/{verb}", body)
+
+
 def tunnel_call(driver: Driver, verb: str, **fields: Any) -> Any:
-    messages = schema.TUNNEL_OPERATIONS[f"tunnel/{verb}"]
-    body = messages.request(**fields).SerializeToString()
-    return schema.parse(messages.response, driver.engine.execute(f"tunnel/{verb}", body))
+    answer = tunnel_request(driver, verb, **fields)()
+    return schema.parse(schema.TUNNEL_OPERATIONS[f"tunnel/{verb}"].response, answer)
 
 
 def with_closed_shards(count: int) -> Driver:
@@ -88,6 +98,34 @@ def test_closed_shards_cost_no_request_anything() -> None:
     few, many = costs(with_closed_shards(30)), costs(with_closed_shards(900))
 
     assert {name: cost < few[name] * 1.2 + 50 for name, cost in many.items()} == dict.fromkeys(few, True), (few, many)
+
+
+def test_shards_that_left_the_listing_are_not_stepped_over() -> None:
+    def cost(closed: int, hours: int) -> int:
+        driver = with_closed_shards(closed)
+        stream_id = driver.stream_id()
+        driver.engine.advance_clock(hours * HOUR_SECONDS)
+        listed = driver.describe_shards(stream_id)
+        assert [shard.shard_id for shard in listed] == [driver.engine.shards("t")[-1].shard_id]
+        return steps_of(lambda: driver.call("DescribeStream", stream_id=stream_id))
+
+    assert cost(900, hours=25) == cost(30, hours=25) == cost(30, hours=49)
+
+
+def test_a_shard_whose_records_are_gone_leaves_the_listing_when_it_closes(tmp_path: Path) -> None:
+    driver = Driver(open_storage(tmp_path))
+    stream_id = driver.create_with_stream()
+    driver.put("a")
+    driver.engine.trim("t")
+    (parent,) = driver.describe_shards(stream_id)
+    driver.engine.split_shard("t", at=["b"])
+    children = driver.describe_shards(stream_id)
+
+    assert [shard.parent_id for shard in children] == [parent.shard_id] * 2
+    driver.engine.close()
+    again = Driver(open_storage(tmp_path))
+    assert again.describe_shards(stream_id) == children
+    again.engine.close()
 
 
 def test_polling_all_shards_costs_each_call_the_same() -> None:
@@ -150,13 +188,13 @@ def test_dropping_records_one_by_one_does_not_move_all_others() -> None:
         driver.put("a")
     shard = next(iter(driver.engine._state.streams.values())).shards
     (only,) = shard.values()
-    before = only.page(0, 1_000, 10**9)
+    before = only.page(0, 1_000, 10**9).elements
     for keep in range(199, -1, -1):
         driver.engine.trim("t", keep_last=keep)
-        assert only.page(only.first_position, 1_000, 10**9) == before[200 - keep :]
+        assert only.page(only.first_position, 1_000, 10**9).elements == before[200 - keep :]
         assert (only.first_position, only.next_position, only.record_count) == (200 - keep, 200, keep)
         assert only.position_at(0) == only.first_position
-    assert len(only._records) == 0
+    assert (len(only._elements), len(only._timestamps), len(only._sizes)) == (0, 0, 0)
 
 
 # --- rows
@@ -241,6 +279,41 @@ def test_many_versions_of_one_column_cost_each_the_same(operation: str) -> None:
     assert cost(2_000) < cost(200) * 1.5
 
 
+@pytest.mark.parametrize("is_wide", [True, False], ids=["columns", "versions"])
+def test_an_update_looks_at_what_it_changes_and_at_no_other_column(is_wide: bool) -> None:
+    def cost(count: int) -> int:
+        driver = Driver()
+        driver.create(options={"max_versions": 1 if is_wide else 2**31 - 1})
+        now = 1_700_000_000_000
+        for number in range(count):
+            driver.update("a", put(f"{number}", 1) if is_wide else put("0", 1, now + number))
+        return steps_of(lambda: driver.update("a", put("0", 2)))
+
+    assert cost(500) < cost(10) + 50
+
+
+changes = st.tuples(st.sampled_from("ab"), st.integers(0, 4), st.sampled_from(["", "x", None]))
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(changes, min_size=1), max_size=4))
+def test_a_row_that_was_updated_is_as_large_as_one_that_was_made(updates: list[list[tuple[str, int, Any]]]) -> None:
+    driver = Driver()
+    driver.create(options={"max_versions": 2})
+    for update in updates:
+        driver.update("a", *(one_change(*change) for change in update))
+    row = driver.engine._state.tables["t"].rows.get(encode_key(["a"]))
+    if row is not None:
+        made = make_row(("pk",), row.key, row.columns, row.written_millis)
+        facts = ("size_bytes", "version_count", "oldest_millis", "is_single")
+        assert [getattr(row, fact) for fact in facts] == [getattr(made, fact) for fact in facts]
+
+
+def one_change(name: str, number: int, value: str | None) -> Cell:
+    stamp = 1_700_000_000_000 + number
+    return delete_one(name, stamp) if value is None else put(name, value, stamp)
+
+
 # --- tunnels
 
 
@@ -281,14 +354,17 @@ def test_channels_that_are_over_cost_no_request_anything() -> None:
         (channel,) = driver.engine._state.tunnels[tunnel_id].live
         ids = {"tunnel_id": tunnel_id, "client_id": client_id, "channel_id": channel}
         token = tunnel_call(driver, "getcheckpoint", **ids).checkpoint
-        return {
-            "heartbeat": steps_of(lambda: tunnel_call(driver, "heartbeat", tunnel_id=tunnel_id, client_id=client_id)),
-            "getcheckpoint": steps_of(lambda: tunnel_call(driver, "getcheckpoint", **ids)),
-            "readrecords": steps_of(lambda: tunnel_call(driver, "readrecords", **ids, token=token)),
-            "checkpoint": steps_of(
-                lambda: tunnel_call(driver, "checkpoint", **ids, checkpoint=token, sequence_number=1)
-            ),
+        requests: dict[str, dict[str, Any]] = {
+            "describe": {"table_name": "t", "tunnel_name": "n"},
+            "list": {"table_name": "t"},
+            "getrpo": {"tunnel_id": tunnel_id},
+            "getrpobyoffset": {"tunnel_id": tunnel_id},
+            "heartbeat": {"tunnel_id": tunnel_id, "client_id": client_id},
+            "getcheckpoint": ids,
+            "readrecords": {**ids, "token": token},
+            "checkpoint": {**ids, "checkpoint": token, "sequence_number": 1},
         }
+        return {verb: steps_of(tunnel_request(driver, verb, **fields)) for verb, fields in requests.items()}
 
     few, many = cost(30), cost(300)
     assert {name: value < few[name] * 1.2 + 50 for name, value in many.items()} == dict.fromkeys(few, True), (few, many)
@@ -336,3 +412,45 @@ def test_channels_of_forgotten_shards_leave_memory_and_file_and_still_count(tmp_
 def rows_in_tunnels(driver: Driver) -> int:
     (tunnel,) = driver.engine._state.tunnels.values()
     return len(tunnel.channels)
+
+
+# --- what a write leaves as it is
+
+
+def test_a_generated_key_does_not_write_the_table_down_again(tmp_path: Path) -> None:
+    """Its definition is as long as its columns and partitions are many."""
+    driver = Driver(open_storage(tmp_path))
+    written: list[object] = []
+    engine: Any = driver.engine
+    commit = engine._storage.commit
+    engine._storage.commit = lambda changes: (written.extend(changes), commit(changes))
+    driver.create(key=(("pk", "STRING"), ("id", "INTEGER", "AUTO_INCREMENT")))
+    written.clear()
+
+    driver.put((("pk", "a"), ("id", KeyBound.AUTO_INCREMENT)))
+
+    assert {type(change) for change in written} == {PutRow, PutSetting}
+    driver.engine.close()
+
+
+def test_a_page_inside_a_transaction_costs_what_it_holds() -> None:
+    costs = []
+    for count in (20, 400):
+        driver = Driver()
+        driver.create(key=(("pk", "STRING"), ("sk", "INTEGER")))
+        whose = {"transaction_id": started(driver)}
+        for number in range(count):
+            row = encode_row(Row((("pk", "a"), ("sk", number)), (Cell("x", number),)))
+            driver.call("PutRow", table_name="t", row=row, condition=schema.Condition(row_existence=0), **whose)
+        for backward in (False, True):
+            low, high = (("pk", "a"), ("sk", 5)), (("pk", "a"), ("sk", 9))
+            bounds = (high, low) if backward else (low, high)
+            driver.range_page(*bounds, backward=backward, **whose)  # what is made once in a process is made
+            costs.append(steps_of(lambda: driver.range_page(*bounds, backward=backward, **whose)))  # noqa: B023
+
+    assert costs[2:] == costs[:2]
+
+
+def started(driver: Driver) -> str:
+    key = encode_row(Row((("pk", "a"),)))
+    return str(driver.call("StartLocalTransaction", table_name="t", key=key).transaction_id)

@@ -13,7 +13,7 @@ from streamclient.server.changes import Change
 from streamclient.server.errors import DataDirectoryError, ServiceError
 from streamclient.server.storage import open_storage
 from streamclient.server.storage_memory import MemoryStorage
-from streamclient.server.storage_sqlite import DATABASE_FILE, SqliteStorage
+from streamclient.server.storage_sqlite import _DELETE, DATABASE_FILE, SqliteStorage
 from streamclient.wire.plainbuffer import KeyBound, decode_row
 from streamclient.wire.schema import OperationType, ReturnType, RowExistenceExpectation
 
@@ -128,8 +128,11 @@ def test_generated_keys_go_on_rising(tmp_path: Path) -> None:
     driver = Driver(open_storage(tmp_path))
     driver.create(key=(("pk", "STRING"), ("id", "INTEGER", "AUTO_INCREMENT")))
     key = (("pk", "a"), ("id", KeyBound.AUTO_INCREMENT))
-    first = decode_row(driver.put(key, returns=ReturnType.PK).row).primary_key[1][1]
-    driver.delete((("pk", "a"), ("id", first)))
+    several = [batch_row(OperationType.PUT, key, returns=ReturnType.PK) for _ in range(9)]
+    made = driver.call("BatchWriteRow", tables=[batch_table(several)]).tables[0].rows
+    first = decode_row(made[-1].row).primary_key[1][1]
+    for row in made:
+        driver.delete(decode_row(row.row).primary_key)
 
     again = reopened(driver, tmp_path)
     again.wall.micros = 0
@@ -260,3 +263,13 @@ def test_after_a_failed_commit_everything_is_refused(caplog: pytest.LogCaptureFi
     assert "refusing all requests" in caplog.text
     status, code, text = driver.refusal("ListTable")
     assert (status, code, "restart" in text) == (500, "OTSInternalServerError", True)
+
+
+@pytest.mark.parametrize("statement", [each for statements in _DELETE.values() for each in statements])
+def test_what_is_deleted_is_found_without_a_walk_over_what_stays(tmp_path: Path, statement: str) -> None:
+    SqliteStorage(tmp_path).close()
+    database = sqlite3.connect(tmp_path / DATABASE_FILE)
+    plan = database.execute(f"EXPLAIN QUERY PLAN {statement}", (1,) * statement.count("?")).fetchall()
+    database.close()
+
+    assert [step for *_, step in plan if step.startswith("SCAN")] == []

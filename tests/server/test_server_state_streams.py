@@ -27,7 +27,7 @@ from streamclient.server.limits import Limits
 from streamclient.wire import schema
 from streamclient.wire.crc8 import crc8
 from streamclient.wire.plainbuffer import KeyBound, decode_row, encode_value
-from streamclient.wire.schema import OperationType, RowExistenceExpectation, StreamStatus
+from streamclient.wire.schema import OperationType, RowExistenceExpectation, StreamStatusNumber
 
 NOW_MILLIS = START_MICROS // 1000
 TRIMMED = (404, "OTSTrimmedDataAccess", "Requested stream data is already trimmed or does not exist.")
@@ -459,7 +459,7 @@ def test_paging_goes_on_when_the_named_shard_has_left_the_listing() -> None:
 def test_describe_stream_names_the_table_and_the_hours(driver: Driver) -> None:
     answer = driver.call("DescribeStream", stream_id=driver.stream_id())
 
-    assert (answer.table_name, answer.expiration_time, answer.stream_status) == ("t", 24, StreamStatus.ACTIVE)
+    assert (answer.table_name, answer.expiration_time, answer.stream_status) == ("t", 24, StreamStatusNumber.ACTIVE)
     assert answer.stream_id == f"t_{answer.creation_time}"
 
 
@@ -470,9 +470,9 @@ def test_a_stream_can_be_enabling_for_a_while() -> None:
     def status() -> int:
         return int(driver.call("DescribeStream", stream_id=stream_id).stream_status)
 
-    assert status() == StreamStatus.ENABLING
+    assert status() == StreamStatusNumber.ENABLING
     driver.clock.advance(0.6)
-    assert status() == StreamStatus.ACTIVE
+    assert status() == StreamStatusNumber.ACTIVE
 
 
 # Leaving

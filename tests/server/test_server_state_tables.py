@@ -243,6 +243,15 @@ def create_table(*key: tuple[str, ...], **fields: Any) -> tuple[str, dict[str, A
     return "CreateTable", creation("new", key or (("pk", "STRING"),), **fields)
 
 
+def of_unknown_key_type(number: int) -> tuple[str, dict[str, Any]]:
+    """Sent as a number that the enumeration of the Python SDK has, and ours does not."""
+    operation, fields = create_table()
+    key = schema.PrimaryKeySchema.FromString(b"\x0a\x02pk\x10" + bytes((number,)))
+    fields["table_meta"].ClearField("primary_key")
+    fields["table_meta"].primary_key.append(key)
+    return operation, fields
+
+
 DELETION = Cell("x", None, CellOperation.DELETE_ONE_VERSION)
 DATED_DELETION = Cell("x", None, CellOperation.DELETE_ALL_VERSIONS, 5)
 VALUED_DELETION = Cell("x", 1, CellOperation.DELETE_ALL_VERSIONS)
@@ -258,6 +267,8 @@ INVALID = [
         "The number of primary key columns must be in range: [1, 4].",
     ),
     (create_table(("p-k", "STRING")), {}, "Invalid column name: 'p-k'."),
+    (of_unknown_key_type(5), {}, "BOOLEAN is an invalid type for the primary key."),
+    (of_unknown_key_type(9), {}, "9 is an invalid type for the primary key."),
     (create_table(("a", "STRING"), ("a", "STRING")), {}, "Duplicated primary key name: 'a'."),
     (create_table(("a", "INTEGER", "AUTO_INCREMENT")), {}, "The first primary key column can't be AUTO_INCREMENT."),
     (
@@ -696,6 +707,8 @@ def test_go_sends_an_expiration_when_switching_off(driver: Driver) -> None:
     specification = schema.StreamSpecification(enable_stream=False, expiration_time=0)
 
     driver.call("UpdateTable", table_name="t", stream_spec=specification)
+
+    assert not driver.call("DescribeTable", table_name="t").stream_details.enable_stream
 
 
 def test_a_refused_update_changes_no_part() -> None:

@@ -11,7 +11,7 @@ from server_state_driver import HOUR_SECONDS, Driver
 from streamclient.server.errors import ServiceError
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import KeyBound, Row, encode_row
-from streamclient.wire.schema import ChannelStatus, TunnelType
+from streamclient.wire.schema import ChannelStatusNumber, TunnelTypeNumber
 from streamclient.wire.tunnel import FINISHED, decode_token
 
 INT64_MAX = 2**63 - 1
@@ -63,7 +63,7 @@ class Scene:
         (found,) = (channel for channel in described.channels if channel.channel_id == wanted)
         return found
 
-    def report(self, version: int, status: ChannelStatus, channel_id: str | None = None) -> Any:
+    def report(self, version: int, status: ChannelStatusNumber, channel_id: str | None = None) -> Any:
         return schema.Channel(
             channel_id=self.channel_id if channel_id is None else channel_id, version=version, status=int(status)
         )
@@ -75,10 +75,10 @@ def tunnel_call(driver: Driver, verb: str, **fields: Any) -> Any:
     return schema.parse(messages.response, driver.engine.execute(f"tunnel/{verb}", body))
 
 
-def scene(kind: TunnelType = TunnelType.STREAM, rows: str = "") -> Scene:
+def scene(kind: TunnelTypeNumber = TunnelTypeNumber.STREAM, rows: str = "") -> Scene:
     driver = Driver()
     driver.create_with_stream()
-    before, after = (rows, "") if kind is TunnelType.BASE_DATA else ("", rows)
+    before, after = (rows, "") if kind is TunnelTypeNumber.BASE_DATA else ("", rows)
     for letter in before:
         driver.put(letter)
     tunnel = schema.Tunnel(table_name="t", tunnel_name="n", tunnel_type=int(kind))
@@ -94,13 +94,15 @@ def scene(kind: TunnelType = TunnelType.STREAM, rows: str = "") -> Scene:
 
 
 @pytest.mark.parametrize("version", [INT64_MAX, 2**40, -1, -(2**63)])
-@pytest.mark.parametrize("status", [ChannelStatus.CLOSE, ChannelStatus.TERMINATED, ChannelStatus.OPEN])
-def test_a_version_that_leaves_no_room_is_refused(version: int, status: ChannelStatus) -> None:
+@pytest.mark.parametrize(
+    "status", [ChannelStatusNumber.CLOSE, ChannelStatusNumber.TERMINATED, ChannelStatusNumber.OPEN]
+)
+def test_a_version_that_leaves_no_room_is_refused(version: int, status: ChannelStatusNumber) -> None:
     it = scene()
     whose = {"tunnel_id": it.tunnel_id, "client_id": it.client_id}
 
     assert it.refused("heartbeat", **whose, channels=[it.report(version, status)]) == (400, "OTSParameterInvalid")
-    good = it.report(1, ChannelStatus.CLOSE)
+    good = it.report(1, ChannelStatusNumber.CLOSE)
     refused = it.refused("heartbeat", **whose, channels=[good, it.report(version, status, "another")])
     assert refused == (400, "OTSParameterInvalid")
     (channel,) = it.call("heartbeat", **whose, channels=[good]).channels
@@ -165,7 +167,7 @@ KEYS = {
 @pytest.mark.parametrize("verb", ["checkpoint", "readrecords"])
 @pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
 def test_a_broken_key_in_a_token_is_refused(verb: str, key: bytes) -> None:
-    it = scene(TunnelType.BASE_DATA, "abc")
+    it = scene(TunnelTypeNumber.BASE_DATA, "abc")
     bent = evolve(decode_token(it.token), primary_key=key).encode()
     fields = {"checkpoint": bent, "sequence_number": 1} if verb == "checkpoint" else {"token": bent}
 
@@ -230,11 +232,11 @@ def test_sessions_of_one_tunnel_are_bounded() -> None:
 
 def test_scheduling_is_all_or_nothing() -> None:
     it = scene()
-    good = it.report(0, ChannelStatus.CLOSING)
+    good = it.report(0, ChannelStatusNumber.CLOSING)
     for bad in (
-        [good, it.report(0, ChannelStatus.CLOSE)],
-        [good, it.report(0, ChannelStatus.OPEN, "no such channel")],
-        [it.report(0, ChannelStatus.TERMINATED), it.report(0, ChannelStatus.OPEN)],
+        [good, it.report(0, ChannelStatusNumber.CLOSE)],
+        [good, it.report(0, ChannelStatusNumber.OPEN, "no such channel")],
+        [it.report(0, ChannelStatusNumber.TERMINATED), it.report(0, ChannelStatusNumber.OPEN)],
     ):
         refused = it.refused("schedule", tunnel_id=it.tunnel_id, channels=bad)
         assert refused == (400, "OTSParameterInvalid")
@@ -247,7 +249,7 @@ def test_scheduling_is_all_or_nothing() -> None:
 
 
 def test_a_finished_checkpoint_of_full_data_counts_its_last_page() -> None:
-    it = scene(TunnelType.BASE_DATA, "abc")
+    it = scene(TunnelTypeNumber.BASE_DATA, "abc")
     page = it.read(it.token)
     assert (page.next_token, len(page.records)) == (FINISHED, 3)
 
@@ -270,7 +272,7 @@ def test_a_finished_checkpoint_of_changes_counts_its_last_page(by_heartbeat: boo
     assert record is not None
 
     if by_heartbeat:
-        report = it.report(1, ChannelStatus.TERMINATED)
+        report = it.report(1, ChannelStatusNumber.TERMINATED)
         it.call("heartbeat", tunnel_id=it.tunnel_id, client_id=it.client_id, channels=[report])
     else:
         it.checkpoint(FINISHED, 2)
@@ -281,9 +283,9 @@ def test_a_finished_checkpoint_of_changes_counts_its_last_page(by_heartbeat: boo
 
 
 def test_a_channel_that_an_operator_ended_counts_what_was_consumed() -> None:
-    it = scene(TunnelType.BASE_DATA, "abc")
+    it = scene(TunnelTypeNumber.BASE_DATA, "abc")
     it.read(it.token)
-    it.call("schedule", tunnel_id=it.tunnel_id, channels=[it.report(0, ChannelStatus.TERMINATED)])
+    it.call("schedule", tunnel_id=it.tunnel_id, channels=[it.report(0, ChannelStatusNumber.TERMINATED)])
 
     assert it.channel().channel_count == 0
 

@@ -27,15 +27,15 @@ def main() -> int:
     statuses: Counter[int] = Counter()
     number = 0
     while time.monotonic() < deadline:
-        statuses += play(options.seed, number, STEPS, deadline)
+        statuses += play(options.seed, number, STEPS, deadline).statuses
         number += 1
     counted = ", ".join(f"{status}: {count}" for status, count in sorted(statuses.items()))
     print(f"{statuses.total()} requests to {number} servers, none with a finding; by status {counted}")
     return 0
 
 
-def play(seed: int, number: int, steps: int, deadline: float = float("inf")) -> Counter[int]:
-    """One server from its start; the answers by status.
+def play(seed: int, number: int, steps: int, deadline: float = float("inf")) -> World:
+    """One server from its start, after its end.
 
     Raises:
         Finding: something that must not be; what was asked last goes to standard error.
@@ -50,7 +50,7 @@ def play(seed: int, number: int, steps: int, deadline: float = float("inf")) -> 
             except BaseException:
                 print(f"seed {seed}, server {number}, step {step}: {world.last}", file=sys.stderr)
                 raise
-        return world.statuses
+        return world
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """One server that is fuzzed for a while: what is asked, and what must hold after every answer.
 
 - Every answer is the protocol's: a status, a request id, and an error message where it is no success; never a 500.
-- A refused request changes nothing: tables, rows, streams, shards, tunnels and sessions are compared.
+- A refused request changes nothing: tables, rows, streams, shards, tunnels, sessions and transactions are compared.
 - No request takes long, and none makes the counters grow without a bound.
 - With a data directory, what is there after a restart is what was there before.
 """
@@ -25,7 +25,7 @@ from streamclient.server.errors import ServiceError
 from streamclient.server.service import Answer, Service, real_time
 from streamclient.server.state import ServerState
 from streamclient.wire import schema, signature
-from streamclient.wire.plainbuffer import KeyBound, Row, encode_row
+from streamclient.wire.plainbuffer import Cell, KeyBound, Row, encode_row
 from tests.server_fuzz.making import Maker
 
 OPERATIONS = {**schema.OPERATIONS, **schema.TUNNEL_OPERATIONS}
@@ -74,6 +74,8 @@ class World:
         self.dice = dice
         self.maker = Maker(dice)
         self.statuses: Counter[int] = Counter()
+        self.successes: Counter[str] = Counter()
+        """Requests that were not refused, by operation."""
         self.last: Sent | None = None
         """The request that went out last."""
         self._directory = directory
@@ -116,6 +118,7 @@ class World:
         table.stream_spec.expiration_time = 24
         if "t" not in self._state.tables:
             self._must("CreateTable", table)
+        self._furnish_transactions()
         for name in [
             found.definition.name for found in self._state.tunnels.values() if found.definition.table_name == "t"
         ]:
@@ -127,6 +130,20 @@ class World:
             client = self._must("tunnel/connect", config).client_id
             self._must("tunnel/heartbeat", schema.HeartbeatRequest(tunnel_id=made.tunnel_id, client_id=client))
             self._must("tunnel/describe", schema.DescribeTunnelRequest(table_name="t", tunnel_name=f"n{kind}"))
+
+    def _furnish_transactions(self) -> None:
+        """A table whose partition keys have several rows."""
+        if "u" in self._state.tables:
+            return
+        table = schema.CreateTableRequest(enable_local_txn=True)
+        table.table_meta.table_name = "u"
+        table.table_meta.primary_key.add(name="pk", type=2)
+        table.table_meta.primary_key.add(name="sk", type=1)
+        table.reserved_throughput.capacity_unit.read = 0
+        table.reserved_throughput.capacity_unit.write = 0
+        table.stream_spec.enable_stream = True
+        table.stream_spec.expiration_time = 24
+        self._must("CreateTable", table)
 
     def _must(self, operation: str, message: Any) -> Any:
         answer = self._execute(self._signed(operation, message.SerializeToString()))
@@ -144,7 +161,7 @@ class World:
     def step(self) -> None:
         """Do one thing to the server, and look what came of it."""
         tunnels = [found for found in self._state.tunnels.values() if not found.is_expired and found.live]
-        if "t" not in self._state.tables or len(tunnels) < 2:
+        if not {"t", "u"} <= self._state.tables.keys() or len(tunnels) < 2:
             self._furnish()
         what = self.dice.random()
         self._wall.micros += self.dice.choice((0, 1, 1_000, 1_000_000))
@@ -152,8 +169,8 @@ class World:
             self._over_the_wire()
         elif what < 0.03:
             self._stir()
-        elif what < 0.3:
-            operation, message = self.dice.choice((self._write, self._read, self._consume))()
+        elif what < 0.4:
+            operation, message = self.dice.choice((self._write, self._read, self._consume, self._transact))()
             if self.dice.random() < 0.3:
                 message = self.maker.changed(message)
             self._ask(self._signed(operation, message.SerializePartialToString()))
@@ -162,6 +179,10 @@ class World:
 
     def _write(self) -> tuple[str, Any]:
         row = self.maker.good_row()
+        if self.dice.random() < 0.2:
+            imported = schema.BulkImportRequest(table_name="t")
+            imported.rows.add(type=self.dice.choice((1, 2)), row_change=row)
+            return "BulkImport", imported
         if self.dice.random() < 0.5:
             message = schema.BatchWriteRowRequest()
             table = message.tables.add(table_name="t")
@@ -175,12 +196,68 @@ class World:
         return "PutRow", message
 
     def _read(self) -> tuple[str, Any]:
+        if self.dice.random() < 0.3:
+            several = schema.BatchGetRowRequest()
+            key = encode_row(Row((("pk", self.dice.choice("abc")),)))
+            several.tables.add(table_name="t", primary_key=[key, key], max_versions=1)
+            return "BatchGetRow", several
         message = schema.GetRangeRequest(table_name="t", direction=0, max_versions=1)
         low, high = (Row((("pk", bound),)) for bound in (KeyBound.INF_MIN, KeyBound.INF_MAX))
         message.inclusive_start_primary_key, message.exclusive_end_primary_key = encode_row(low), encode_row(high)
         if self.dice.random() < 0.8:
             message.filter = self.maker.filter(self.dice.randrange(3))
         return "GetRange", message
+
+    def _transact(self) -> tuple[str, Any]:
+        """The next step of somebody with a local transaction, most often on the partition key that it holds."""
+        open_ones = self._open_transactions()
+        if not open_ones or self.dice.random() < 0.1:
+            return "StartLocalTransaction", schema.StartLocalTransactionRequest(
+                table_name="u", key=encode_row(Row((("pk", self.dice.choice("abc")),)))
+            )
+        transaction = self.dice.choice(open_ones)
+        whose = {"transaction_id": transaction.transaction_id}
+        partition = transaction.partition_key if self.dice.random() < 0.9 else self.dice.choice("abc")
+        key = (("pk", partition), ("sk", self.dice.randrange(4)))
+        low, high = ((("pk", partition), ("sk", bound)) for bound in (KeyBound.INF_MIN, KeyBound.INF_MAX))
+        row = encode_row(Row(key, (Cell("a", self.dice.randrange(9)),)))
+        condition = schema.Condition(row_existence=self.dice.choice((0, 0, 1, 2)))
+        change = {"table_name": "u", "condition": condition, **whose}
+        batch = schema.BatchWriteRowRequest(is_atomic=self.dice.random() < 0.5, **whose)
+        batch.tables.add(table_name="u").rows.add(type=1, row_change=row, condition=condition)
+        return self.dice.choice(
+            (
+                ("PutRow", schema.PutRowRequest(**change, row=row)),
+                ("UpdateRow", schema.UpdateRowRequest(**change, row_change=row)),
+                (
+                    "DeleteRow",
+                    schema.DeleteRowRequest(**change, primary_key=encode_row(Row(key, delete_marker=True))),
+                ),
+                ("BatchWriteRow", batch),
+                (
+                    "GetRow",
+                    schema.GetRowRequest(table_name="u", primary_key=encode_row(Row(key)), max_versions=1, **whose),
+                ),
+                (
+                    "GetRange",
+                    schema.GetRangeRequest(
+                        table_name="u",
+                        direction=0,
+                        max_versions=1,
+                        inclusive_start_primary_key=encode_row(Row(low)),
+                        exclusive_end_primary_key=encode_row(Row(high)),
+                        **whose,
+                    ),
+                ),
+                ("CommitTransaction", schema.CommitTransactionRequest(**whose)),
+                ("AbortTransaction", schema.AbortTransactionRequest(**whose)),
+            )
+        )
+
+    def _open_transactions(self) -> list[Any]:
+        transactions: Any = self._state.transactions
+        transactions._expire(self._state.clock.now_micros())
+        return list(transactions._open.values())
 
     def _consume(self) -> tuple[str, Any]:
         """What a consumer of a tunnel would do next, at one of its channels."""
@@ -262,6 +339,7 @@ class World:
         if answer.status >= 500:
             raise Finding(f"{answer.status} {answer.body!r}")
         if answer.status == 200:
+            self.successes[sent.operation] += 1
             self._learned(sent.operation, answer)
             return
         error = schema.parse(schema.Error, answer.body)
@@ -306,7 +384,7 @@ class World:
     def _restart(self) -> None:
         if self._directory is None:
             return
-        before = self._snapshot()
+        before = {**self._snapshot(), "transactions": {}}  # which end with the server
         self._local.stop()
         self._local = self._start()
         after = self._snapshot()
@@ -379,7 +457,11 @@ class World:
             )
             for tunnel in state.tunnels.values()
         }
-        return {"tables": tables, "streams": streams, "tunnels": tunnels}
+        transactions = {
+            found.transaction_id: (found.partition_key, [plan.encoded_key for plan in found.draft.plans])
+            for found in self._open_transactions()
+        }
+        return {"tables": tables, "streams": streams, "tunnels": tunnels, "transactions": transactions}
 
     def _refresh(self, tunnel: Any) -> None:
         request = schema.GetRpoRequest(tunnel_id=tunnel.definition.tunnel_id)

@@ -35,7 +35,7 @@ from streamclient import (
 from streamclient.metrics import OpenTelemetryMetrics, PrometheusMetrics
 from streamclient.parking import FileParkingStore, MemoryParkingStore, TableParkingStore, replay_parked
 from streamclient.server import Fail, FailRows, FaultRule, LateAnswer, Latency, LocalTablestore, LoseAnswer
-from streamclient.spark import FileSink, SparkConfig, SparkRecordProcessorFactory, UnfitValue, local_session
+from streamclient.spark import SparkConfig, SparkRecordProcessorFactory, local_session
 from streamclient.stream import ReadRetry, StreamSpecification
 from streamclient.testing import StreamSimulation
 from streamclient.testing.fakes import FakeStream
@@ -92,8 +92,7 @@ CALLS: dict[Callable[..., Any], dict[str, Any]] = {
     FileParkingStore: {"directory": "/nowhere"},
     replay_parked: {"store": MemoryParkingStore(), "processor_factory": process},
     LocalTablestore: {},
-    FileSink: {"path": "lake"},
-    SparkRecordProcessorFactory: {"sink": process},
+    SparkRecordProcessorFactory: {"destination": process},
     local_session: {},
     TunnelClient: {"client": CLIENT},
     TunnelWorker: {"tunnel_id": "t", "client": CLIENT, "processor": process},
@@ -209,7 +208,6 @@ def test_every_choice_takes_the_names_and_values_of_its_members() -> None:
         ),
         (lambda text: ClientConfig(balance_by=text).balance_by, BalanceBy),
         (lambda text: ClientConfig(trimmed_data_policy=text).trimmed_data_policy, TrimmedDataPolicy),
-        (lambda text: SparkConfig(unfit_value=text).unfit_value, UnfitValue),
         (lambda text: StreamTunnelConfig(start=text).start, StartOffset),
     ]
     for take, kind in takers:
@@ -304,6 +302,23 @@ def test_a_value_whose_repr_raises_or_is_long_is_refused_all_the_same() -> None:
     with pytest.raises(ConfigurationError) as caught:
         ClientConfig(auto_steal_lease="x" * 10_000)  # type: ignore[arg-type]
     assert len(str(caught.value)) < 300
+
+
+@given(st.floats(min_value=0.01, max_value=86_400))
+def test_settings_for_a_lease_keep_three_beats_in_it_as_the_defaults_do(seconds: float) -> None:
+    made = ClientConfig.for_lease(seconds, end_on_sigterm=False)
+
+    assert made.lease_duration_millis == round(seconds * 1_000)
+    assert made.renewer_interval_millis == made.taker_interval_millis
+    assert made.renewer_interval_millis * 3 <= made.lease_duration_millis
+    assert not made.end_on_sigterm
+    assert ClientConfig.for_lease(20).lease_duration_millis == ClientConfig().lease_duration_millis
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), True, "20", None])
+def test_a_lease_that_lasts_no_time_is_refused(seconds: Any) -> None:
+    with pytest.raises(ConfigurationError, match="the lease duration must be a number of seconds above 0, not"):
+        ClientConfig.for_lease(seconds)
 
 
 def test_settings_that_fit_are_kept_as_they_are() -> None:

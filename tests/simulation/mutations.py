@@ -1,4 +1,4 @@
-"""Breaks of single rules in the production core, each of which some law must catch.
+"""Breaks of single rules in the production core, each of which some law must catch: of leases, and of consumers.
 
 A mutation replaces a function of the core, or a part of one, while histories run. It is caught if one of the laws that
 it names is broken within ``MOST_SEEDS`` seeds. So the laws are known to see what they are there for.
@@ -16,23 +16,29 @@ from unittest.mock import patch
 from attrs import evolve, field, frozen
 
 from streamclient.core import (
+    doubt,
     events,
-    handover,
+    held,
     holdings,
     leases,
-    notices,
-    roster,
+    peers,
+    requests,
     session,
+    settle,
     shards,
     sync,
-    tenancies,
-    tenancy,
-    writes,
 )
+from streamclient.core.consumer import events as consuming
+from streamclient.core.consumer import machine, reading, table
+from streamclient.core.consumer.machine import ConsumerMachine
+from streamclient.core.consumer.page import PagePlan, PendingCut, Remedy, remedy
+from streamclient.core.consumer.parked import ParkedKeys
+from streamclient.core.consumer.table import Outcome, Phase
+from streamclient.core.held import NEXT, Consuming, HeldLease, Intention, LeaseStep, RowState
+from streamclient.core.position import Position
 from streamclient.core.rows import RULES, EpochWriteKind, Rule, WorkerWriteKind, WriteKind, WriteOutcome, was_applied
 from streamclient.core.shards import Gate
-from streamclient.core.situation import Situation
-from streamclient.core.tenancy import ConsumerPhase, HeldLease
+from streamclient.core.state import WorkerState
 from streamclient.model import Lease
 from streamclient.reasons import Cause, Reason
 from streamclient.testing.simulation.drawing import Size, draw_plan
@@ -42,6 +48,8 @@ from streamclient.testing.simulation.runner import run_plan
 MOST_SEEDS = 500
 
 AnyKind = WriteKind | WorkerWriteKind | EpochWriteKind
+
+State = tuple[Intention, Consuming, RowState]
 
 Patch = tuple[Any, str, Any]
 """What to change: a module or class, the name in it, what to put there."""
@@ -56,24 +64,33 @@ class Mutation:
     """Any of these may catch it."""
     patches: Sequence[Patch]
     handlers: Sequence[tuple[type, Callable[..., None]]] = ()
-    """Handlers of events that are replaced in ``Holdings``."""
+    """Handlers of events, and of the answers to calls, that are replaced in ``Holdings`` and in consumers."""
     fits: Callable[[Plan], bool] = lambda plan: True
     """Plans in which the rule matters; others are passed over."""
     made_to_fit: Callable[[Plan], Plan] = lambda plan: plan
     """Changes a plan so that the rule matters more often."""
     rules: Mapping[AnyKind, Rule] = field(factory=dict)
     """Lines that are replaced in the table of rules."""
+    steps: Mapping[State, LeaseStep] = field(factory=dict)
+    """Lines that are replaced in the table of held leases."""
+    phases: Mapping[tuple[Phase, Outcome], Phase] = field(factory=dict)
+    """Lines that are replaced in the table of consumers."""
 
     @contextmanager
     def applied(self) -> Iterator[None]:
         """The core with this rule broken."""
         undo = [patch.object(*each) for each in self.patches]
-        handlers = patch.dict(holdings._HANDLERS, dict(self.handlers))
-        rules = patch.dict(RULES, self.rules)
+        answers = {call: handler for call, handler in self.handlers if issubclass(call, events.Call)}
+        of_consumers = {event: handler for event, handler in self.handlers if event in machine._HANDLERS}
+        others = {event: handler for event, handler in self.handlers if event not in answers.keys() | of_consumers}
+        handlers = patch.dict(holdings._HANDLERS, others)
+        rules, steps = patch.dict(RULES, self.rules), patch.dict(NEXT, self.steps)
+        consumers = patch.dict(machine._HANDLERS, of_consumers)
+        phases = patch.dict(table.TRANSITIONS, self.phases)  # type: ignore[arg-type]  # it is a dictionary
         for each in undo:
             each.start()
         try:
-            with handlers, rules:
+            with handlers, patch.dict(holdings._ANSWERS, answers), rules, steps, phases, consumers:
                 yield
         finally:
             for each in reversed(undo):
@@ -113,10 +130,6 @@ def _with_rows_that_vanish(plan: Plan) -> Plan:
     return evolve(plan, actions=tuple(sorted([*plan.actions, *vandals], key=lambda action: action.at)))
 
 
-def _puts_rows_anew(plan: Plan) -> bool:
-    return plan.has_java or _has(Do.RESET_ROW, Do.DELETE_ROW)(plan)
-
-
 def _has_sessions(plan: Plan) -> bool:
     return plan.has_sessions and not plan.has_java
 
@@ -135,105 +148,90 @@ def _comparing(kind: WriteKind, *names: str) -> dict[AnyKind, Rule]:
 
 # --- answers -------------------------------------------------------------------------------------------------------
 
-_write_answered = holdings._HANDLERS[events.WriteAnswered]
+Answer = events.Answered[WriteOutcome]
+
+_write_answered = holdings._ANSWERS[events.WriteLease]
 
 
-def _sent_when_answered(situation: Situation, event: events.WriteAnswered) -> None:
-    _write_answered(situation, evolve(event, sent_at=situation.now))
+def _sent_when_answered(state: WorkerState, call: events.WriteLease, answer: Answer) -> None:
+    _write_answered(state, call, evolve(answer, sent_at=state.now))
 
 
-def _refused_is_accepted(situation: Situation, event: events.WriteAnswered) -> None:
-    is_refused = event.outcome is WriteOutcome.REFUSED
-    _write_answered(situation, evolve(event, outcome=WriteOutcome.ACCEPTED) if is_refused else event)
+def _refused_is_accepted(state: WorkerState, call: events.WriteLease, answer: Answer) -> None:
+    is_refused = answer.value is WriteOutcome.REFUSED
+    _write_answered(state, call, evolve(answer, value=WriteOutcome.ACCEPTED) if is_refused else answer)
 
 
-def _uncertain_is_accepted(situation: Situation, event: events.WriteAnswered) -> None:
-    is_uncertain = event.outcome is WriteOutcome.UNCERTAIN
-    _write_answered(situation, evolve(event, outcome=WriteOutcome.ACCEPTED) if is_uncertain else event)
+def _uncertain_is_accepted(state: WorkerState, call: events.WriteLease, answer: Answer) -> None:
+    is_uncertain = answer.value is WriteOutcome.UNCERTAIN
+    _write_answered(state, call, evolve(answer, value=WriteOutcome.ACCEPTED) if is_uncertain else answer)
 
 
-def _refused_is_lost(situation: Situation, event: events.WriteAnswered) -> None:
+def _refused_is_lost(state: WorkerState, call: events.WriteLease, answer: Answer) -> None:
     """What the Java client does: whoever is refused gives the lease up, without a look at the row."""
-    key = event.write.lease_key
-    if event.outcome is WriteOutcome.REFUSED and key in situation.held:
-        situation.land(key)
-        tenancies.lose(situation, key, events.Severity.WARNING, "refused, so lost")
+    key = call.write.lease_key
+    if answer.value is WriteOutcome.REFUSED and key in state.held:
+        state.land(key)
+        settle.lose(state, key, events.Severity.WARNING, "refused, so lost")
     else:
-        _write_answered(situation, event)
+        _write_answered(state, call, answer)
 
 
-_resolve_take = writes._resolve_take
+_resolve_take = doubt._resolve_take
 
 
-def _believes_own_name(situation: Situation, flight: Any, row: Lease | None) -> None:
+def _believes_own_name(state: WorkerState, flight: Any, row: Lease | None) -> None:
     """The take counts as applied if the row looks so, although it may be an earlier write of this worker."""
     if was_applied(row, flight.write):
-        writes.register(situation, flight.write.result, situation.now)
+        doubt.register(state, flight.write.result, state.now)
     else:
-        _resolve_take(situation, flight, row)
+        _resolve_take(state, flight, row)
 
 
 _checkpoint_requested = holdings._HANDLERS[events.CheckpointRequested]
 
 
-def _answers_at_once(situation: Situation, event: events.CheckpointRequested) -> None:
-    held = situation.held.get(event.lease_key)
-    _checkpoint_requested(situation, event)
-    if held is not None and held.identifier == event.consumer_id and situation.held[event.lease_key].requests:
-        kept = situation.held[event.lease_key]
-        situation.keep(evolve(kept, requests=kept.requests[:-1], sent_requests=0))
-        situation.emit(events.AnswerCheckpoint(event.request_id, events.CheckpointOutcome.STORED))
+def _answers_at_once(state: WorkerState, event: events.CheckpointRequested) -> None:
+    before = state.held.get(event.lease_key)
+    _checkpoint_requested(state, event)
+    if before is not None and before.identifier == event.consumer_id and state.held[event.lease_key].requests:
+        kept = state.held[event.lease_key]
+        state.keep(evolve(kept, requests=kept.requests[:-1], sent_requests=0))
+        state.emit(events.AnswerCheckpoint(event.request_id, events.CheckpointOutcome.STORED))
 
 
-# --- tenancies -----------------------------------------------------------------------------------------------------
-
-_stop_reading = tenancies._stop_reading
+# --- held leases ---------------------------------------------------------------------------------------------------
 
 
-def _stops_in_name_only(situation: Situation, held: HeldLease, *others: Any) -> HeldLease:
-    """As soon as the consumer was asked to stop, it counts as stopped."""
-    held = _stop_reading(situation, held, *others)
-    situation.running.pop(held.lease.lease_key, None)
-    return evolve(held, consumer=ConsumerPhase.NONE)
-
-
-_own_obstacle = tenancies._own_obstacle
-
-
-def _beside_the_old_consumer(situation: Situation, held: HeldLease) -> Cause | None:
-    former = situation.running.pop(held.lease.lease_key, None)
-    try:
-        return _own_obstacle(situation, held)
-    finally:
-        if former is not None:
-            situation.running.setdefault(held.lease.lease_key, former)
+def _whatever_the_row(intention: Intention, consuming: Consuming, step: LeaseStep) -> dict[State, LeaseStep]:
+    return {(intention, consuming, row): step for row in RowState}
 
 
 def _long_validity(sent_at: float, duration_seconds: float) -> float:
     return sent_at + 1.3 * duration_seconds
 
 
-def _one_epoch_for_all(situation: Situation, held: HeldLease) -> None:
-    if held.needs_epoch:
-        situation.keep(evolve(held, needs_epoch=False, epoch=1))
+def _one_epoch_for_all(state: WorkerState, held: HeldLease) -> None:
+    if held.acquisition.needs_epoch:
+        state.keep(evolve(held, acquisition=evolve(held.acquisition, epoch=1, needs_epoch=False)))
 
 
-_StartConsumer = tenancies.StartConsumer
+_StartConsumer = settle.StartConsumer
 
 
 def _forgets_what_was_prepared(info: Any, checkpoint: str, pending: Any, *rest: Any) -> events.StartConsumer:
     return _StartConsumer(info, checkpoint, None, *rest)
 
 
-def _restores_from_the_beginning(situation: Situation, held: HeldLease, row: Lease) -> None:
+def _restores_from_the_beginning(state: WorkerState, held: HeldLease, row: Lease) -> None:
     """Takes a row that was put anew, as it is."""
-    situation.keep(evolve(held, sent_requests=0))
-    tenancies.send(situation, leases.take(row, situation.worker_id))
+    state.keep(evolve(held, sent_requests=0))
+    settle.send(state, leases.take(row, state.worker_id))
 
 
-def _ignores_rewinds(situation: Situation, held: HeldLease, row: Lease) -> None:
+def _ignores_rewinds(state: WorkerState, held: HeldLease, row: Lease) -> None:
     """Goes on from its own checkpoint over that of the operator."""
-    writes._try_again(situation, held, evolve(row, checkpoint=held.checkpoint))
+    doubt._try_again(state, held, evolve(row, checkpoint=held.checkpoint))
 
 
 def _no_row_no_obstacle(ancestor: str, rows: Mapping[str, Lease], *others: object) -> Gate:
@@ -241,12 +239,12 @@ def _no_row_no_obstacle(ancestor: str, rows: Mapping[str, Lease], *others: objec
     return Gate(None if is_open else Reason(Cause.PARENT, ancestor))
 
 
-def _is_unacknowledged(situation: Situation, held: HeldLease) -> bool:
+def _is_unacknowledged(state: WorkerState, held: HeldLease) -> bool:
     """Whether a pause stands in the row; not whether anything still reads."""
     return held.lease.pause is not None and not held.lease.is_paused_by_owner
 
 
-def _is_marked(situation: Situation, lease: Lease) -> bool:
+def _is_marked(state: WorkerState, lease: Lease) -> bool:
     return lease.is_marked
 
 
@@ -272,11 +270,214 @@ def _never_ousted(self: session.Session, row: Any, asked_at: float, now: float) 
 _delete_rows = sync._delete
 
 
-def _deletes_silently(situation: Situation, plan: Any) -> None:
-    _delete_rows(situation, evolve(plan, losses=()))
+def _deletes_silently(state: WorkerState, plan: Any) -> None:
+    _delete_rows(state, evolve(plan, losses=()))
+
+
+# --- consumers -----------------------------------------------------------------------------------------------------
+
+
+def _poisoned(then: str) -> Callable[[Plan], Plan]:
+    """Records that no processor can digest, a few for each shard, and what the failure policy does with them."""
+
+    def made(plan: Plan) -> Plan:
+        poison = [Action(at=4.0 + 7.0 * number, do=Do.POISON, where=number * 0.37 % 1.0) for number in range(20)]
+        actions = tuple(sorted([*plan.actions, *poison], key=lambda action: action.at))
+        return evolve(plan, actions=actions, then=then, retries=0, has_strategy=False, is_two_phase=False)
+
+    return made
+
+
+def _trimmed(policy: str) -> Callable[[Plan], Plan]:
+    """The retention takes records that nobody has read."""
+
+    def made(plan: Plan) -> Plan:
+        moments = [(15.0 + 9.0 * number, number * 0.37 % 1.0) for number in range(20)]
+        trims = [Action(at=at, do=Do.TRIM, where=where, amount=1.0) for at, where in moments]
+        actions = tuple(sorted([*plan.actions, *trims], key=lambda action: action.at))
+        return evolve(plan, actions=actions, trimmed=policy)
+
+    return made
+
+
+def _in_two_phases(plan: Plan) -> Plan:
+    return evolve(plan, is_two_phase=True, then="RESTART")
+
+
+def _is_not_two_phase(plan: Plan) -> bool:
+    return not plan.is_two_phase
+
+
+def _accepts_what_failed(self: ConsumerMachine, error: BaseException) -> None:
+    self._page_done()
+
+
+def _passes_over_a_loss(self: ConsumerMachine, event: Any) -> None:
+    self.position, self._pause = Position.TRIM_HORIZON, 0.0
+    self._follow(Outcome.READ_FAILED)
+
+
+_begin_starting = ConsumerMachine._begin_starting
+
+
+def _goes_on_where_it_stood(self: ConsumerMachine) -> None:
+    position = self.position
+    _begin_starting(self)
+    self.position = position
+
+
+def _parks_the_whole_batch(*arguments: Any) -> Remedy:
+    found = remedy(*arguments)
+    return Remedy.PARK if found is Remedy.CUT else found
+
+
+CONSUMER_MUTATIONS = (
+    Mutation(
+        "a consumer that is stopped while it reads leaves its processor open",
+        frozenset({"calls in order"}),
+        [],
+        phases={(Phase.READING, Outcome.STOPPED): Phase.ENDED},
+    ),
+    Mutation(
+        "a consumer that is stopped while it waits leaves its processor open",
+        frozenset({"calls in order"}),
+        [],
+        phases={(Phase.WAITING, Outcome.STOPPED): Phase.ENDED},
+    ),
+    Mutation(
+        "a consumer that is stopped during a batch leaves its processor open",
+        frozenset({"calls in order"}),
+        [],
+        phases={(Phase.DELIVERING, Outcome.STOPPED): Phase.ENDED},
+    ),
+    Mutation(
+        "a consumer that is stopped as it starts leaves its processor open",
+        frozenset({"calls in order"}),
+        [],
+        phases={(Phase.STARTING, Outcome.STOPPED): Phase.ENDED},
+    ),
+    Mutation(
+        "a processor that failed is replaced without being closed",
+        frozenset({"calls in order"}),
+        [],
+        phases={(Phase.DELIVERING, Outcome.FAILED): Phase.BACKING_OFF},
+    ),
+    Mutation(
+        "a processor that failed to initialise is replaced without being closed",
+        frozenset({"calls in order"}),
+        [],
+        phases={(Phase.STARTING, Outcome.FAILED): Phase.BACKING_OFF},
+        fits=_has(Do.FAIL),
+    ),
+    Mutation(
+        "a shard that stopped at a record goes on by itself",
+        frozenset({"stopped shards wait"}),
+        [],
+        phases={(Phase.CLOSING, Outcome.CLOSED_TO_HALT): Phase.BACKING_OFF},
+        made_to_fit=_poisoned("STOP_SHARD"),
+    ),
+    Mutation(
+        "a shard that stopped at a record leaves its processor open",
+        frozenset({"calls in order"}),
+        [],
+        phases={(Phase.DELIVERING, Outcome.GIVEN_UP): Phase.HALTED},
+        made_to_fit=_poisoned("STOP_SHARD"),
+    ),
+    Mutation(
+        "a shard that lost records leaves its processor open",
+        frozenset({"calls in order"}),
+        [],
+        phases={(Phase.READING, Outcome.DATA_LOST): Phase.HALTED},
+        made_to_fit=_trimmed("STOP_SHARD"),
+    ),
+    Mutation(
+        "a shard that stopped cannot be handed over",
+        frozenset({"recovery", "rest"}),
+        [],
+        phases={(Phase.HALTED, Outcome.STOPPED): Phase.HALTED},
+        made_to_fit=_poisoned("STOP_SHARD"),
+    ),
+    Mutation(
+        "a consumer that was closed for good starts anew",
+        frozenset({"recovery", "one processor", "rest"}),
+        [],
+        phases={(Phase.CLOSING, Outcome.CLOSED): Phase.BACKING_OFF},
+    ),
+    Mutation(
+        "a processor that has to be replaced never is",
+        frozenset({"recovery"}),
+        [],
+        phases={(Phase.CLOSING, Outcome.CLOSED_TO_RESTART): Phase.HALTED},
+        fits=_has(Do.FAIL),
+    ),
+    Mutation(
+        "the end of a shard is taken for silence",
+        frozenset({"recovery"}),
+        [],
+        phases={(Phase.READING, Outcome.END_REACHED): Phase.WAITING},
+        fits=_has(Do.SPLIT, Do.MERGE),
+    ),
+    Mutation(
+        "a batch that failed counts as accepted",
+        frozenset({"nothing is lost", "checkpoints follow processing"}),
+        [(ConsumerMachine, "_refused", _accepts_what_failed)],
+        fits=_has(Do.FAIL, Do.POISON),
+    ),
+    Mutation(
+        "the end of a page may be stored with its first part",
+        frozenset({"checkpoints follow processing"}),
+        [(PagePlan, "is_last", property(lambda self: True))],
+        fits=_is_not_two_phase,
+        made_to_fit=_poisoned("PARK"),
+    ),
+    Mutation(
+        "the position behind a failed batch stays permitted",
+        frozenset({"checkpoints follow processing"}),
+        [(ConsumerMachine, "_retract", lambda self: None)],
+        fits=_has(Do.FAIL, Do.POISON),
+    ),
+    Mutation(
+        "a new processor goes on where the last one stood",
+        frozenset({"nothing is lost", "checkpoints follow processing"}),
+        [(ConsumerMachine, "_beginnings", {**machine._BEGINNINGS, Phase.STARTING: _goes_on_where_it_stood})],
+        fits=_has(Do.FAIL, Do.REPLACE),
+    ),
+    Mutation(
+        "a failing batch is parked whole",
+        frozenset({"only failures are parked"}),
+        [(reading, "remedy", _parks_the_whole_batch)],
+        made_to_fit=_poisoned("PARK"),
+    ),
+    Mutation(
+        "nobody asks which keys are parked",
+        frozenset({"parked keys wait"}),
+        [(ParkedKeys, "must_ask", lambda *_: False)],
+        made_to_fit=_poisoned("PARK"),
+    ),
+    Mutation(
+        "records overtake parked ones of their keys",
+        frozenset({"parked keys wait"}),
+        [(ParkedKeys, "behind_parked", lambda *_: ())],
+        made_to_fit=_poisoned("PARK"),
+    ),
+    Mutation(
+        "a loss is passed over in silence",
+        frozenset({"nothing is lost", "checkpoints follow processing", "recovery"}),
+        [],
+        [(consuming.FirstLeftFound, _passes_over_a_loss)],
+        made_to_fit=_trimmed("STOP_SHARD"),
+    ),
+    Mutation(
+        "a prepared batch is repeated as the stream gives it",
+        frozenset({"nothing is repeated"}),
+        [(PendingCut, "apply", lambda self, page: (page, None))],
+        made_to_fit=_in_two_phases,
+    ),
+)
 
 
 MUTATIONS = (
+    *CONSUMER_MUTATIONS,
     Mutation(
         "a heartbeat compares nothing",
         frozenset({"fenced writes fail", "one reader", "checkpoints only advance"}),
@@ -305,43 +506,43 @@ MUTATIONS = (
         "validity counts from the answer",
         frozenset({"one reader"}),
         [],
-        [(events.WriteAnswered, _sent_when_answered)],
+        [(events.WriteLease, _sent_when_answered)],
         _has_no_sessions,
     ),
     Mutation(
         "validity is longer than the lease duration",
         frozenset({"one reader"}),
-        [(tenancies, "valid_until", _long_validity), (tenancy, "valid_until", _long_validity)],
+        [(settle, "valid_until", _long_validity), (held, "valid_until", _long_validity)],
         fits=_has_no_sessions,
     ),
     Mutation(
         "an expired lease is kept",
         frozenset({"one reader", "fenced writes fail"}),
-        [(tenancies, "valid_until", lambda *_: float("inf")), (tenancy, "valid_until", lambda *_: float("inf"))],
+        [(settle, "valid_until", lambda *_: float("inf")), (held, "valid_until", lambda *_: float("inf"))],
         fits=_has_no_sessions,
     ),
     Mutation(
         "a refused write counts as accepted",
         frozenset({"answers are true", "one reader", "fenced writes fail"}),
         [],
-        [(events.WriteAnswered, _refused_is_accepted)],
+        [(events.WriteLease, _refused_is_accepted)],
     ),
     Mutation(
         "a write without an answer counts as accepted",
         frozenset({"answers are true", "one reader", "fenced writes fail"}),
         [],
-        [(events.WriteAnswered, _uncertain_is_accepted)],
+        [(events.WriteLease, _uncertain_is_accepted)],
     ),
     Mutation(
         "a refused write means that the lease is lost",
         frozenset({"answers are true", "recovery", "one processor"}),
         [],
-        [(events.WriteAnswered, _refused_is_lost)],
+        [(events.WriteLease, _refused_is_lost)],
     ),
     Mutation(
         "a row in the own name passes for the own take",
         frozenset({"one reader", "fenced writes fail"}),
-        [(writes, "_resolve_take", _believes_own_name)],
+        [(doubt, "_resolve_take", _believes_own_name)],
         fits=lambda plan: not _has(Do.TWIN)(plan),
         made_to_fit=_with_late_requests,
     ),
@@ -354,18 +555,19 @@ MUTATIONS = (
     Mutation(
         "a lease is handed over while its consumer runs",
         frozenset({"one reader", "one processor", "epochs grow"}),
-        [(tenancies, "_stop_reading", _stops_in_name_only)],
+        [],
+        steps=_whatever_the_row(Intention.GIVE_AWAY, Consuming.LEAVING, LeaseStep.HAND_OVER),
     ),
     Mutation(
         "a consumer starts beside the old one",
         frozenset({"one processor"}),
-        [(tenancies, "_own_obstacle", _beside_the_old_consumer)],
-        fits=_puts_rows_anew,
+        [],
+        steps=_whatever_the_row(Intention.READ, Consuming.LEAVING, LeaseStep.START),
     ),
     Mutation(
         "a child starts without its parents",
         frozenset({"parents first"}),
-        [(tenancies, "parents_finished", lambda *_: Gate())],
+        [(settle, "parents_finished", lambda *_: Gate())],
         fits=_has(Do.SPLIT, Do.MERGE),
     ),
     Mutation(
@@ -378,36 +580,36 @@ MUTATIONS = (
     Mutation(
         "all acquisitions have the same epoch",
         frozenset({"epochs grow"}),
-        [(tenancies, "_draw_epoch", _one_epoch_for_all)],
+        [(settle, "_draw_epoch", _one_epoch_for_all)],
     ),
     Mutation(
         "what was prepared is forgotten",
         frozenset({"prepared is remembered"}),
-        [(tenancies, "StartConsumer", _forgets_what_was_prepared)],
+        [(settle, "StartConsumer", _forgets_what_was_prepared)],
         fits=lambda plan: plan.is_two_phase,
     ),
     Mutation(
         "a row that was put anew is not given back what it lost",
         frozenset({"checkpoints only advance"}),
-        [(writes, "_restore", _restores_from_the_beginning)],
+        [(doubt, "_restore", _restores_from_the_beginning)],
         fits=_has(Do.RESET_ROW),
     ),
     Mutation(
         "an operator's rewind is ignored",
         frozenset({"starts where stored", "checkpoints only advance", "checkpoints follow processing"}),
-        [(writes, "_rewound", _ignores_rewinds)],
+        [(doubt, "_rewound", _ignores_rewinds)],
         fits=_has(Do.REWIND),
     ),
     Mutation(
         "an operator's pause is acknowledged before it is obeyed",
         frozenset({"paused shards rest"}),
-        [(tenancies, "must_acknowledge", _is_unacknowledged)],
+        [(settle, "_must_acknowledge", _is_unacknowledged)],
         fits=_has(Do.PAUSE, Do.REWIND, Do.RELEASE),
     ),
     Mutation(
         "a pause of the own program is ignored",
         frozenset({"programs pause"}),
-        [(notices, "_settle_for", lambda *_: None), (tenancies, "pause_reason", lambda *_: None)],
+        [(requests, "_settle_for", lambda *_: None), (settle, "pause_reason", lambda *_: None)],
         fits=_has(Do.HOLD, Do.HOLD_ALL),
     ),
     Mutation(
@@ -430,7 +632,7 @@ MUTATIONS = (
     Mutation(
         "every mark is void",
         frozenset({"recovery"}),
-        [(handover, "is_mark_void", _is_marked), (tenancies, "is_mark_void", _is_marked)],
+        [(settle, "is_mark_void", _is_marked)],
         fits=_has_no_sessions,
     ),
     Mutation(
@@ -443,13 +645,13 @@ MUTATIONS = (
     Mutation(
         "verdicts come after half the lease duration",
         frozenset({"verdicts are late"}),
-        [(roster.Roster, "_is_still", lambda self, watch: watch.still_seconds > self.duration_seconds / 2)],
+        [(peers.Peers, "_is_still", lambda self, watch: watch.still_seconds > self.duration_seconds / 2)],
         fits=_has_sessions,
     ),
     Mutation(
         "leases outlive the session",
         frozenset({"one reader", "sessions first"}),
-        [(holdings, "check_session", lambda situation: None)],
+        [(holdings, "check_session", lambda state: None)],
         fits=_has_sessions,
     ),
     Mutation(

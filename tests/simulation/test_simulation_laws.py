@@ -14,16 +14,16 @@ from streamclient.testing.simulation.laws import SAFETY, LawBroken
 from streamclient.testing.simulation.laws.progress import NothingIsLost
 from streamclient.testing.simulation.plan import Plan
 from streamclient.testing.simulation.table import Outsider
-from streamclient.testing.simulation.world import World
+from streamclient.testing.simulation.world import SimulatedWorld
 from tests.simulation.mutations import MUTATIONS
 
 BY_HAND = {"nothing is lost", "nothing is repeated", "nothing is skipped", "checkpoints follow processing"}
 
 
 @pytest.fixture
-def world() -> World:
+def world() -> SimulatedWorld:
     """One shard with three changes of one key, and nobody who reads it."""
-    world = World(Plan(seed=1))
+    world = SimulatedWorld(Plan(seed=1))
     world.is_writing = False
     shard = world.stream.shards["s001"]
     for column, values in ((shard.keys, [7, 7, 7]), (shard.numbers, [1, 2, 3]), (shard.times, [0.0, 0.0, 0.0])):
@@ -31,7 +31,7 @@ def world() -> World:
     return world
 
 
-def reader(world: World, shard_id: str = "s001") -> Any:
+def reader(world: SimulatedWorld, shard_id: str = "s001") -> Any:
     return SimpleNamespace(shard=world.stream.shards[shard_id], lease_key=shard_id, epoch=1)
 
 
@@ -50,7 +50,7 @@ def test_every_law_says_what_it_demands() -> None:
         assert (law.__doc__ or "").strip().endswith(".")
 
 
-def test_a_change_that_was_passed_over_is_lost(world: World) -> None:
+def test_a_change_that_was_passed_over_is_lost(world: SimulatedWorld) -> None:
     world.sink.write(reader(world), 0, 1)
 
     with pytest.raises(LawBroken, match="change 2 was never written") as broken:
@@ -58,7 +58,7 @@ def test_a_change_that_was_passed_over_is_lost(world: World) -> None:
     assert broken.value.law == "nothing is lost"
 
 
-def test_a_parents_change_after_its_childs_is_out_of_order(world: World) -> None:
+def test_a_parents_change_after_its_childs_is_out_of_order(world: SimulatedWorld) -> None:
     world.sink.write(reader(world), 0, 2)
     child, _ = world.stream.split("s001", 1.0)
     entry = world.stream.shards[child]
@@ -71,7 +71,7 @@ def test_a_parents_change_after_its_childs_is_out_of_order(world: World) -> None
     assert broken.value.law == NothingIsLost.order
 
 
-def test_a_repetition_breaks_the_law_of_checkpoints_in_two_phases(world: World) -> None:
+def test_a_repetition_breaks_the_law_of_checkpoints_in_two_phases(world: SimulatedWorld) -> None:
     world.plan = evolve(world.plan, is_two_phase=True)
     world.sink.write(reader(world), 0, 2)
 
@@ -80,7 +80,7 @@ def test_a_repetition_breaks_the_law_of_checkpoints_in_two_phases(world: World) 
 
 
 @pytest.mark.parametrize("value", ["2:x", CheckpointPosition.SHARD_END])
-def test_a_checkpoint_ahead_of_what_was_processed_is_no_checkpoint(world: World, value: str) -> None:
+def test_a_checkpoint_ahead_of_what_was_processed_is_no_checkpoint(world: SimulatedWorld, value: str) -> None:
     row = Lease("s001", "stream")
     world.table.land(WORKER, leases.create(row))
     world.table.land(WORKER, leases.take(row, "w1"))
@@ -90,7 +90,7 @@ def test_a_checkpoint_ahead_of_what_was_processed_is_no_checkpoint(world: World,
         world.table.land(WORKER, leases.checkpoint(world.table.rows["s001"], value))
 
 
-def test_a_child_does_not_start_at_its_latest_record(world: World) -> None:
+def test_a_child_does_not_start_at_its_latest_record(world: SimulatedWorld) -> None:
     world.table.land(WORKER, leases.create(Lease("s001", "stream")))
     child, _ = world.stream.split("s001", 1.0)
 

@@ -14,7 +14,7 @@ from streamclient.testing.simulation.measuring import is_measurable, measure_cor
 from streamclient.testing.simulation.plan import Action, Do, Plan, Rates
 from streamclient.testing.simulation.replay import Replay
 from streamclient.testing.simulation.report import Summary, violation_lines
-from streamclient.testing.simulation.runner import RAISED, Verdict, run_plan
+from streamclient.testing.simulation.runner import RAISED, HistoryVerdict, run_plan
 from streamclient.testing.simulation.shrink import shrink
 from tests.simulation.mutations import MUTATIONS, Mutation
 
@@ -25,7 +25,7 @@ def mutation(name: str) -> Mutation:
 
 
 @pytest.fixture(scope="module")
-def broken() -> Verdict:
+def broken() -> HistoryVerdict:
     """A history that breaks a law, because a rule of the core is broken."""
     with mutation("a hand-over compares nothing").applied():
         for seed in range(50):
@@ -67,7 +67,7 @@ def test_most_fleets_are_small_and_some_have_full_size() -> None:
 # --- violations ------------------------------------------------------------------------------------------------------
 
 
-def test_a_violation_names_law_time_actors_and_what_led_to_it(broken: Verdict) -> None:
+def test_a_violation_names_law_time_actors_and_what_led_to_it(broken: HistoryVerdict) -> None:
     lines = list(violation_lines(broken))
 
     assert broken.violation is not None
@@ -78,7 +78,7 @@ def test_a_violation_names_law_time_actors_and_what_led_to_it(broken: Verdict) -
 
 def test_an_exception_of_the_core_is_a_violation() -> None:
     with mutation("a heartbeat compares nothing").applied(), pytest.MonkeyPatch.context() as patched:
-        patched.setattr("streamclient.core.tenancies.leases.renew", lambda seen: seen.nothing)
+        patched.setattr("streamclient.core.settle.leases.renew", lambda seen: seen.nothing)
         verdict = run_plan(draw_plan(1, Size.SMALL))
 
     assert verdict.violation is not None
@@ -87,7 +87,7 @@ def test_an_exception_of_the_core_is_a_violation() -> None:
 
 
 @pytest.mark.slow
-def test_shrinking_leaves_a_smaller_plan_that_breaks_the_same_law(broken: Verdict) -> None:
+def test_shrinking_leaves_a_smaller_plan_that_breaks_the_same_law(broken: HistoryVerdict) -> None:
     with mutation("a hand-over compares nothing").applied():
         smallest = shrink(broken)
 
@@ -117,7 +117,7 @@ def test_a_replay_shows_events_commands_and_rows_with_their_times() -> None:
     plan = Plan(seed=1, shards=2, actions=(Action(at=0.0, do=Do.START, who="w1"),), storm_seconds=30.0)
     everything, one = replayed(plan, None), replayed(plan, "s002")
 
-    assert "w1#1     <- RowsRead 0 rows" in everything
+    assert "w1#1     <- ReadRows: 0 rows" in everything
     assert "w1#1     -> WriteLease create s001(-, -, 0, TRIM_HORIZON)" in everything
     assert "w1#1     take s001" in everything
     assert "s002" in one
@@ -160,7 +160,7 @@ def test_the_command_runs_seeds_and_prints_what_happened(capsys: pytest.CaptureF
 @pytest.mark.slow
 def test_processes_side_by_side_give_the_same_digest(capsys: pytest.CaptureFixture[str]) -> None:
     for processes in ("1", "2"):
-        main(["simulate", "--seeds", "40", "--from", "100", "--processes", processes, "--json", "--no-coverage"])
+        main(["simulate", "--seeds", "16", "--from", "100", "--processes", processes, "--json", "--no-coverage"])
     first, second = (json.loads(text + "}") for text in capsys.readouterr().out.split("\n}\n")[:2])
 
     assert first["digest"] == second["digest"]
@@ -204,4 +204,4 @@ def test_the_core_is_measured_from_its_import_on() -> None:
     assert coverage.histories == 3
     assert 0.3 < coverage.lines < 1.0
     assert 0.2 < coverage.branches < coverage.lines
-    assert "tenancies.py" in coverage.missed
+    assert "settle.py" in coverage.missed

@@ -12,7 +12,8 @@ import pytest
 from attrs import evolve
 
 from streamclient import ConfigurationError, IRecordProcessor, IRecordProcessorFactory, ShutdownReason
-from streamclient.core.roster import Roster
+from streamclient.core.consumer.machine import ConsumerMachine
+from streamclient.core.peers import Peers
 from streamclient.model import InitializationInput, ProcessRecordsInput, ShutdownInput
 from streamclient.stream import RecordPage
 from streamclient.testing import Faults, Run, SimulationFailed, StreamSimulation
@@ -21,7 +22,6 @@ from streamclient.testing.simulation.trials.faults import Fault
 from streamclient.testing.simulation.trials.settings import TrialSettings
 from streamclient.testing.simulation.trials.trial import Trial
 from streamclient.testing.simulation.trials.witness import Change, Life, TrialFailed, Witness, WitnessedProcessor
-from streamclient.worker.delivery import Delivery
 
 ACCUSING_SEEDS = {"everything": (2, 15, 28), "crashes": (2, 3, 6, 10)}
 """Histories in which a process dies between the checkpoint that it stored and the return of its call, or in a call and
@@ -338,14 +338,14 @@ def test_records_that_a_worker_skips_are_missed(
 
 
 def test_a_worker_that_goes_on_after_a_failure_loses_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Delivery, "_raised", lambda self, error: self._ends.done(self.page))
+    monkeypatch.setattr(ConsumerMachine, "_refused", lambda self, error: self._page_done())
 
     with pytest.raises(SimulationFailed, match="nothing is lost"):
         run(Failing, seeds=5)
 
 
 def test_a_worker_that_takes_leases_of_the_living_makes_two_readers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Roster, "_is_still", lambda self, watch: watch.still_seconds > self.duration_seconds / 5)
+    monkeypatch.setattr(Peers, "_is_still", lambda self, watch: watch.still_seconds > self.duration_seconds / 5)
 
     with pytest.raises(SimulationFailed, match="one reader"):
         run(seeds=5)

@@ -14,7 +14,7 @@ from attrs import evolve
 from streamclient.core.tunnel.connection import ChannelConnection, ConnectionState
 from streamclient.core.tunnel.session import TunnelSession
 from streamclient.server.tunnels import actions
-from streamclient.server.tunnels.channels import Channel, Status, Tunnel
+from streamclient.server.tunnels.channels import Status, Tunnel, TunnelChannel
 from streamclient.testing.simulation.tunnels.world import TunnelViolation, play
 
 SEEDS_AT_MOST = 500
@@ -91,7 +91,7 @@ def reports_before_the_reader_ended(patch: pytest.MonkeyPatch) -> None:
 
 
 def server_opens_children_early(patch: pytest.MonkeyPatch) -> None:
-    def open_at_once(self: Tunnel, channel: Channel) -> None:
+    def open_at_once(self: Tunnel, channel: TunnelChannel) -> None:
         if channel.status is Status.WAIT:
             channel.status = Status.OPEN
 

@@ -8,11 +8,20 @@ from typing import Any
 import pytest
 
 from streamclient.spark import local_session
+from streamclient.spark.session import running_session
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def spark_ends() -> Iterator[None]:
+    """Whatever session runs when all is over is stopped."""
+    yield
+    session = running_session()
+    if session is not None:
+        session.stop()
+
+
+@pytest.fixture(scope="module")
+def spark(spark_ends: None) -> Any:
+    """The session that runs. Looked for by each file: what ran between two may have stopped the one before."""
     # Compiling code for each tiny job takes most of its time; the documentation's examples run with it.
-    session = local_session("tests", **{"spark.sql.codegen.wholeStage": "false"})
-    yield session
-    session.stop()
+    return local_session("tests", **{"spark.sql.codegen.wholeStage": "false"})

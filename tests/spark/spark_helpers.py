@@ -9,6 +9,7 @@ from typing import Any
 from streamclient.interfaces import IPreparedCheckpoint, IRecordProcessorCheckpointer, IShutdownMarker
 from streamclient.model import (
     InitializationInput,
+    PendingCheckpoint,
     ProcessRecordsInput,
     ShardInfo,
     ShutdownInput,
@@ -75,15 +76,33 @@ class Checkpointer(IRecordProcessorCheckpointer):
     def checkpoint(self, checkpoint_value: str | None = None) -> None:
         value = self.permitted if checkpoint_value is None else checkpoint_value
         self.shard.before_checkpoint(value)
-        self.shard.checkpoint = value
+        self.shard.checkpoint, self.shard.pending = value, None
         self.shard.checkpoints.append(value)
 
     def prepare_checkpoint(self, checkpoint_value: str | None, state: bytes) -> IPreparedCheckpoint:
-        raise AssertionError("the sink stores its checkpoints in one step")
+        value = self.permitted if checkpoint_value is None else checkpoint_value
+        self.shard.before_prepare(value)
+        records = 0 if value == "SHARD_END" else int(value.removeprefix("after ")) - self.shard.start
+        self.shard.pending = PendingCheckpoint(value, state, records, 0)
+        return Prepared(self, self.shard.pending)
 
     @property
     def largest_permitted_checkpoint_value(self) -> str:
         return self.permitted
+
+
+class Prepared(IPreparedCheckpoint):
+    """What a checkpointer gave for a first phase."""
+
+    def __init__(self, checkpointer: Checkpointer, pending: PendingCheckpoint) -> None:
+        self.checkpointer, self._pending = checkpointer, pending
+
+    @property
+    def pending(self) -> PendingCheckpoint:
+        return self._pending
+
+    def checkpoint(self) -> None:
+        self.checkpointer.checkpoint(self._pending.value)
 
 
 class StoredShard:
@@ -94,6 +113,8 @@ class StoredShard:
         self.records = list(records)
         self.checkpoint = "TRIM_HORIZON"
         self.checkpoints: list[str] = []
+        self.pending: PendingCheckpoint | None = None
+        self.before_prepare: Callable[[str], None] = lambda value: None
         self.before_checkpoint: Callable[[str], None] = lambda value: None
 
     @property
@@ -109,12 +130,19 @@ class Run:
         self.processor: SparkRecordProcessor = factory.create_processor()
         self.marker = Marker()
         self.checkpointer = Checkpointer(shard)
-        self.read_to = shard.start if shard.checkpoint != "SHARD_END" else len(shard.records)
         info = ShardInfo(shard.shard_id, "stream", frozenset(), f"tenancy-{id(self)}", epoch)
-        self.processor.initialize(InitializationInput(info, shard.checkpoint, self.checkpointer, self.marker))
+        self.processor.initialize(
+            InitializationInput(info, shard.checkpoint, self.checkpointer, self.marker, shard.pending)
+        )
+        # As a worker does: up to what was prepared and is still not completed, reads end at its very record.
+        pending = shard.pending
+        self.prepared_to = shard.start + pending.records if pending is not None else 0
+        self.read_to = shard.start if shard.checkpoint != "SHARD_END" else len(shard.records)
 
     def read(self, count: int) -> None:
         """Hand the next records out as one read."""
+        if self.read_to < self.prepared_to:
+            count = min(count, self.prepared_to - self.read_to)
         records = self.shard.records[self.read_to : self.read_to + count]
         self.read_to += len(records)
         self.give(records, f"after {self.read_to}")

@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from spark_helpers import Run, StoredShard, delete, put, rows, update
+from spark_helpers import Run, StoredShard, delete, delete_cell, put, put_cell, update
 
+from streamclient.destinations.memory import MemoryDestination
 from streamclient.errors import (
     ApplicationException,
     ConfigurationError,
+    FencedException,
     ShutdownException,
     StreamClientException,
     UnfitValueError,
 )
-from streamclient.model import ColumnType, ShutdownReason
-from streamclient.spark import (
-    BatchContext,
-    FileSink,
-    SparkConfig,
-    SparkRecordProcessorFactory,
-    UnfitValue,
-    current_rows,
-    manifests,
-    read_changes,
-)
+from streamclient.model import ShutdownReason
+from streamclient.spark import BatchContext, SparkConfig, SparkRecordProcessorFactory, fold_changes
 from tests.patience import FOREVER_MILLIS, PATIENCE_SECONDS, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -35,6 +27,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 def make(sink: Any, spark: Any, **settings: Any) -> SparkRecordProcessorFactory:
     return SparkRecordProcessorFactory(sink, session=spark, config=SparkConfig(**settings))
+
+
+NEVER = {"max_age_millis": 3_600_000}
 
 
 class Recorder:
@@ -62,19 +57,173 @@ def puts(count: int) -> list[Any]:
     return [put(number, number, v=number) for number in range(1, count + 1)]
 
 
-def test_changes_reach_the_lake_and_are_checkpointed_after_they_are_there(spark: Any, tmp_path: Path) -> None:
-    shard = StoredShard("s1", [put(1, 1, a=1, b="x"), update(2, 1, a=2), put(3, 2, a=7), delete(4, 2)])
-    shard.before_checkpoint = lambda value: read_changes(spark, tmp_path).count()
-    with make(FileSink(tmp_path), spark) as factory:
-        run = Run(factory, shard)
-        run.read(3)
-        run.read(1)
-        assert shard.checkpoints == []
-        run.stop()
-    assert shard.checkpoints == ["after 4"]
-    assert rows(read_changes(spark, tmp_path), "_timestamp", "pk", "_operation", "a")[1][1:] == (1, "UPDATE", 2)
-    assert rows(current_rows(spark, tmp_path), "pk", "a", "b") == [(1, 2, "x")]
+def test_sink_gets_the_changes_of_all_shards_that_are_due_as_one_frame(spark: Any) -> None:
+    """With the commits that a destination would store beside them; checkpoints come afterwards."""
+    frames: list[list[Any]] = []
+    shards = [
+        StoredShard("s1", [put(1, 1, a=1, b="x"), update(2, 1, a=2)]),
+        StoredShard("s2", [put(3, 2, a="7"), delete(4, 2)]),
+    ]
+
+    def sink(frame: Any, context: BatchContext) -> None:
+        assert [shard.checkpoints for shard in shards] == [[], []]
+        frames.append(frame.orderBy("_timestamp").collect())
+
+    recorder = Recorder()
+    with make(lambda frame, context: (sink(frame, context), recorder(frame, context)), spark, **NEVER) as factory:
+        runs = [Run(factory, shard, epoch=7) for shard in shards]
+        with factory._committer._changed:
+            # While the lock is held the committing thread cannot run, so both become due together.
+            for run in runs:
+                run.read(2)
+                run.processor._started().is_flushing = True
+        for run in runs:
+            run.stop()
+
+    (rows_,), (context,) = frames, recorder.contexts
+    assert [(row["pk"], row["_operation"], row["a"], row["b"], row["_shard_id"]) for row in rows_] == [
+        (1, "PUT", 1, "x", "s1"),
+        (1, "UPDATE", 2, None, "s1"),
+        (2, "PUT", None, None, "s2"),
+        (2, "DELETE", None, None, "s2"),
+    ]
+    assert rows_[2]["_unfit"]["a"].asDict() == {"type": "STRING", "value": "7"}
+    assert [(one.shard, one.epoch, one.number, one.start, one.end, one.count) for one in context.commits] == [
+        ("s1", 7, 1, "TRIM_HORIZON", "after 2", 2),
+        ("s2", 7, 1, "TRIM_HORIZON", "after 2", 2),
+    ]
+    assert [column.name for column in context.columns] == ["pk", "a", "b"]
+    assert context.primary_key == ("pk",)
+    assert [shard.checkpoints for shard in shards] == [["after 2"], ["after 2"]]
     assert factory.buffered_bytes == 0
+
+
+def test_column_keeps_its_type_from_frame_to_frame_and_the_commits_follow_each_other(spark: Any) -> None:
+    types: list[dict[str, str]] = []
+    sink, shard = Recorder(), StoredShard("s1", [put(1, 1, v=1), put(2, 2, v="x"), put(3, 3, w=True)])
+    with make(lambda frame, context: (types.append(dict(frame.dtypes)), sink(frame, context)), spark) as factory:
+        for _ in shard.records:
+            run = Run(factory, shard)
+            run.read(1)
+            run.stop()
+    assert [(one.get("v"), one.get("w")) for one in types] == [
+        ("bigint", None),
+        ("bigint", None),
+        ("bigint", "boolean"),
+    ]
+    commits = [context.commits[0] for context in sink.contexts]
+    assert [one.number for one in commits] == [1, 2, 3]
+    assert [one.previous_digest for one in commits] == ["", commits[0].digest, commits[1].digest]
+
+
+def test_transform_makes_the_rows_and_its_result_is_stored_with_the_commits(spark: Any) -> None:
+    destination, shard = MemoryDestination(), StoredShard("s1", [put(1, 1, a=2), put(2, 2, a=3), delete(3, 2)])
+
+    def double(frame: Any, context: BatchContext) -> Any:
+        assert context.commits[0].epoch == 3
+        return frame.where("_operation = 'PUT'").selectExpr("pk", "a * 2 as doubled", "_timestamp as at", "_shard_id")
+
+    with SparkRecordProcessorFactory(destination, double, session=spark) as factory:
+        run = Run(factory, shard, epoch=3)
+        run.read(3)
+        run.stop(ShutdownReason.TERMINATE)
+
+    (stored,) = destination.rows()
+    assert [(row["pk"], row["doubled"], row["at"].microsecond) for row in stored.to_pylist()] == [(1, 4, 1), (2, 6, 2)]
+    assert [(one.count, one.end) for entry in destination.log() for one in entry.commits] == [
+        (3, "after 3"),
+        (0, "SHARD_END"),
+    ]
+
+
+def test_transform_runs_again_without_the_shard_that_was_overtaken_meanwhile(spark: Any) -> None:
+    """What is stored must hold no row of a shard whose commit is refused."""
+    destination, batches = MemoryDestination(), []
+    lost, held, late = StoredShard("lost", puts(2)), StoredShard("held", puts(2)), StoredShard("lost", puts(2))
+
+    def transform(frame: Any, context: BatchContext) -> Any:
+        batches.append([one.shard for one in context.commits])
+        if len(batches) == 1:
+            with SparkRecordProcessorFactory(MemoryDestination(destination.place)) as other:
+                successor = Run(other, late, epoch=5)
+                successor.read(1)
+                successor.stop()
+        return frame.selectExpr("*", "pk * 10 as ten")
+
+    config = SparkConfig(**NEVER)
+    with SparkRecordProcessorFactory(destination, transform, session=spark, config=config) as factory:
+        runs = [Run(factory, shard, epoch=4) for shard in (lost, held)]
+        with factory._committer._changed:
+            for run in runs:
+                run.read(2)
+                run.processor._started().is_flushing = True
+        with pytest.raises(FencedException, match="committed by epoch 5, this writer has epoch 4"):
+            runs[0].stop()
+        runs[1].stop()
+
+    assert batches == [["held", "lost"], ["held"]]
+    stored = [(row["_shard_id"], row["pk"], row["ten"]) for table in destination.rows() for row in table.to_pylist()]
+    assert sorted(stored, key=str) == [("held", 1, 10), ("held", 2, 20), ("lost", 1, None)]
+    assert (lost.checkpoints, held.checkpoints) == ([], ["after 2"])
+
+
+@pytest.mark.parametrize(
+    ("transform", "error", "text"),
+    [
+        (lambda frame, context: None, ConfigurationError, "transform must return the DataFrame to store, not None"),
+        (lambda frame, context: frame.selectExpr("1 / (pk - pk)"), ApplicationException, "DIVIDE_BY_ZERO"),
+        (lambda frame, context: frame.selectExpr("cast(pk as string) as pk"), UnfitValueError, "'pk' is string, in"),
+    ],
+    ids=["nothing", "failing", "other types"],
+)
+def test_transform_that_fails_stores_nothing_and_says_why(spark: Any, transform: Any, error: Any, text: str) -> None:
+    destination, shard = MemoryDestination(), StoredShard("s1", puts(2))
+    with SparkRecordProcessorFactory(destination, session=spark) as factory:
+        run = Run(factory, shard)
+        run.read(1)
+        run.stop()
+    with SparkRecordProcessorFactory(destination, transform, session=spark) as factory:
+        run = Run(factory, shard)
+        run.read(1)
+        with pytest.raises(error, match=text):
+            run.stop()
+    assert shard.checkpoints == ["after 1"]
+    assert len(list(destination.log())) == 1
+
+
+def test_folded_changes_are_the_rows_that_they_lead_to(spark: Any) -> None:
+    """Versions decide, not the order of writes; what a column cannot hold stays beside it."""
+    shard = StoredShard(
+        "s1",
+        [
+            put(1, 1, a=1, b="x"),
+            update(2, 1, put_cell("a", 5, 2), put_cell("a", "text", 9)),
+            update(3, 1, put_cell("a", 4, 3), delete_cell("b")),
+            put(4, 2, a=1),
+            delete(5, 2),
+            update(6, 3, delete_cell("a")),
+            update(7, 4, put_cell("a", 1, 1), put_cell("a", 2, 2)),
+            update(8, 4, delete_cell("a", 2)),
+        ],
+    )
+    found: list[Any] = []
+
+    def sink(frame: Any, context: BatchContext) -> None:
+        twice = frame.union(frame)
+        found.append(fold_changes(twice, context.primary_key).orderBy("pk").collect())
+        found.append(fold_changes(twice, context.primary_key, max_versions=3).orderBy("pk").collect())
+
+    with make(sink, spark, **NEVER) as factory:
+        run = Run(factory, shard)
+        run.read(8)
+        run.stop()
+
+    assert [(row["pk"], row["a"], row["b"], row["_row_index"]) for row in found[0]] == [
+        (1, None, None, 0),
+        (4, None, None, 0),
+    ]
+    assert found[0][0]["_unfit"]["a"].asDict() == {"type": "STRING", "value": "text"}
+    assert [(row["pk"], row["a"]) for row in found[1]] == [(1, None), (4, 1)]
 
 
 def test_batch_is_committed_by_count_without_waiting_for_age(spark: Any) -> None:
@@ -100,30 +249,6 @@ def test_batch_is_committed_by_age_although_no_more_records_come(spark: Any) -> 
         assert stored.wait(PATIENCE_SECONDS)
         run.stop()
     assert shard.checkpoints == ["after 1"]
-
-
-def test_shards_share_one_job_and_each_is_checkpointed(spark: Any, tmp_path: Path) -> None:
-    shards = [StoredShard(f"s{number}", puts(2)) for number in range(5)]
-    contexts: list[BatchContext] = []
-    files = FileSink(tmp_path)
-
-    def sink(frame: Any, context: BatchContext) -> None:
-        contexts.append(context)
-        files(frame, context)
-
-    with make(sink, spark, max_age_millis=3_600_000, max_records=2) as factory:
-        runs = [Run(factory, shard) for shard in shards]
-        with factory._committer._changed:
-            # While the lock is held the committing thread cannot run, so all five become due together.
-            for run in runs:
-                run.read(2)
-        for run in runs:
-            run.stop()
-    assert [len(context.ranges) for context in contexts] == [5]
-    assert [shard.checkpoint for shard in shards] == ["after 2"] * 5
-    expected = [(shard.shard_id, key) for shard in shards for key in (1, 2)]
-    assert rows(read_changes(spark, tmp_path), "_shard_id", "pk") == expected
-    assert sorted(one.shard_id for one in manifests(spark, tmp_path)) == [shard.shard_id for shard in shards]
 
 
 def test_failing_sink_fails_exactly_the_shards_of_its_batch(spark: Any) -> None:
@@ -279,27 +404,6 @@ def test_zombie_writes_nothing_more_and_never_checkpoints(spark: Any) -> None:
     assert (sink.contexts, shard.checkpoints) == ([], [])
 
 
-def test_batch_on_its_way_is_not_published_once_the_lease_is_lost(spark: Any, tmp_path: Path) -> None:
-    entered, lost = threading.Event(), threading.Event()
-    files = FileSink(tmp_path)
-
-    def slow(frame: Any, context: BatchContext) -> None:
-        entered.set()
-        assert lost.wait(PATIENCE_SECONDS)
-        files(frame, context)
-
-    shard = StoredShard("s1", puts(1))
-    with make(slow, spark, max_records=1) as factory:
-        run = Run(factory, shard)
-        run.read(1)
-        assert entered.wait(PATIENCE_SECONDS)
-        run.stop(ShutdownReason.ZOMBIE)
-        lost.set()
-    assert shard.checkpoints == []
-    with pytest.raises(StreamClientException, match="no committed batch"):
-        read_changes(spark, tmp_path)
-
-
 class Endless:
     """A sink whose Spark job takes hours."""
 
@@ -331,6 +435,26 @@ def test_job_of_a_lost_lease_is_cancelled_at_once(spark: Any) -> None:
         until(lambda: factory.buffered_bytes == 0)
     assert shard.checkpoints == []
     assert not run.marker.is_marked.is_set()
+
+
+def test_job_that_starts_after_the_lease_was_lost_is_cancelled_too(spark: Any) -> None:
+    """Spark ends only jobs that it knows of."""
+    endless, entered, lost = Endless(spark), threading.Event(), threading.Event()
+
+    def late(frame: Any, context: BatchContext) -> None:
+        entered.set()
+        assert lost.wait(PATIENCE_SECONDS)
+        endless(frame, context)
+
+    shard = StoredShard("s1", puts(1))
+    with make(late, spark, max_records=1) as factory:
+        run = Run(factory, shard)
+        run.read(1)
+        assert entered.wait(PATIENCE_SECONDS)
+        run.stop(ShutdownReason.ZOMBIE)
+        lost.set()
+        assert endless.has_failed.wait(PATIENCE_SECONDS)
+    assert shard.checkpoints == []
 
 
 @pytest.mark.parametrize("reason", [ShutdownReason.STOLEN, ShutdownReason.TERMINATE])
@@ -386,70 +510,6 @@ def test_refused_checkpoint_ends_the_processor_with_its_own_error(spark: Any) ->
             run.stop()
 
 
-def test_diverted_records_are_stored_before_the_checkpoint_and_not_in_the_lake(spark: Any, tmp_path: Path) -> None:
-    shard = StoredShard("s1", [put(1, 1, v=1), put(2, 2, v="x"), put(3, 3, v=3)])
-    events: list[object] = []
-    shard.before_checkpoint = events.append
-    factory = SparkRecordProcessorFactory(
-        FileSink(tmp_path),
-        session=spark,
-        config=SparkConfig(unfit_value=UnfitValue.DIVERT),
-        reject_sink=lambda rejected, context: events.append([one.record for one in rejected]),
-        reporter=events.append,
-    )
-    with factory:
-        run = Run(factory, shard)
-        run.read(3)
-        run.stop()
-    report, rejected, checkpoint = events
-    assert "column 'v' of shard s1 is INTEGER" in str(report)
-    assert (rejected, checkpoint) == ([shard.records[1]], "after 3")
-    assert rows(read_changes(spark, tmp_path), "pk", "v") == [(1, 1), (3, 3)]
-
-
-def test_batch_of_diverted_records_only_still_replaces_what_stood_there(spark: Any, tmp_path: Path) -> None:
-    """Two shards, one wholly diverted: its directory has a manifest and no rows."""
-    bad, good = StoredShard("bad", [put(1, 1, v="x")]), StoredShard("good", [put(1, 1, v=1)])
-    factory = SparkRecordProcessorFactory(
-        FileSink(tmp_path),
-        session=spark,
-        schema={"pk": ColumnType.INTEGER, "v": ColumnType.INTEGER},
-        config=SparkConfig(unfit_value=UnfitValue.DIVERT, max_age_millis=3_600_000),
-        reject_sink=lambda rejected, context: None,
-    )
-    with factory:
-        runs = [Run(factory, shard) for shard in (bad, good)]
-        with factory._committer._changed:
-            for run in runs:
-                run.read(1)
-                run.processor._started().is_flushing = True
-        for run in runs:
-            run.stop()
-    assert {one.shard_id: one.record_count for one in manifests(spark, tmp_path)} == {"bad": 0, "good": 1}
-    assert rows(read_changes(spark, tmp_path), "_shard_id", "v") == [("good", 1)]
-
-
-def test_value_that_does_not_fit_stops_its_shard_and_no_other(spark: Any, tmp_path: Path) -> None:
-    bad, good = StoredShard("bad", [put(1, 1, v="x")]), StoredShard("good", [put(1, 1, v=1)])
-    factory = SparkRecordProcessorFactory(
-        FileSink(tmp_path),
-        session=spark,
-        schema={"pk": ColumnType.INTEGER, "v": ColumnType.INTEGER},
-        config=SparkConfig(unfit_value=UnfitValue.FAIL, max_age_millis=3_600_000),
-    )
-    with factory:
-        runs = [Run(factory, shard) for shard in (bad, good)]
-        with factory._committer._changed:
-            for run in runs:
-                run.read(1)
-                run.processor._started().is_flushing = True
-        with pytest.raises(UnfitValueError, match="column 'v' of shard bad is INTEGER"):
-            runs[0].stop()
-        runs[1].stop()
-    assert (bad.checkpoints, good.checkpoints) == ([], ["after 1"])
-    assert rows(read_changes(spark, tmp_path), "_shard_id", "v") == [("good", 1)]
-
-
 def test_ended_shard_stores_its_end(spark: Any) -> None:
     sink, empty, full = Recorder(), StoredShard("empty"), StoredShard("full", puts(1))
     with make(sink, spark) as factory:
@@ -478,13 +538,13 @@ def test_full_buffers_block_process_records_until_a_batch_is_written(spark: Any)
         assert release.wait(PATIENCE_SECONDS)
 
     sink, shard = Recorder(hold), StoredShard("s1", puts(3))
-    with make(sink, spark, max_bytes=1_000, max_buffered_bytes=1_000, max_age_millis=3_600_000) as factory:
+    with make(sink, spark, max_bytes=300, max_buffered_bytes=300, max_age_millis=3_600_000) as factory:
         run = Run(factory, shard)
         run.read(1)
         blocked = threading.Thread(target=lambda: run.read(2))
         blocked.start()
         assert entered.wait(PATIENCE_SECONDS), "what is buffered becomes due once someone waits for room"
-        assert factory.buffered_bytes <= 1_000
+        assert factory.buffered_bytes <= 300
         assert blocked.is_alive()
         release.set()
         blocked.join(PATIENCE_SECONDS)
@@ -560,10 +620,3 @@ def test_thread_ends_with_the_last_processor_and_starts_with_the_next(spark: Any
         run.stop()
         thread.join(PATIENCE_SECONDS)
         assert factory._committer._thread is None
-
-
-def test_reject_sink_and_divert_need_each_other(spark: Any) -> None:
-    with pytest.raises(ConfigurationError, match="needs a reject_sink"):
-        make(Recorder(), spark, unfit_value=UnfitValue.DIVERT)
-    with pytest.raises(ConfigurationError, match="only used with"):
-        SparkRecordProcessorFactory(Recorder(), session=spark, reject_sink=lambda rejected, context: None)

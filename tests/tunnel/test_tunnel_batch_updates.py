@@ -25,14 +25,14 @@ class Driver:
         self.lost: set[str] = set()
         self.without_checkpoint: set[str] = set()
         self.reports: list[list[str]] = []
-        self._do(events.Tick())
+        self._do(events.SessionTick())
         self._do(events.Connected("me", self.now))
         self._do(events.HeartbeatAnswered("me", [], self.now))
 
     def answer(self, *texts: str) -> None:
         """The service's answer to the next heartbeat."""
         self.now += 30
-        self._do(events.Tick())
+        self._do(events.SessionTick())
         self._do(events.HeartbeatAnswered("me", [channel(text) for text in texts], self.now))
 
     def end(self, channel_id: str, *, is_finished: bool = False) -> None:

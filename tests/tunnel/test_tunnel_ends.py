@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,18 @@ def test_daemon_whose_workers_fail_one_after_the_other_is_unhealthy(
 # --- ends -------------------------------------------------------------------------------------------------------------
 
 
+def failing_once(function: Callable[..., None]) -> Callable[..., None]:
+    """A second fault would end the worker at once, whatever it still waits for."""
+    faults = [ZeroDivisionError("a fault of the package")]
+
+    def failing(*given: object) -> None:
+        if faults:
+            raise faults.pop()
+        function(*given)
+
+    return failing
+
+
 @pytest.mark.slow
 def test_fault_of_the_package_is_told_at_once_although_a_callback_holds_up_the_end(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
@@ -108,9 +121,8 @@ def test_fault_of_the_package_is_told_at_once_although_a_callback_holds_up_the_e
     def work() -> None:
         with worker:
             assert worker.wait(PATIENCE_SECONDS, until=began.is_set)
-            monkeypatch.setattr(TunnelCoordinator, "_watch", lambda *_: 1 // 0)
+            monkeypatch.setattr(TunnelCoordinator, "_watch", failing_once(TunnelCoordinator._watch))
             until(lambda: worker.exception is not None)
-            monkeypatch.undo()
             assert worker.worker_status is WorkerStatus.ERROR
             assert worker.health.reason.startswith("ended: ZeroDivisionError")
             (status,) = worker.channel_statuses().values()

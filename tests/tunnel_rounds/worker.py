@@ -43,8 +43,8 @@ def main() -> None:
         options.instance,
         logger_name="streamclient-rounds",
     )
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    stopped: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
     config = TunnelWorkerConfig(
         heartbeat_interval_seconds=HEARTBEAT_SECONDS,
         heartbeat_timeout_seconds=TIMEOUT_SECONDS,
@@ -56,7 +56,9 @@ def main() -> None:
             kind, _, tunnel_id = tunnel.partition("=")
             lines = Path(options.directory) / f"{options.name}.{kind}.lines"
             running.enter_context(TunnelWorker(tunnel_id, client, Recorders(options.name, lines), config))
-        stop.wait()
+        pause = threading.Event()  # one that no handler sets: whoever is interrupted in a wait cannot set its event
+        while not stopped:
+            pause.wait(0.2)
 
 
 if __name__ == "__main__":

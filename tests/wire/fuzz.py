@@ -1,7 +1,7 @@
-"""Random and damaged pages for the compiled codec, judged by its twin; under sanitizers with ``make fuzz-codec``.
+"""Random and damaged pages and puts for the compiled codec, judged by its twin; sanitized with ``make fuzz-codec``.
 
 ``python -m tests.wire.fuzz --seconds 60`` builds the extension with the address and the undefined-behaviour sanitizer,
-beside the installed one, and runs itself on it. Each page follows from one seed, which a finding names.
+beside the installed one, and runs itself on it. Each page, and each put, follows from one seed, which a finding names.
 """
 
 from __future__ import annotations
@@ -81,6 +81,8 @@ class Writer:
     def __init__(self, dice: random.Random, crc8: Callable[..., int]) -> None:
         self.dice = dice
         self.crc8 = crc8
+        self.plan: list[tuple[bytes, int]] = []
+        """Names and types of the key that all records of a page mostly have; without, each has its own."""
 
     def mostly(self, usual: Any, *others: Any) -> Any:
         """The usual choice, except once in a while."""
@@ -90,8 +92,10 @@ class Writer:
         lie = self.mostly(true, 0, true + 1, true - 1, 2**31, 2**32 - 1, self.dice.getrandbits(16))
         return int(max(lie, 0)).to_bytes(4, "little")
 
-    def payload(self) -> bytes:
-        kind = self.dice.choice((0, 1, 2, 3, 3, 7, *self.mostly((), (9, 10, 11, 4))))
+    def kind(self) -> int:
+        return int(self.dice.choice((0, 1, 2, 3, 3, 7, *self.mostly((), (9, 10, 11, 4)))))
+
+    def payload(self, kind: int) -> bytes:
         if kind in (0, 1):
             return bytes([kind]) + self.dice.randbytes(8)
         if kind == 2:
@@ -105,17 +109,18 @@ class Writer:
         number = self.mostly(self.dice.choice((5, 6, 1_700_000_000_000)), -1, 2**63 - 1)
         return int(number).to_bytes(8, "little", signed=True)
 
-    def cell(self, *, is_key: bool, may_delete: bool) -> tuple[bytes, int]:
-        name = self.mostly(self.dice.choice(self.NAMES[:4]), *self.NAMES)
+    def cell(self, *, is_key: bool, may_delete: bool, planned: tuple[bytes, int] | None = None) -> tuple[bytes, int]:
+        usual_name, kind = planned or (self.dice.choice(self.NAMES[:4]), self.kind())
+        name = self.mostly(usual_name, *self.NAMES)
         operation = self.dice.choice((0, 0, 1, 3)) if may_delete else self.mostly(0, 1, 2, 3, 4)
         has_value = self.mostly(operation == 0, True, False)
         has_stamp = self.mostly(not is_key and operation != 1, True, False)
         data = bytes([3, 4]) + self.length(len(name)) + name
         crc = self.crc8(name)
         if has_value:
-            payload = self.payload()
-            while is_key and payload[0] in (1, 2):
-                payload = self.payload()
+            while is_key and kind in (1, 2):
+                kind = self.kind()
+            payload = self.payload(kind)
             data += b"\x05" + self.length(len(payload)) + payload
             crc = self.crc8(payload, crc)
         if operation:
@@ -136,19 +141,30 @@ class Writer:
         content = self.mostly(sequence, unknown + sequence, sequence + unknown, unknown, b"", sequence + sequence)
         return b"\x0b" + self.length(len(content)) + bytes(content)
 
-    def row(self, action: int, *, is_origin: bool = False) -> bytes:
-        keys = self.mostly(0 if is_origin else self.dice.choice((1, 1, 2)), 0, 3)
+    def put(self) -> bytes:
+        """A row as a client puts it, each column mostly once."""
+        names = self.dice.sample((*self.NAMES[:4], b"n\0l", b"c", b"d", b"e"), 8)
+        self.plan = [(self.mostly(name, *self.NAMES), self.kind()) for name in names]
+        return self.row(1, is_sent=True)
+
+    def row(self, action: int, *, is_origin: bool = False, is_sent: bool = False) -> bytes:
+        usual = 0 if is_sent else len(self.plan)
+        keys = self.mostly(0 if is_origin else usual or self.dice.choice((1, 1, 2)), 0, 3)
         cells = self.mostly(0 if action == 3 else self.dice.randrange(7), 1)
         data, row_crc = self.mostly(b"\x75\x00\x00\x00\x01", b"\x75\x00\x00\x00", b"\x75\x00\x00\x01\x01"), 0
         for place in range(keys + cells):
             if place == keys:
                 data += b"\x02"
-            one, crc = self.cell(is_key=place < keys, may_delete=place >= keys and action == 2 and not is_origin)
+            one, crc = self.cell(
+                is_key=place < keys,
+                may_delete=place >= keys and action == 2 and not is_origin,
+                planned=self.plan[place] if place < len(self.plan) and (is_sent or place < keys) else None,
+            )
             data += one
             row_crc = self.crc8(bytes([crc]), row_crc)
         is_deleted = self.mostly(action == 3, True, False)
         data += b"\x08" * is_deleted
-        if self.mostly(not is_origin, True, False):
+        if self.mostly(not is_origin and not is_sent, True, False):
             data += self.extension()
         return bytes(data + bytes([9, self.crc8(bytes([is_deleted]), row_crc)]))
 
@@ -160,7 +176,11 @@ class Writer:
             return bytes([tag]) + head + bytes([size]) + data
 
         page = b""
-        for _ in range(self.dice.randrange(5)):
+        self.plan = []
+        if self.dice.random() < 0.7:
+            names = self.dice.sample(self.NAMES[:4], self.dice.choice((1, 1, 2)))
+            self.plan = [(name, self.dice.choice((0, 3, 7))) for name in names]
+        for _ in range(self.dice.randrange(9)):
             action = self.mostly(self.dice.choice((1, 2, 2, 3)), 0, 4)
             entry = bytes([8, action]) + field(0x12, self.row(action))
             if self.dice.random() < 0.2:
@@ -210,6 +230,8 @@ class Judge:
         self.schema = {"a": ColumnType.INTEGER, "b": ColumnType.STRING, "c": ColumnType.DOUBLE}
         self.read = 0
         """Pages that were read, and not refused."""
+        self.columns_read = 0
+        """How often columns were made of them."""
 
     def page(self, seed: int) -> bytes:
         """The page of a seed."""
@@ -224,14 +246,32 @@ class Judge:
             return str(error)
         records = page.records
         position = page.next_shard_iterator if hasattr(page, "next_shard_iterator") else page.next_token
-        return repr(records), [hash(one) for one in records], position, page.may_more_record
+        dice = random.Random(data[-8:])
+        parts = [self.part(records, dice) for _ in range(2)]
+        one = records[dice.randrange(len(records))] if records else None
+        kept = [*parts[0], one]
+        seen = repr(records), [hash(one) for one in records], position, page.may_more_record
+        sizes = [(part.size_bytes, [part.sequence_info(place) for place in range(len(part))]) for part in parts]
+        del page, records, parts
+        return seen, sizes, repr(kept)
+
+    @staticmethod
+    def part(records: Any, dice: random.Random) -> Any:
+        """Some records of a page, as any caller may ask for them."""
+        count = len(records)
+        if count and dice.random() < 0.5:
+            return records.select([dice.randrange(-count, count) for _ in range(dice.randrange(4))])
+        return records[dice.randrange(-3, 3) : dice.randrange(-3, 6) : dice.choice((1, 1, 2, -1))]
 
     def columns(self, decode: Callable[[bytes], Any], data: bytes, schema: Any) -> Any:
         """The columns of a page that can be read, or the text of the error."""
         import pyarrow
 
+        dice = random.Random(data[-8:])
         try:
-            made = decode(data).arrow(schema)
+            records = decode(data).records
+            part = self.part(records, dice) if dice.random() < 0.5 else records
+            made = part.arrow(schema)
         except self.error as error:
             return str(error)
         batch = pyarrow.record_batch(made)
@@ -253,18 +293,63 @@ class Judge:
                 columns = self.columns(own, data, schema)
                 expected = self.columns(other, data, schema)
                 assert columns == expected, f"seed {seed}, {name}: {data.hex()}\n{columns}\nexpected {expected}"
+                self.columns_read += not isinstance(expected, str)
+
+
+class PutJudge:
+    """Runs what the local server has compiled on a put, then on the forms it is kept in, as they are and damaged."""
+
+    def __init__(self) -> None:
+        from streamclient.records import NATIVE
+        from streamclient.server.limits import DEFAULT_LIMITS
+        from streamclient.wire import puts
+        from streamclient.wire.crc8 import crc8
+        from tests.wire.wire_puts import NOW_MILLIS, assert_same
+
+        assert NATIVE is not None, "the extension is not built"
+        self.puts, self.crc8, self.assert_same = puts, crc8, assert_same
+        self.limits, self.now_millis = DEFAULT_LIMITS, NOW_MILLIS
+        self.read = 0
+        """Puts that were read, and not left to Python."""
+        self.damaged_read = 0
+        """Damaged forms in which a row was found all the same."""
+
+    def judge(self, seed: int) -> None:
+        """Compare both on the put of a seed; ``AssertionError`` tells them apart."""
+        dice = random.Random(seed)
+        frame = damaged(dice, Writer(dice, self.crc8).put())
+        try:
+            self.assert_same(frame, self.limits, is_unusual=True)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}, put: {frame.hex()}\n{error}") from error
+        put = self.puts.read_put(frame, self.limits.put)
+        forms = [frame] if put is None else [put.row(self.now_millis), put.record(self.now_millis, 1, 2, 3)]
+        self.read += put is not None
+        for form in forms:
+            self._read(damaged(dice, form))
+
+    def _read(self, form: bytes) -> None:
+        """The server reads only what it wrote, so the twins need not agree; but nothing is read that is not there."""
+        for read in (self.puts.read_parts, lambda form: self.puts.rows_of([form, form])):
+            try:
+                read(form)
+                self.damaged_read += 1
+            except ValueError:
+                continue
 
 
 def run(seconds: float, first_seed: int) -> None:
-    """Judge pages until the time is over."""
-    judge = Judge()
+    """Judge pages and puts until the time is over."""
+    judge, put_judge = Judge(), PutJudge()
     until, seed = time.monotonic() + seconds, first_seed
     while time.monotonic() < until:
         judge.judge(seed, with_columns=seed % 8 == 0)
+        put_judge.judge(seed)
         seed += 1
     print(
         f"{seed - first_seed} pages from seed {first_seed} on, each taken for two kinds: "
-        f"{judge.read} could be read, no finding"
+        f"{judge.read} could be read, {judge.columns_read} times by column; as many puts: "
+        f"{put_judge.read} could be read; no finding"
     )
 
 

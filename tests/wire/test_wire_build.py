@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fuzz import Judge
+from fuzz import Judge, PutJudge
 
 from streamclient.records import NATIVE
 
@@ -86,6 +86,32 @@ def test_pages_of_the_fuzzer_are_read_alike_by_both_codecs() -> None:
         judge.judge(seed, with_columns=seed % 4 == 0)
 
     assert judge.read > 100, "pages that are only ever refused would show little"
+    assert judge.columns_read > 100
+
+
+@compiled
+def test_puts_of_the_fuzzer_are_read_as_python_reads_them_and_damaged_ones_do_no_harm() -> None:
+    judge = PutJudge()
+    for seed in range(600):
+        judge.judge(seed)
+
+    assert judge.read > 100, "puts that are only ever left to Python would show little"
+    assert judge.damaged_read > 100
+
+
+@compiled
+def test_the_fuzzer_finds_a_put_that_is_read_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that forgets a version does not pass."""
+    judge = PutJudge()
+    read_parts = judge.puts.read_parts
+    monkeypatch.setattr(judge.puts, "read_parts", lambda form: (read_parts(form)[0], {}))
+
+    def judge_all() -> None:
+        for seed in range(50):
+            judge.judge(seed)
+
+    with pytest.raises(AssertionError, match=", put: "):
+        judge_all()
 
 
 @compiled

@@ -282,9 +282,9 @@ def test_columns_leak_nothing() -> None:
 def test_a_schema_of_another_form_is_refused_by_the_compiled_part() -> None:
     assert NATIVE is not None
     page = NATIVE.Codec(tuple(RecordType), tuple(ColumnOperation)).decode(b"", False)
-    for schema in ([], {}, ((1, 2),), (("a", "b"),), (("a",),), ("ab",)):
+    for schema in ([], {}, ((1, 2),), (("a", "b"),), (("a",),), ("ab",), (("a", 200),), (("a", -1),), (("a", 4),)):
         with pytest.raises(TypeError):
-            page.columns(schema)
+            page.columns(schema, range(0))
 
 
 @compiled

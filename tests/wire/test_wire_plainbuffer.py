@@ -26,7 +26,10 @@ from streamclient.wire.plainbuffer import (
     encode_value,
 )
 
-FRAMES = {name: frame for name, (frame, _) in ROWS.items()} | {"everything": encode_row(EVERYTHING)}
+FRAMES = {name: frame for name, (frame, _) in ROWS.items()} | {
+    "everything": encode_row(EVERYTHING),
+    "false": encode_row(Row(KEY_A, (Cell("c", False, timestamp_millis=1),))),  # whose byte may become 2, 4, ...
+}
 
 integers = st.integers(-(2**63), 2**63 - 1)
 texts = st.text(max_size=40)
@@ -287,3 +290,18 @@ def test_what_the_format_cannot_hold_is_not_written(row: Row, message: str) -> N
 def test_subclasses_are_written_as_their_base() -> None:
     assert encode_value(CellOperation.INCREMENT) == encode_value(4)
     assert encode_value(bytearray(b"ab")) == encode_value(b"ab")
+
+
+@pytest.mark.parametrize("kind", [b"\x03", b"\x07"], ids=["text", "bytes"])
+@pytest.mark.parametrize("length", [0, 3, 5, 2**32 - 1])
+def test_the_length_inside_a_value_is_that_of_its_content_whatever_the_checksums_say(kind: bytes, length: int) -> None:
+    assert outcome(frame_of_value(kind + struct.pack("<I", length) + b"abcd")) is None
+    assert outcome(frame_of_value(kind + struct.pack("<I", 4) + b"abcd")) is not None
+
+
+def frame_of_value(payload: bytes) -> bytes:
+    """A row whose one cell has this value, right or wrong, and whose checksums are right."""
+    head = b"\x03\x04" + struct.pack("<I", 1) + b"c\x05" + struct.pack("<I", len(payload))
+    checksum, key = crc8(payload, crc8(b"c")), bytes.fromhex(KEY_CELL)
+    row_checksum = crc8(bytes([key[-1], checksum, 0]))
+    return HEADER + b"\x01" + key + b"\x02" + head + payload + bytes([0x0A, checksum, 0x09, row_checksum])

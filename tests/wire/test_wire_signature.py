@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import hashlib
+import hmac
+from base64 import b64decode, b64encode
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -109,3 +113,27 @@ def test_md5_is_base64_of_the_digest(body: bytes) -> None:
     import hashlib
 
     assert base64.b64decode(signature.content_md5(body)) == hashlib.md5(body, usedforsecurity=False).digest()
+
+
+@settings(deadline=None)
+@given(st.text(max_size=200), st.text(max_size=300))
+def test_signatures_are_those_of_the_standard_library_for_any_key(key: str, path: str) -> None:
+    """Keys beyond the block of the hash, 64 bytes, are hashed first; the longest here has several times as many."""
+    request = signature.request_string(path, {}) + "ots"
+
+    response = signature.sign_response(key, path, {})
+    assert b64decode(response) == hmac.new(key.encode(), path.encode(), "sha1").digest()
+    signed = signature.sign_request_v4(key, path, {})
+    assert b64decode(signed) == hmac.new(key.encode(), request.encode(), "sha256").digest()
+
+
+def test_digests_of_one_thread_do_not_meet_those_of_another() -> None:
+    """What is kept between calls is copied before it is used."""
+    bodies = [bytes([number]) * 5_000 for number in range(200)]
+    with ThreadPoolExecutor(8) as threads:
+        digests = list(threads.map(signature.content_md5, bodies))
+        signatures = list(threads.map(lambda body: signature.sign_response("key", body.decode("latin-1"), {}), bodies))
+
+    assert digests == [b64encode(hashlib.md5(body).digest()).decode() for body in bodies]
+    texts = [body.decode("latin-1").encode() for body in bodies]
+    assert signatures == [b64encode(hmac.new(b"key", text, "sha1").digest()).decode() for text in texts]

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamclient.core.consumer.positions import END_NUMBER, MOST_POSITIONS, HandedOutPositions
 from streamclient.core.events import AnswerCheckpoint, CheckpointOutcome
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, ShutdownException
 from streamclient.model import PendingCheckpoint, Progress
 from streamclient.worker.checkpointer import MOST_STATE_BYTES, CheckpointTicket, RecordProcessorCheckpointer
-from streamclient.worker.positions import END_NUMBER, MOST_POSITIONS, HandedOutPositions
 from tests.patience import PATIENCE_SECONDS
 
 
@@ -184,6 +184,17 @@ def test_an_offer_that_was_taken_is_not_withdrawn() -> None:
     assert made.resolve("i5").text == "i5"
     with pytest.raises(ConfigurationError):
         made.resolve("i0")
+
+
+def test_a_plain_checkpoint_repeats_what_was_asked_for_and_perhaps_not_stored_beyond_what_was_handed_out() -> None:
+    """What an earlier processor prepared was completed, without an answer; then ``shutdown`` says "up to here"."""
+    made = HandedOutPositions("s", "i0", progress(40))
+    made.offer("i5", progress(45))
+    made.requested(made.resolve("i5"))
+
+    assert made.resolve(None).text == "i5"
+    made.permit("i6", progress(50))
+    assert made.resolve(None).text == "i6"
 
 
 class Owner:

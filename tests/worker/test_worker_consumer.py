@@ -704,7 +704,7 @@ def test_the_processor_hears_the_strongest_reason(
     world.journal.on_process = lambda processor, given: world.simulation.wait(go_on, 1_000) and None
     worker = world.worker()
     world.simulation.until(lambda: world.journal.delivered("a") != [], 10)
-    (consumer,) = worker.machinery.coordinator._consumers.values()
+    (consumer,) = worker.parts.coordinator._consumers.values()
     consumer.stop(first)
     consumer.stop(second)
     go_on.set()
@@ -768,7 +768,7 @@ def test_a_request_of_a_closed_checkpointer_is_refused_by_the_owner() -> None:
     world = World("a")
     worker = world.worker()
     world.simulation.until(lambda: worker.reads == {"a"}, 10)
-    coordinator = worker.machinery.coordinator
+    coordinator = worker.parts.coordinator
     (consumer,) = coordinator._consumers.values()
     ticket = CheckpointTicket("SHARD_END", lambda: False)
     assert coordinator.send_checkpoint(consumer.shard_info, ticket, 1)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -163,8 +164,8 @@ def worker(table="orders", **settings):
 """
 
 
-@pytest.fixture(scope="module")
-def local() -> Iterator[LocalTablestore]:
+@contextmanager
+def served() -> Iterator[LocalTablestore]:
     with LocalTablestore() as local:
         TablestoreStreamApi(local.client()).create_table(
             TableMeta("orders", [("id", "STRING")]),
@@ -172,6 +173,19 @@ def local() -> Iterator[LocalTablestore]:
             ReservedThroughput(CapacityUnit(0, 0)),
             stream=StreamSpecification(enable_stream=True, expiration_time_hours=24),
         )
+        yield local
+
+
+@pytest.fixture(scope="module")
+def local() -> Iterator[LocalTablestore]:
+    with served() as local:
+        yield local
+
+
+@pytest.fixture
+def own() -> Iterator[LocalTablestore]:
+    """For a test after which another worker would wait for a lease to expire."""
+    with served() as local:
         yield local
 
 
@@ -226,14 +240,14 @@ def test_sigterm_ends_a_program_in_order_with_143(local: LocalTablestore, progra
 
 
 @pytest.mark.slow
-def test_sigterm_hands_the_leases_over_to_a_worker_that_stays(local: LocalTablestore) -> None:
+def test_sigterm_hands_the_leases_over_to_a_worker_that_stays(own: LocalTablestore) -> None:
     """They would expire after a minute."""
-    config = StreamConfig(client=local.client(), data_table_name="orders", status_table_name="status")
-    with start(local, "worker().run()") as process:
+    config = StreamConfig(client=own.client(), data_table_name="orders", status_table_name="status")
+    with start(own, "worker().run()") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "reading\n"
         with Worker("w2", ClientConfig(lease_duration_millis=60_000), config, Journal().make) as other:
-            assert other.wait(PATIENCE_SECONDS, until=lambda: len(leases(local).list_workers()) == 2)
+            assert other.wait(PATIENCE_SECONDS, until=lambda: len(leases(own).list_workers()) == 2)
             process.send_signal(signal.SIGTERM)
             assert other.wait(PATIENCE_SECONDS, until=lambda: bool(other.shard_statuses()))
         process.communicate(timeout=PATIENCE_SECONDS)

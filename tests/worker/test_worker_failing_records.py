@@ -490,7 +490,7 @@ def test_a_request_to_stop_ends_a_page_in_pieces(reason: ShutdownReason, moment:
         world.simulation.until(lambda: store.calls == ["parked_keys"], 30)
         store.failures = 10_000
     world.simulation.until(lambda: "attempt" in worker.statuses().get("a", worker).__str__(), 60)
-    (consumer,) = worker.machinery.coordinator._consumers.values()
+    (consumer,) = worker.parts.coordinator._consumers.values()
     consumer.stop(reason)
     world.simulation.until(lambda: world.journal.shutdowns("a") != [], 30)
 
@@ -531,9 +531,9 @@ def test_a_policy_may_stop_the_shard_at_the_record() -> None:
 
 def resume(world: World, worker: SimulatedWorker) -> None:
     """Pause and resume, as ``Worker.pause`` and ``Worker.resume`` do."""
-    worker.machinery.coordinator.send(events.PauseRequested("a", "mended"))
+    worker.parts.coordinator.send(events.PauseRequested("a", "mended"))
     world.simulation.until(lambda: worker.statuses()["a"].reason_kind is not ReasonKind.DECISION, 30)
-    worker.machinery.coordinator.send(events.ResumeRequested("a"))
+    worker.parts.coordinator.send(events.ResumeRequested("a"))
 
 
 def test_too_many_parked_records_stop_the_shard(caplog: pytest.LogCaptureFixture) -> None:

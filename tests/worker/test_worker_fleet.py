@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
+from streamclient.core.events import CheckpointOutcome
 from streamclient.core.rows import WriteKind, WriteOutcome
 from streamclient.errors import DependencyException, ErrorKind, ShutdownException
 from streamclient.lease import WriteAnswer
-from streamclient.model import ProcessRecordsInput, ShutdownReason
+from streamclient.model import ProcessRecordsInput, ShardInfo, ShutdownReason
 from streamclient.testing.fakes import make_record
 from streamclient.testing.simulation.scene import UNREACHABLE, FaultyLeases, RecordingProcessor, World
 from streamclient.testing.simulation.workers import SimulatedWorker
+from streamclient.worker.checkpointer import CheckpointTicket
 
 
 def records(count: int, start: int = 0) -> list[Any]:
@@ -175,7 +177,7 @@ def test_a_waiting_checkpoint_is_answered_when_the_worker_ends() -> None:
     world.journal.on_process = process
     world.stream.append("a", *records(1))
     world.simulation.until(lambda: table.is_cut_off, 10)
-    worker.machinery.coordinator._shutdown_seconds = 3.0
+    worker.parts.coordinator._shutdown_seconds = 3.0
     start = world.simulation.now
     worker.stop()
     world.simulation.until(lambda: bool(told), 60)
@@ -193,10 +195,10 @@ def test_regained_shard_waits_until_its_old_processor_returned() -> None:
 
     def process(processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
         overlaps.extend(inside)
-        inside.append(processor.tenancy)
+        inside.append(processor.lease_identifier)
         if len(overlaps) == 0 and not slow.is_set():
             world.simulation.wait(slow, 1_000)
-        inside.remove(processor.tenancy)
+        inside.remove(processor.lease_identifier)
 
     world.journal.on_process = process
     world.stream.append("a", *records(2))
@@ -221,7 +223,7 @@ def test_table_outage_stops_reading_and_ends_by_itself() -> None:
     world.simulation.advance(300)
 
     assert worker.statuses() == {}
-    health = worker.machinery.coordinator.health
+    health = worker.parts.coordinator.health
     assert not health.is_healthy
     assert "no scan of the status table succeeded for" in health.reason
     assert "no route to the status table" in health.reason
@@ -229,7 +231,7 @@ def test_table_outage_stops_reading_and_ends_by_itself() -> None:
     world.stream.append("a", *records(2))
     world.simulation.until(lambda: world.journal.accepted["a"] == keys(2), 60)
     world.simulation.advance(15)
-    assert worker.machinery.coordinator.health.is_healthy
+    assert worker.parts.coordinator.health.is_healthy
     assert worker.error is None
 
 
@@ -239,12 +241,12 @@ def test_failing_renewals_alone_make_the_worker_unhealthy() -> None:
     answer = table.write_many
     table.write_many = lambda writes: [WriteAnswer(WriteOutcome.UNCERTAIN, UNREACHABLE)] * len(writes)  # type: ignore[method-assign]
     world.simulation.advance(200)
-    health = worker.machinery.coordinator.health
+    health = worker.parts.coordinator.health
     assert not health.is_healthy
     assert "no lease write was answered for" in health.reason
 
     table.write_many = answer  # type: ignore[method-assign]
-    world.simulation.until(lambda: worker.machinery.coordinator.health.is_healthy, 100)
+    world.simulation.until(lambda: worker.parts.coordinator.health.is_healthy, 100)
 
 
 @pytest.mark.parametrize("kind", [WriteKind.RENEW, WriteKind.CHECKPOINT])
@@ -382,12 +384,31 @@ def test_fault_of_the_package_ends_the_worker_but_tells_the_processors() -> None
     world = World("a")
     worker = world.worker("w1")
     reading(world, worker, 1)
-    coordinator = worker.machinery.coordinator
+    coordinator = worker.parts.coordinator
     coordinator._holdings.handle = lambda event, now: 1 // 0  # type: ignore[method-assign,assignment,return-value]
     world.simulation.until(lambda: worker.is_over, 60)
 
     assert isinstance(worker.error, ZeroDivisionError)
     assert world.journal.shutdowns("a") == [ShutdownReason.ZOMBIE]
+
+
+def test_whoever_asks_as_the_worker_ends_is_answered() -> None:
+    world = World("a")
+    worker = world.worker("w1")
+    reading(world, worker, 1)
+    coordinator = worker.parts.coordinator
+    heard: list[Any] = []
+    ticket = CheckpointTicket("iterator", lambda: True)
+    coordinator.shard_statuses(heard.append)
+    coordinator.accept_loss("a", heard.append)
+    coordinator.send_checkpoint(ShardInfo("a", "stream", frozenset(), "lease"), ticket, 1.0)
+    coordinator.close()
+
+    (statuses, loss) = heard
+    assert list(statuses) == ["a"]
+    assert loss is None
+    assert ticket.answered.is_set()
+    assert ticket.outcome is CheckpointOutcome.LEASE_LOST
 
 
 def test_stop_of_an_unused_worker_is_immediate() -> None:

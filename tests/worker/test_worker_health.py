@@ -20,9 +20,12 @@ from streamclient import (
     WorkerFailedError,
     WorkerStatus,
 )
+from streamclient.core.events import Answered, ListShards, ReadRows, Scan, ShardList, WriteLease
 from streamclient.core.holdings import Holdings
+from streamclient.core.leases import renew
 from streamclient.core.rows import WriteOutcome
 from streamclient.errors import DependencyException, ErrorKind
+from streamclient.model import Lease
 from streamclient.server import Fail, FaultRule, LocalTablestore
 from streamclient.stream import ReadRetry, StreamSpecification, TablestoreStreamApi
 from streamclient.testing.fakes import FakeStream, make_record
@@ -38,6 +41,7 @@ QUICK: dict[str, Any] = {
     "shutdown_timeout_millis": 2_000,
     "max_duration_before_last_successful_renew_or_take_lease": LIMIT_MILLIS,
 }
+RENEWAL = WriteLease(renew(Lease("s1", "stream", owner="w1")))
 OUTAGE = DependencyException("no connection: refused", kind=ErrorKind.TRANSIENT)
 
 
@@ -97,9 +101,9 @@ def test_call_that_is_made_on_occasion_is_judged_from_its_first_failure_on() -> 
 def test_every_kind_of_call_that_fails_for_long_is_named() -> None:
     reads = CallWatchdog("no read of the stream succeeded")
     watch = HealthWatch(60_000, 0.0, reads)
-    watch.scan_failed(OUTAGE, 1.0)
-    watch.write_answered(WriteOutcome.UNCERTAIN, OUTAGE, 1.0)
-    watch.listing_failed(OUTAGE, 1.0)
+    watch.answered(Answered(ReadRows(), error=OUTAGE), 1.0)
+    watch.answered(Answered(RENEWAL, WriteOutcome.UNCERTAIN, error=OUTAGE), 1.0)
+    watch.answered(Answered(ListShards(), error=OUTAGE), 1.0)
     reads.failed(OUTAGE, 1.0)
 
     assert watch.judge(60.0).is_healthy
@@ -112,10 +116,10 @@ def test_every_kind_of_call_that_fails_for_long_is_named() -> None:
         "no list of the stream's shards was read for 61 s",
         "no read of the stream succeeded for 61 s",
     ]
-    watch.listed(63.0)
+    watch.answered(Answered(ListShards(), ShardList(())), 63.0)
     reads.succeeded(63.0)
-    watch.scanned(63.0)
-    watch.write_answered(WriteOutcome.REFUSED, None, 63.0)
+    watch.answered(Answered(ReadRows(), Scan(())), 63.0)
+    watch.answered(Answered(RENEWAL, WriteOutcome.REFUSED), 63.0)
     assert watch.judge(100.0).is_healthy
 
 
@@ -188,9 +192,9 @@ def test_reads_that_fail_are_forgotten_when_the_shard_is_gone() -> None:
     world.stream.get_stream_record = lambda *_: (_ for _ in ()).throw(OUTAGE)  # type: ignore[method-assign]
     world.simulation.until(lambda: not worker.worker.health.is_healthy, 200)
     assert "no read of the stream succeeded" in worker.worker.health.reason
-    world.simulation.until(lambda: worker.machinery.coordinator.health.reason != "", 10)
+    world.simulation.until(lambda: worker.parts.coordinator.health.reason != "", 10)
     worker.worker.pause("a")
-    world.simulation.until(lambda: worker.machinery.coordinator.health.is_healthy, 60)
+    world.simulation.until(lambda: worker.parts.coordinator.health.is_healthy, 60)
 
 
 # --- an internal fault ------------------------------------------------------------------------------------------------

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamclient.core.lifecycle import (
+from streamclient.core.consumer.table import (
     PUBLIC_STATES,
     TRANSITIONS,
-    USER_CODE_PHASES,
     Outcome,
     Phase,
     next_phase,
@@ -28,6 +27,7 @@ from streamclient.errors import DependencyException, ErrorKind, StreamClientExce
 from streamclient.interfaces import RetryableAction
 from streamclient.model import ShardState, ShutdownReason
 
+USER_CODE_PHASES = {Phase.STARTING, Phase.DELIVERING, Phase.PARKING, Phase.CLOSING}
 WITH_PROCESSOR = {Phase.STARTING, Phase.READING, Phase.WAITING, Phase.DELIVERING, Phase.PARKING, Phase.CLOSING}
 ACTION = RetryableAction.LEASE_ACTION_LIST_LEASES
 
@@ -46,7 +46,7 @@ def test_the_end_is_final() -> None:
     assert followers(Phase.ENDED) == {}
 
 
-@pytest.mark.parametrize("phase", set(Phase) - {Phase.ENDED, Phase.CLOSING})
+@pytest.mark.parametrize("phase", [phase for phase in Phase if phase not in (Phase.ENDED, Phase.CLOSING)])
 def test_a_stop_ends_every_phase_within_two_steps(phase: Phase) -> None:
     after = next_phase(phase, Outcome.STOPPED)
 

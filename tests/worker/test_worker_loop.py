@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from concurrent.futures import Future
+from functools import partial
 
 import pytest
 
+from streamclient import pools
 from streamclient.errors import StreamClientException
 from streamclient.pools import DaemonPool
 from streamclient.worker import loop as loop_module
-from streamclient.worker.loop import OwnerLoop
+from streamclient.worker.loop import OwnerLoop, Question
 from streamclient.worker.recurring import Recurring
 from streamclient.worker.scheduling import Job, start_schedule
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, until
 
 
 class Clock:
@@ -74,6 +77,18 @@ def test_a_message_that_raises_leaves_those_behind_it_in_the_inbox() -> None:
     assert ran == [2]
 
 
+def test_a_question_that_the_loop_closes_upon_is_refused_once_and_one_that_was_answered_is_not() -> None:
+    loop = OwnerLoop(Clock())
+    heard: list[str] = []
+    loop.post(Question(lambda: heard.append("answered"), lambda: heard.append("refused an answered one")))
+    loop.turn(0)
+    loop.post(Question(lambda: heard.append("answered late"), lambda: heard.append("refused")))
+    loop.close()
+    loop.close()
+
+    assert heard == ["answered", "refused"]
+
+
 def test_posting_to_a_full_inbox_waits_and_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop_module, "INBOX_SIZE", 2)
     loop = OwnerLoop(Clock())
@@ -117,11 +132,41 @@ def test_an_idle_thread_is_used_again() -> None:
     for _ in range(20):
         future: Future[str] = pool.submit(lambda: threading.current_thread().name)
         names.add(future.result(PATIENCE_SECONDS))
-        with pool._changed:
-            pool._changed.wait_for(lambda: pool._idle == len(pool._threads), PATIENCE_SECONDS) or pool._idle
+        until(lambda: len(pool._parked) == len(pool._threads))
     pool.shutdown()
 
-    assert len(names) <= 2
+    assert len(names) == 1
+
+
+def test_messages_come_in_order_also_when_they_come_as_a_wait_ends() -> None:
+    loop, seen, pace = OwnerLoop(time.monotonic), list[int](), threading.Event()
+
+    def post() -> None:
+        for number in range(2_000):
+            assert loop.post(partial(seen.append, number))
+            if number % 3 == 0:
+                pace.wait(0.000_2)
+
+    poster = threading.Thread(target=post)
+    poster.start()
+    while poster.is_alive() or loop.has_messages:
+        loop.turn(0.000_2)
+
+    assert seen == list(range(2_000))
+
+
+def test_no_call_is_lost_while_idle_threads_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls come just when the time of idle threads runs out."""
+    monkeypatch.setattr(pools, "IDLE_SECONDS", 0.000_2)
+    pool, pace = DaemonPool("pool", 3), threading.Event()
+    futures = []
+    for number in range(2_000):
+        futures.append(pool.submit(int, number))
+        if number % 3 == 0:
+            pace.wait(0.000_2)
+
+    assert [future.result(PATIENCE_SECONDS) for future in futures] == list(range(2_000))
+    pool.shutdown()
 
 
 def test_a_pool_keeps_no_process_alive_and_passes_errors_on() -> None:

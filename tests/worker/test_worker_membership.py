@@ -48,7 +48,7 @@ class CountingLeases(MemoryLeaseManager):
 
 
 class Fleet(World):
-    """A world that writes to every shard all the time, and knows when which tenancy processed what."""
+    """A world that writes to every shard all the time, and knows when which acquisition processed what."""
 
     def __init__(self, shards: int, **config: Any) -> None:
         super().__init__(*(f"s{number:03}" for number in range(shards)), **config)
@@ -59,7 +59,7 @@ class Fleet(World):
         self.journal.on_process = self._process
 
     def _process(self, processor: RecordingProcessor, given: ProcessRecordsInput) -> None:
-        self.batches[processor.shard_id].append((self.simulation.now, processor.tenancy))
+        self.batches[processor.shard_id].append((self.simulation.now, processor.lease_identifier))
         self.journal.checkpoint_batch(processor, given)
 
     def join(self, count: int = 1) -> list[SimulatedWorker]:
@@ -79,7 +79,7 @@ class Fleet(World):
         return Counter(lease.owner for lease in self.leases.list_leases())
 
     def gaps(self, since: float) -> dict[str, float]:
-        """By shard that changed hands since: seconds from the last batch of one tenancy to the first of the next."""
+        """By shard that changed hands since: seconds from the last batch of one acquisition to the next one."""
         found: dict[str, float] = {}
         for shard_id, batches in self.batches.items():
             for (before, old), (after, new) in pairwise(batches):
@@ -178,8 +178,8 @@ def test_of_two_processes_with_one_name_the_newer_one_works_and_the_older_one_sa
     assert stopped == [ShutdownReason.ZOMBIE]
     fleet.simulation.advance(30)
 
-    assert older.machinery.coordinator.health.reason.startswith("another process was started under its name")
-    assert newer.machinery.coordinator.health.is_healthy
+    assert older.parts.coordinator.health.reason.startswith("another process was started under its name")
+    assert newer.parts.coordinator.health.is_healthy
     assert len(newer.reads) == 4
     older.stop()
     fleet.simulation.until(lambda: older.is_over, 10)

@@ -12,7 +12,7 @@ from test_worker_storm import Storm
 
 from streamclient.config import FailurePolicy
 from streamclient.core import events
-from streamclient.core.tenancy import HeldLease
+from streamclient.core.held import Acquisition, HeldLease
 from streamclient.errors import CodecError, DependencyException, ErrorKind
 from streamclient.interfaces import IMetrics
 from streamclient.lease import MemoryLeaseManager
@@ -332,9 +332,9 @@ def test_only_a_shard_that_waits_for_its_parents_has_no_gap_when_it_is_handed_ov
     now = [1_000.0]
     metrics = MemoryMetrics()
     row = Lease("c1", "orders_1", owner="w1", stealer="w1", counter=5)
-    held = HeldLease(row, "tenancy-1", 2_000.0, 6, 1_000.0, needs_epoch=False, reason=Reason(cause))
+    held = HeldLease(row, "tenancy-1", 2_000.0, 6, 1_000.0, Acquisition(1), reason=Reason(cause))
     instruments = Instruments(labelled(metrics, **W1), "w1", {"c1": held}, lambda: now[0])
-    instruments.handled(events.RowsRead((row,)), [], now[0])
+    instruments.handled(events.Answered(events.ReadRows(), events.Scan((row,))), [], now[0])
     status = lease_status(held, StreamFacts(lambda: 0, 1_000), now[0])
     instruments.sample({"c1": status}, is_healthy=True, ahead_bytes=0)
     now[0] += 300.0
@@ -357,7 +357,7 @@ class CountedStorm(Storm):
             name = worker.worker.worker_identifier
             taken = metrics.value(t.LEASE_MOVES, worker=name, move="taken") or 0
             moves = metrics.value(t.LEASE_MOVES, worker=name) or 0
-            assert taken - (moves - taken) == len(worker.machinery.coordinator._holdings.held)
+            assert taken - (moves - taken) == len(worker.parts.coordinator._holdings.held)
 
 
 @pytest.mark.slow
@@ -555,7 +555,7 @@ def test_without_metrics_nothing_is_sampled() -> None:
     worker = world.worker()
     world.simulation.advance(10)
 
-    assert not worker.machinery.instruments.is_on
+    assert not worker.parts.instruments.is_on
 
 
 # --- the table -------------------------------------------------------------------------------------------------------

@@ -51,7 +51,6 @@ class Desk:
         self.fetchers = {
             name: DataFetcher(
                 ShardSource(stream_api=self.stream, stream_id=self.stream.stream_id, shard_id=name, limit=limit),
-                Position.TRIM_HORIZON,
                 loop=self.loop,
                 pool=self.pool,
                 budget=self.budget,
@@ -60,17 +59,22 @@ class Desk:
             for name in shard_ids or ("a",)
         }
         self.answers: dict[str, list[Any]] = {name: [] for name in self.fetchers}
+        self.positions = dict.fromkeys(self.fetchers, Position.TRIM_HORIZON)
 
     @property
     def fetcher(self) -> DataFetcher:
         return next(iter(self.fetchers.values()))
 
     def ask(self, name: str = "a") -> None:
-        self.fetchers[name].fetch(self.answers[name].append, self.answers[name].append)
+        self.fetchers[name].fetch(self.positions[name], self.answers[name].append, self.answers[name].append)
 
     def turn(self) -> None:
         while self.loop.has_messages:
             self.loop.turn(0.0)
+
+    def advance(self, page: RecordPage, name: str = "a") -> None:
+        """Ask for what follows a page next time."""
+        self.positions[name] = page.next_position
 
     def settle(self) -> None:
         """Let everything happen that can."""
@@ -104,13 +108,13 @@ def test_pages_behind_the_one_being_processed_are_read_ahead_up_to_the_limit() -
     assert len(page.records) == 10
     assert desk.stream.reads == 1 + 3
     assert desk.fetcher.ahead_bytes == desk.budget.used_bytes == 3 * 10 * LEAST_RECORD_BYTES
-    assert desk.fetcher.position == Position.TRIM_HORIZON
+    assert desk.positions["a"] == Position.TRIM_HORIZON
 
-    desk.fetcher.advance(page)
+    desk.advance(page)
     desk.ask()
 
     assert [record.key["id"] for record in desk.answers["a"][-1].records] == [f"k{n}" for n in range(10, 20)]
-    assert desk.fetcher.position == Position("a@10")
+    assert desk.positions["a"] == Position("a@10")
 
 
 def test_a_page_larger_than_the_limit_is_read_ahead_alone() -> None:
@@ -137,7 +141,7 @@ def test_a_read_ahead_under_way_answers_the_question_for_it() -> None:
     page = desk.deliver()
     desk.turn()
     assert len(desk.pool.calls) == 1
-    desk.fetcher.advance(page)
+    desk.advance(page)
     desk.ask()
     desk.turn()
     assert len(desk.pool.calls) == 1
@@ -153,11 +157,11 @@ def test_an_idle_shard_costs_no_reads_ahead() -> None:
     desk.ask()
     desk.settle()
     for number in range(5):
-        desk.fetcher.advance(desk.answers["a"][-1])
+        desk.advance(desk.answers["a"][-1])
         desk.stream.append("a", make_record(f"k{number}", number))
         page = desk.deliver()
         desk.settle()
-        desk.fetcher.advance(page)
+        desk.advance(page)
         desk.ask()
         desk.settle()
 
@@ -171,12 +175,12 @@ def test_an_empty_page_is_not_kept_but_the_end_of_a_shard_is() -> None:
     desk.settle()
     assert (desk.stream.reads, desk.fetcher.ahead_bytes) == (2, 0)
     desk.stream.append("a", *records(10, 10))
-    desk.fetcher.advance(page)
+    desk.advance(page)
     page = desk.deliver()
     assert len(page.records) == 10
 
     desk.stream.close("a")
-    desk.fetcher.advance(page)
+    desk.advance(page)
     desk.settle()
     desk.ask()
     desk.settle()
@@ -191,7 +195,7 @@ def test_a_failed_read_ahead_is_met_again_only_when_its_turn_comes() -> None:
     desk.settle()
     assert (desk.stream.reads, desk.budget.used_bytes) == (2, 0)
 
-    desk.fetcher.advance(page)
+    desk.advance(page)
     desk.ask()
     desk.settle()
 
@@ -205,7 +209,7 @@ def test_what_was_read_before_a_trim_is_delivered_and_then_the_loss_is_met() -> 
     desk.settle()
     desk.stream.trim("a", 90)
     for _ in range(3):
-        desk.fetcher.advance(page)
+        desk.advance(page)
         desk.ask()
         desk.settle()
         page = desk.answers["a"][-1]
@@ -237,7 +241,7 @@ def test_a_page_that_was_cut_is_followed_by_a_read_at_the_cut() -> None:
     desk.stream.append("a", *records(50))
     page = desk.deliver()
     desk.settle()
-    desk.fetcher.advance(RecordPage(page.records[:4], Position("a@4")))
+    desk.advance(RecordPage(page.records[:4], Position("a@4")))
     desk.ask()
     desk.settle()
 
@@ -273,7 +277,8 @@ class ReadingAhead(RuleBasedStateMachine):
     def ask(self, name: str) -> None:
         if name not in self.asked and self.present[name] is None:
             self.asked.add(name)
-            self.desk.fetchers[name].fetch(partial(self.came, name), lambda error: self.asked.discard(name))
+            position, came = self.desk.positions[name], partial(self.came, name)
+            self.desk.fetchers[name].fetch(position, came, lambda error: self.asked.discard(name))
 
     def came(self, name: str, page: RecordPage) -> None:
         self.asked.discard(name)
@@ -285,7 +290,7 @@ class ReadingAhead(RuleBasedStateMachine):
         page = self.present[name]
         if page is not None:
             self.accepted[name] += [int(record.key["id"][1:]) for record in page.records]  # type: ignore[index]
-            self.desk.fetchers[name].advance(page)
+            self.desk.advance(page, name)
             self.present[name] = None
 
     @rule(name=st.sampled_from(NAMES))
@@ -369,7 +374,7 @@ def test_a_shard_that_waits_for_room_gets_it_before_one_that_asks_later() -> Non
     desk.settle()
     assert (desk.fetchers["a"].ahead_bytes, desk.fetchers["b"].ahead_bytes) == (size, 0)
 
-    desk.fetchers["a"].advance(desk.answers["a"][-1])
+    desk.advance(desk.answers["a"][-1])
     desk.deliver("a")
     desk.settle()
 
@@ -431,7 +436,7 @@ def test_a_failure_drops_what_was_read_ahead_and_starts_again_at_the_checkpoint(
 
     assert world.journal.delivered("a") == [f"k{number}" for number in [*range(10), *range(30)]]
     world.simulation.advance(1)
-    assert worker.machinery.shared.prefetch.used_bytes == 0
+    assert worker.parts.shared.prefetch.used_bytes == 0
 
 
 @pytest.mark.parametrize("reason", [ShutdownReason.STOLEN, ShutdownReason.ZOMBIE])
@@ -446,10 +451,10 @@ def test_a_stop_and_a_lost_lease_give_everything_back(reason: ShutdownReason) ->
     world.journal.on_process = process
     world.journal.on_shutdown = lambda processor, given: None
     worker = world.worker(max_records=10)
-    world.simulation.until(lambda: worker.machinery.shared.prefetch.used_bytes > 0, 60)
-    (consumer,) = worker.machinery.coordinator._consumers.values()
+    world.simulation.until(lambda: worker.parts.shared.prefetch.used_bytes > 0, 60)
+    (consumer,) = worker.parts.coordinator._consumers.values()
     consumer.stop(reason)
     release.set()
     world.simulation.until(lambda: reason in world.journal.shutdowns("a"), 60)
 
-    assert worker.machinery.shared.prefetch.used_bytes == 0
+    assert worker.parts.shared.prefetch.used_bytes == 0

@@ -107,10 +107,10 @@ def test_failed_reads_are_events() -> None:
     calls.service.read_row("s1")
     first, second, third = calls.turn()
 
-    assert isinstance(first, events.ShardsUnlistable)
+    assert first.call == events.ListShards()
     assert isinstance(first.error, OSError)
-    assert second == events.RowsUnreadable(BUSY)
-    assert third == events.RowUnreadable("s1", BUSY)
+    assert second == events.Answered(events.ReadRows(), error=BUSY)
+    assert third == events.Answered(events.ReadRow("s1"), error=BUSY)
 
 
 def test_renewals_go_out_in_batches_apart_from_other_writes() -> None:
@@ -126,7 +126,7 @@ def test_renewals_go_out_in_batches_apart_from_other_writes() -> None:
         OTHER_WRITES_PER_REQUEST,
         1,
     ]
-    assert {event.write.lease_key for event in answered} == {row.lease_key for row in rows}
+    assert {event.call.write.lease_key for event in answered} == {row.lease_key for row in rows}
     assert len(answered) == len(writes)
 
 
@@ -150,7 +150,7 @@ def test_a_store_that_breaks_its_promise_leaves_every_write_uncertain(answer: Ca
     calls = Calls(answer)
     calls.service.write([renew(row) for row in leases(2)])
 
-    assert [event.outcome for event in calls.turn()] == [WriteOutcome.UNCERTAIN] * 2
+    assert [event.value for event in calls.turn()] == [WriteOutcome.UNCERTAIN] * 2
 
 
 def test_epochs_of_many_leases_are_drawn_together_and_answered_one_by_one() -> None:
@@ -161,8 +161,12 @@ def test_epochs_of_many_leases_are_drawn_together_and_answered_one_by_one() -> N
     answered = calls.turn()
 
     assert [len(draw) for draw in calls.store.draws] == [DRAWS_PER_REQUEST, 1]
-    assert answered[:3] == [events.EpochDrawn("s0", 7), events.EpochUndrawn("s1", BUSY), events.EpochDrawn("s2", 7)]
-    assert [event.lease_key for event in answered] == keys
+    assert answered[:3] == [
+        events.Answered(events.DrawEpoch("s0"), 7),
+        events.Answered(events.DrawEpoch("s1"), error=BUSY),
+        events.Answered(events.DrawEpoch("s2"), 7),
+    ]
+    assert [event.call.lease_key for event in answered] == keys
 
 
 @pytest.mark.parametrize("draw", [lambda keys: 1 // 0, lambda keys: []])
@@ -172,10 +176,8 @@ def test_a_store_that_breaks_its_promise_leaves_every_epoch_undrawn(draw: Callab
     calls.service.draw_epochs(["s1", "s2"])
     answered = calls.turn()
 
-    assert [(type(event), event.lease_key) for event in answered] == [
-        (events.EpochUndrawn, "s1"),
-        (events.EpochUndrawn, "s2"),
-    ]
+    assert [event.call for event in answered] == [events.DrawEpoch("s1"), events.DrawEpoch("s2")]
+    assert all(event.value is None and event.error is not None for event in answered)
 
 
 def test_a_scan_tells_what_the_wall_clock_shows() -> None:
@@ -183,7 +185,7 @@ def test_a_scan_tells_what_the_wall_clock_shows() -> None:
     calls.store.list_leases = lambda: leases(1)  # type: ignore[method-assign]
     calls.service.read_rows()
 
-    assert calls.turn() == [events.RowsRead(tuple(leases(1)), 5)]
+    assert calls.turn() == [events.Answered(events.ReadRows(), events.Scan(tuple(leases(1)), 5))]
 
 
 def test_a_first_checkpoint_is_looked_up_before_the_row_is_created() -> None:
@@ -194,8 +196,8 @@ def test_a_first_checkpoint_is_looked_up_before_the_row_is_created() -> None:
     found = [*calls.turn(), *calls.turn()]
     (event,) = found
 
-    assert event.write.result.checkpoint == "shard-1@1"
-    assert event.outcome is WriteOutcome.ACCEPTED
+    assert event.call.write.result.checkpoint == "shard-1@1"
+    assert event.value is WriteOutcome.ACCEPTED
 
 
 def test_a_failed_look_up_answers_the_creation() -> None:
@@ -204,7 +206,7 @@ def test_a_failed_look_up_answers_the_creation() -> None:
     calls.service.resolve_and_create(events.ResolveAndCreate(lease, 150))
     (event,) = calls.turn()
 
-    assert (event.write, event.outcome) == (create(lease), WriteOutcome.UNCERTAIN)
+    assert (event.call.write, event.value) == (create(lease), WriteOutcome.UNCERTAIN)
     assert "unknown does not exist" in str(event.error)
     assert calls.store.requests == []
 

@@ -11,7 +11,7 @@ from streamclient.core.events import Severity
 from streamclient.core.tunnel.channels import Channel
 
 
-class Verdict(Enum):
+class CallVerdict(Enum):
     """What a failed call means for the session."""
 
     PASSING = "passing"
@@ -26,7 +26,7 @@ class Verdict(Enum):
 
 
 @frozen
-class Tick:
+class SessionTick:
     """``TunnelSession.next_deadline`` was reached. Harmless at any other time."""
 
 
@@ -43,7 +43,7 @@ class Connected:
 class ConnectFailed:
     """No session began, or nobody knows."""
 
-    verdict: Verdict
+    verdict: CallVerdict
     error: Exception
 
 
@@ -61,7 +61,7 @@ class HeartbeatFailed:
     """The heartbeat was refused or not answered."""
 
     client_id: str
-    verdict: Verdict
+    verdict: CallVerdict
     error: Exception
 
 
@@ -104,7 +104,7 @@ class ReaderStalled:
 
 
 @frozen
-class StopRequested:
+class SessionStopRequested:
     """Let go of every channel in order, then end the session."""
 
 
@@ -114,7 +114,7 @@ class SessionEnded:
 
 
 Event = (
-    Tick
+    SessionTick
     | Connected
     | ConnectFailed
     | HeartbeatAnswered
@@ -123,7 +123,7 @@ Event = (
     | CheckpointNotFound
     | ReaderEnded
     | ReaderStalled
-    | StopRequested
+    | SessionStopRequested
     | SessionEnded
 )
 
@@ -189,11 +189,11 @@ class Finish:
 
 
 @frozen
-class Report:
+class SessionReport:
     """Log one change of state or one anomaly."""
 
     severity: Severity
     text: str
 
 
-Command = Connect | Heartbeat | FindCheckpoint | StartReader | StopReader | EndSession | Finish | Report
+Command = Connect | Heartbeat | FindCheckpoint | StartReader | StopReader | EndSession | Finish | SessionReport

@@ -29,7 +29,7 @@ from streamclient.core.retry import doubling_millis, with_jitter
 from streamclient.core.tunnel import events
 from streamclient.core.tunnel.channels import Channel, ChannelStatus, merged
 from streamclient.core.tunnel.connection import ChannelConnection, ConnectionState, Step
-from streamclient.core.tunnel.events import Command, Event, Verdict
+from streamclient.core.tunnel.events import CallVerdict, Command, Event
 
 MARGIN_SHARE = 0.05
 """Share of the session's time-out that the client gives up, for drifting clocks and for telling its readers."""
@@ -136,7 +136,7 @@ class TunnelSession:
     def _connect_failed(self, event: events.ConnectFailed) -> None:
         state = self._state
         state.is_connecting = False
-        if event.verdict is Verdict.FINAL:
+        if event.verdict is CallVerdict.FINAL:
             self._give_up(event.error)
             return
         state.connect_failures += 1
@@ -168,7 +168,7 @@ class TunnelSession:
         state.connections, state.current = {}, {}
         state.client_id, state.connect_at, state.is_stopping = "", None, True
 
-    def _stop_requested(self, event: events.StopRequested) -> None:
+    def _stop_requested(self, event: events.SessionStopRequested) -> None:
         state = self._state
         if state.is_stopping:
             return
@@ -243,9 +243,9 @@ class TunnelSession:
         state.is_beating = False
         if event.client_id != state.client_id:
             return
-        if event.verdict is Verdict.FINAL:
+        if event.verdict is CallVerdict.FINAL:
             self._give_up(event.error)
-        elif event.verdict is Verdict.GONE:
+        elif event.verdict is CallVerdict.GONE:
             self._lose_session(f"the service ended session {state.client_id}: {event.error}")
         else:
             self._report(Severity.WARNING, f"heartbeat failed: {event.error}")
@@ -360,14 +360,14 @@ class TunnelSession:
         return sent_at + self._settings.heartbeat_timeout * (1.0 - MARGIN_SHARE)
 
     def _report(self, severity: Severity, text: str) -> None:
-        self._state.commands.append(events.Report(severity, text))
+        self._state.commands.append(events.SessionReport(severity, text))
 
-    def _tick(self, event: events.Tick) -> None:
+    def _tick(self, event: events.SessionTick) -> None:
         """Whatever is due is done after every event."""
 
 
 _HANDLERS: Mapping[type, Callable[[TunnelSession, Any], None]] = {
-    events.Tick: TunnelSession._tick,
+    events.SessionTick: TunnelSession._tick,
     events.Connected: TunnelSession._connected,
     events.ConnectFailed: TunnelSession._connect_failed,
     events.HeartbeatAnswered: TunnelSession._heartbeat_answered,
@@ -376,6 +376,6 @@ _HANDLERS: Mapping[type, Callable[[TunnelSession, Any], None]] = {
     events.CheckpointNotFound: TunnelSession._checkpoint_not_found,
     events.ReaderEnded: TunnelSession._reader_ended,
     events.ReaderStalled: TunnelSession._reader_stalled,
-    events.StopRequested: TunnelSession._stop_requested,
+    events.SessionStopRequested: TunnelSession._stop_requested,
     events.SessionEnded: TunnelSession._session_ended,
 }

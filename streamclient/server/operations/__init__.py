@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from importlib import import_module
 from types import MappingProxyType
 
-from streamclient.server.operation import Operation
+from streamclient.server.operation import ServedOperation
 
 
-def _collected() -> Iterator[Operation]:
+def _collected() -> Iterator[ServedOperation]:
     for module in pkgutil.iter_modules(__path__):
         if module.name.startswith("_"):
             continue
@@ -22,5 +22,5 @@ def _collected() -> Iterator[Operation]:
         yield from found.get("OPERATIONS") or (found["OPERATION"],)
 
 
-OPERATIONS: Mapping[str, Operation] = MappingProxyType({operation.name: operation for operation in _collected()})
+OPERATIONS: Mapping[str, ServedOperation] = MappingProxyType({operation.name: operation for operation in _collected()})
 """Every operation that this server has, by name."""

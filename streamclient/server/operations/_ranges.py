@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import struct
-from typing import Any, cast
+from typing import cast
 
 from attrs import frozen
 
 from streamclient.records import KeyValue
 from streamclient.server.errors import invalid
 from streamclient.server.keys import encode_key
-from streamclient.server.reads import Selection, read_row
-from streamclient.server.row_matrix import count_rows, encode_matrix
+from streamclient.server.reads import RowReader, Selection
+from streamclient.server.row_matrix import encode_matrix
 from streamclient.server.rows import StoredRow, alive
 from streamclient.server.state import ServerState
 from streamclient.server.tables import Key, Table, check_key
-from streamclient.wire.plainbuffer import HEADER, Row, encode_row
-from streamclient.wire.schema import DataBlockType, Direction
+from streamclient.wire import puts
+from streamclient.wire.plainbuffer import Row, encode_row
+from streamclient.wire.schema import Direction
 
 
 @frozen
@@ -57,20 +57,27 @@ def read_range(state: ServerState, table: Table, request: RangeRead) -> RangePag
     ascending = request.direction is Direction.FORWARD
     rows = seen.ascending(start, end) if ascending else seen.descending(start, end)
     expired_before = table.expired_before_millis(state.clock.now_micros())
+    stamp_bytes, takes_all = table.stamp_bytes, request.selection.takes_all
+    most_rows, most_bytes = state.limits.range_rows, state.limits.range_bytes
+    reader = RowReader(table, request.selection)
     returned: list[StoredRow] = []
     scanned_bytes = charged_bytes = 0
     for scanned_rows, (_, row) in enumerate(rows):
-        is_full = len(returned) == request.limit or scanned_rows == state.limits.range_rows
-        if is_full or scanned_bytes >= state.limits.range_bytes:
+        if len(returned) == request.limit or scanned_rows == most_rows or scanned_bytes >= most_bytes:
             return RangePage(returned, charged_bytes, row)
-        live = alive(row, table.key_names, expired_before)
+        live = row if expired_before is None else alive(row, table.key_names, expired_before)
         if live is None:
             continue
-        scanned_bytes += table.size_of(live)
-        found = read_row(table, live, request.selection)
-        charged_bytes += found.size_bytes
-        if found.row is not None:
-            returned.append(found.row)
+        size = live.size_bytes + stamp_bytes * live.version_count
+        scanned_bytes += size
+        if takes_all and live.is_single:
+            charged_bytes += size
+            returned.append(live)
+            continue
+        part, part_bytes = reader.read(live)
+        charged_bytes += part_bytes
+        if part is not None:
+            returned.append(part)
     return RangePage(returned, charged_bytes, None)
 
 
@@ -78,7 +85,7 @@ def encode_page(table: Table, request: RangeRead, page: RangePage) -> bytes:
     """The rows of a page in the form that the request wants."""
     if request.as_matrix:
         return _matrix(table, request, page.rows)
-    return HEADER + b"".join([row.body(table.key_names) for row in page.rows]) if page.rows else b""
+    return puts.rows_of([row.form(table.key_names) for row in page.rows]) if page.rows else b""
 
 
 def _matrix(table: Table, request: RangeRead, rows: list[StoredRow]) -> bytes:
@@ -86,15 +93,6 @@ def _matrix(table: Table, request: RangeRead, rows: list[StoredRow]) -> bytes:
     key_columns = [name for name in names if request.entire_keys or name in wanted]
     attributes = sorted(wanted - frozenset(names))
     return encode_matrix(names, key_columns, attributes, rows, entire_keys=request.entire_keys)
-
-
-def rows_read(answer: Any) -> int:
-    """How many rows an answer holds, in either form."""
-    return (
-        count_rows(answer.rows)
-        if answer.data_block_type == DataBlockType.SIMPLE_ROW_MATRIX
-        else _plainbuffer_rows(answer.rows)
-    )
 
 
 def key_frame(table: Table, row: StoredRow) -> bytes:
@@ -112,26 +110,3 @@ def _bounds(table: Table, request: RangeRead) -> tuple[bytes, bytes]:
     if request.direction is Direction.BACKWARD and start <= end:
         raise invalid("Begin key must more than end key in BACKWARD")
     return start, end
-
-
-_NAME_AND_VALUE_TAGS = frozenset({4, 5})
-_ROW_CHECKSUM_TAG = 9
-_PAYLOAD_BYTES = (0, 0, 0, 0, 0, 0, 1, 8, 0, 1, 1)
-"""By tag, of those without a length in front: size of the payload."""
-_HEADER_BYTES = 4
-_read_length = struct.Struct("<I").unpack_from
-
-
-def _plainbuffer_rows(data: bytes) -> int:
-    """Rows of a PlainBuffer block, counted by their checksums."""
-    count = 0
-    offset = _HEADER_BYTES
-    end = len(data)
-    while offset < end:
-        tag = data[offset]
-        if tag in _NAME_AND_VALUE_TAGS:
-            offset += 5 + _read_length(data, offset + 1)[0]
-        else:
-            count += tag == _ROW_CHECKSUM_TAG
-            offset += 1 + _PAYLOAD_BYTES[tag]
-    return count

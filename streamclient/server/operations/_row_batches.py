@@ -10,11 +10,11 @@ from attrs import frozen
 from streamclient.server.errors import ServiceError, invalid
 from streamclient.server.state import ServerState
 from streamclient.server.transactions import Transaction
-from streamclient.server.write_batch import Outcome, WriteBatch
-from streamclient.server.writes import RowWrite
+from streamclient.server.write_batch import WriteBatch, WriteResult
+from streamclient.server.writes import AnyWrite
 from streamclient.wire.schema import OperationType
 
-RowResult = Outcome | ServiceError
+RowResult = WriteResult | ServiceError
 
 
 @frozen
@@ -22,7 +22,7 @@ class TableWrites:
     """The writes for one table, in the request's order."""
 
     table_name: str
-    writes: tuple[RowWrite, ...]
+    writes: tuple[AnyWrite, ...]
 
 
 def operation_type(message: Any) -> OperationType:
@@ -42,7 +42,7 @@ def execute_each(state: ServerState, writes: TableWrites, transaction: Transacti
     return [_execute(batch, write) for write in writes.writes]
 
 
-def _execute(batch: WriteBatch, write: RowWrite) -> RowResult:
+def _execute(batch: WriteBatch, write: AnyWrite) -> RowResult:
     try:
         return batch.execute(write)
     except ServiceError as error:

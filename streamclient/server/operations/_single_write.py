@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from attrs import frozen
@@ -9,13 +10,13 @@ from attrs import frozen
 from streamclient.server.capacity import consumed
 from streamclient.server.errors import invalid
 from streamclient.server.limits import Limits
-from streamclient.server.operation import Operation, own_table
+from streamclient.server.operation import ServedOperation, own_table
 from streamclient.server.state import ServerState
 from streamclient.server.validation.names import check_table_name
 from streamclient.server.validation.row_writes import parse_write
 from streamclient.server.validation.transactions import read_transaction_id
 from streamclient.server.write_batch import WriteBatch
-from streamclient.server.writes import RowWrite
+from streamclient.server.writes import AnyWrite
 from streamclient.wire import schema
 from streamclient.wire.schema import OperationType
 
@@ -25,11 +26,11 @@ class SingleWrite:
     """A validated request."""
 
     table_name: str
-    write: RowWrite
+    write: AnyWrite
     transaction_id: str | None
 
 
-def single_row_write(name: str, kind: OperationType, row_field: str) -> Operation:
+def single_row_write(name: str, kind: OperationType, row_field: str) -> ServedOperation:
     """The operation that writes the row in the request's field ``row_field``, if its condition holds."""
     messages = schema.OPERATIONS[name]
 
@@ -46,9 +47,15 @@ def single_row_write(name: str, kind: OperationType, row_field: str) -> Operatio
     def act(state: ServerState, request: SingleWrite) -> Any:
         table = state.table(request.table_name)
         outcome = WriteBatch(state, table, state.transaction(request.transaction_id)).execute(request.write)
-        response = messages.response(consumed=consumed(read=outcome.read_units, write=outcome.write_units))
-        if outcome.row is not None:
-            response.row = outcome.row
-        return response
+        if outcome.row is None:
+            return usual_answer(outcome.read_units, outcome.write_units)
+        units = consumed(read=outcome.read_units, write=outcome.write_units)
+        return messages.response(consumed=units, row=outcome.row)
 
-    return Operation(messages=messages, validate=validate, act=act, tables=own_table, rows_written=lambda request: 1)
+    @lru_cache(maxsize=64)
+    def usual_answer(read_units: int, write_units: int) -> bytes:
+        return bytes(messages.response(consumed=consumed(read=read_units, write=write_units)).SerializeToString())
+
+    return ServedOperation(
+        messages=messages, validate=validate, act=act, tables=own_table, rows_written=lambda request: 1
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from streamclient.server.limits import Limits
-from streamclient.server.operation import Operation
+from streamclient.server.operation import ServedOperation
 from streamclient.server.state import ServerState
 from streamclient.server.transactions import table_of_transaction
 from streamclient.wire import schema
@@ -22,7 +22,7 @@ def _act(state: ServerState, transaction_id: str) -> Any:
     return schema.AbortTransactionResponse()
 
 
-OPERATION = Operation(
+OPERATION = ServedOperation(
     messages=schema.OPERATIONS["AbortTransaction"],
     validate=_validate,
     act=_act,

@@ -9,7 +9,7 @@ from attrs import frozen
 from streamclient.server.capacity import consumed
 from streamclient.server.errors import ServiceError, invalid
 from streamclient.server.limits import Limits
-from streamclient.server.operation import Operation
+from streamclient.server.operation import ServedOperation
 from streamclient.server.reads import Selection, read_one
 from streamclient.server.state import ServerState
 from streamclient.server.tables import Key, check_key
@@ -75,7 +75,7 @@ def _read(state: ServerState, keys: TableKeys, key: Key, message: Any) -> None:
     message.row = row
 
 
-OPERATION = Operation(
+OPERATION = ServedOperation(
     messages=schema.OPERATIONS["BatchGetRow"],
     validate=_validate,
     act=_act,

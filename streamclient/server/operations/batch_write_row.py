@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from attrs import frozen
 
 from streamclient.server.capacity import consumed
 from streamclient.server.errors import ServiceError, invalid, out_of_range
-from streamclient.server.keys import encode_key
 from streamclient.server.limits import Limits
-from streamclient.server.operation import Operation
+from streamclient.server.operation import ServedOperation
 from streamclient.server.operations._row_batches import RowResult, TableWrites, execute_each, operation_type
 from streamclient.server.state import ServerState
 from streamclient.server.transactions import Transaction, partition_key_text
@@ -20,7 +20,7 @@ from streamclient.server.validation.names import check_table_name
 from streamclient.server.validation.row_writes import parse_write
 from streamclient.server.validation.transactions import read_transaction_id
 from streamclient.server.write_batch import WriteBatch
-from streamclient.server.writes import RowWrite
+from streamclient.server.writes import AnyWrite
 from streamclient.wire import schema
 from streamclient.wire.schema import RowExistenceExpectation
 
@@ -70,13 +70,13 @@ def _table(table: Any, limits: Limits) -> TableWrites:
     return TableWrites(table.table_name, tuple(_write(row, limits) for row in table.rows))
 
 
-def _write(row: Any, limits: Limits) -> RowWrite:
+def _write(row: Any, limits: Limits) -> AnyWrite:
     return parse_write(operation_type(row), row, row.row_change, limits)
 
 
-def _check_repeated(writes: tuple[RowWrite, ...]) -> None:
+def _check_repeated(writes: tuple[AnyWrite, ...]) -> None:
     """A row may occur twice only if no write of it depends on what it meets."""
-    keyed = [(encode_key(value for _, value in write.key), write) for write in writes if not write.generates_key]
+    keyed = [(write.encoded_key, write) for write in writes if not write.generates_key]
     counts = Counter(key for key, _ in keyed)
     for key, write in keyed:
         if counts[key] == 1:
@@ -95,19 +95,24 @@ def _act(state: ServerState, request: BatchWriteRow) -> Any:
     for table in request.tables:
         answer = response.tables.add(table_name=table.table_name)
         for row in execute(state, table, transaction):
-            _answer(answer.rows.add(), row)
+            answer.rows.append(_answer(row))
     return response
 
 
-def _answer(message: Any, result: RowResult) -> None:
+def _answer(result: RowResult) -> Any:
     if isinstance(result, ServiceError):
-        message.is_ok = False
-        message.error.code, message.error.message = result.code, result.message
-        return
-    message.is_ok = True
-    message.consumed.CopyFrom(consumed(read=result.read_units, write=result.write_units))
-    if result.row is not None:
-        message.row = result.row
+        error = schema.Error(code=result.code, message=result.message)
+        return schema.RowInBatchWriteRowResponse(is_ok=False, error=error)
+    if result.row is None:
+        return _success(result.read_units, result.write_units)
+    success = consumed(read=result.read_units, write=result.write_units)
+    return schema.RowInBatchWriteRowResponse(is_ok=True, consumed=success, row=result.row)
+
+
+@lru_cache(maxsize=64)
+def _success(read_units: int, write_units: int) -> Any:
+    """What nearly every row is answered; it is copied into each answer."""
+    return schema.RowInBatchWriteRowResponse(is_ok=True, consumed=consumed(read=read_units, write=write_units))
 
 
 def _atomic(state: ServerState, writes: TableWrites, transaction: Transaction | None) -> Sequence[RowResult]:
@@ -119,7 +124,7 @@ def _atomic(state: ServerState, writes: TableWrites, transaction: Transaction | 
         return [error] * len(writes.writes)
 
 
-def _check_one_partition_key(writes: tuple[RowWrite, ...]) -> None:
+def _check_one_partition_key(writes: tuple[AnyWrite, ...]) -> None:
     scope = writes[0].key[0][1]
     for write in writes:
         given = write.key[0][1]
@@ -130,7 +135,7 @@ def _check_one_partition_key(writes: tuple[RowWrite, ...]) -> None:
             )
 
 
-OPERATION = Operation(
+OPERATION = ServedOperation(
     messages=schema.OPERATIONS["BatchWriteRow"],
     validate=_validate,
     act=_act,

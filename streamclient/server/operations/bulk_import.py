@@ -7,12 +7,12 @@ from typing import Any
 from streamclient.server.capacity import consumed
 from streamclient.server.errors import ServiceError, invalid
 from streamclient.server.limits import Limits
-from streamclient.server.operation import Operation, own_table
+from streamclient.server.operation import ServedOperation, own_table
 from streamclient.server.operations._row_batches import RowResult, TableWrites, execute_each, operation_type
 from streamclient.server.state import ServerState
 from streamclient.server.validation.names import check_table_name
 from streamclient.server.validation.row_writes import read_change
-from streamclient.server.writes import RowWrite
+from streamclient.server.writes import AnyWrite, RowWrite
 from streamclient.wire import schema
 
 
@@ -47,7 +47,7 @@ def _act(state: ServerState, request: TableWrites) -> Any:
     return response
 
 
-def _answer(message: Any, write: RowWrite, result: RowResult) -> None:
+def _answer(message: Any, write: AnyWrite, result: RowResult) -> None:
     if isinstance(result, ServiceError):
         message.is_ok = False
         message.error.code, message.error.message = result.code, result.message
@@ -59,7 +59,7 @@ def _answer(message: Any, write: RowWrite, result: RowResult) -> None:
     message.consumed.capacity_data_size.write_size = write.size_bytes
 
 
-OPERATION = Operation(
+OPERATION = ServedOperation(
     messages=schema.OPERATIONS["BulkImport"],
     validate=_validate,
     act=_act,

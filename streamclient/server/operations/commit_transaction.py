@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from streamclient.server.limits import Limits
-from streamclient.server.operation import Operation
+from streamclient.server.operation import ServedOperation
 from streamclient.server.state import ServerState
 from streamclient.server.transactions import table_of_transaction
 from streamclient.server.write_batch import WriteBatch
@@ -25,7 +25,7 @@ def _act(state: ServerState, transaction_id: str) -> Any:
     return schema.CommitTransactionResponse()
 
 
-OPERATION = Operation(
+OPERATION = ServedOperation(
     messages=schema.OPERATIONS["CommitTransaction"],
     validate=_validate,
     act=_act,

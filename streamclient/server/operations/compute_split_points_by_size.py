@@ -10,7 +10,7 @@ from attrs import frozen
 from streamclient.server.capacity import consumed
 from streamclient.server.errors import invalid
 from streamclient.server.limits import MEGABYTE, Limits
-from streamclient.server.operation import Operation, own_table
+from streamclient.server.operation import ServedOperation, own_table
 from streamclient.server.splitting import split_points
 from streamclient.server.state import ServerState
 from streamclient.server.table_messages import key_prefix_frame, key_schema
@@ -62,7 +62,7 @@ def _act(state: ServerState, request: ComputeSplitPoints) -> Any:
     )
 
 
-OPERATION = Operation(
+OPERATION = ServedOperation(
     messages=schema.OPERATIONS["ComputeSplitPointsBySize"],
     validate=_validate,
     act=_act,

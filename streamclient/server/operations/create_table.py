@@ -12,10 +12,10 @@ from streamclient.records import KeyValue
 from streamclient.server.errors import invalid, quota_exhausted, table_exists, unsupported
 from streamclient.server.keys import encode_key
 from streamclient.server.limits import INT64_MAX, Limits
-from streamclient.server.operation import Operation
+from streamclient.server.operation import ServedOperation
 from streamclient.server.rows import value_size
 from streamclient.server.state import ServerState
-from streamclient.server.tables import TYPE_NAMES, Encryption, KeyColumn, TableDefinition, TableOptions, value_type_name
+from streamclient.server.tables import TYPE_NAMES, Encryption, KeyColumn, ServedTable, TableOptions, value_type_name
 from streamclient.server.validation.names import check_attribute_name, check_key_name, check_table_name
 from streamclient.server.validation.table_parts import (
     StreamSwitch,
@@ -94,11 +94,16 @@ def _read_key_columns(messages: Any, limits: Limits) -> tuple[KeyColumn, ...]:
     return tuple(columns)
 
 
+_KEY_TYPES_ELSEWHERE = {4: "DOUBLE", 5: "BOOLEAN"}
+"""Numbers that some SDKs can send, and no table can have."""
+
+
 def _key_type(message: Any) -> PrimaryKeyType:
     try:
         return PrimaryKeyType(message.type)
     except ValueError as error:
-        raise invalid(f"Invalid type of primary key column: '{message.name}'.") from error
+        name = _KEY_TYPES_ELSEWHERE.get(message.type, str(message.type))
+        raise invalid(f"{name} is an invalid type for the primary key.") from error
 
 
 def _is_generated(message: Any, position: int) -> bool:
@@ -190,7 +195,7 @@ def _act(state: ServerState, request: CreateTable) -> Any:
     if len(state.tables) >= state.limits.tables:
         raise quota_exhausted(f"Number of tables exceeds the quota:{state.limits.tables}.")
     created = state.creation_micros()
-    definition = TableDefinition(
+    definition = ServedTable(
         name=request.table_name,
         number=state.next_number(),
         key=request.key,
@@ -211,7 +216,7 @@ def _act(state: ServerState, request: CreateTable) -> Any:
     return schema.CreateTableResponse()
 
 
-OPERATION = Operation(
+OPERATION = ServedOperation(
     messages=schema.OPERATIONS["CreateTable"],
     validate=_validate,
     act=_act,

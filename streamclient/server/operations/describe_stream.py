@@ -9,11 +9,11 @@ from attrs import frozen
 from streamclient.server.errors import invalid, shard_missing
 from streamclient.server.iterators import table_of_stream
 from streamclient.server.limits import Limits
-from streamclient.server.operation import Operation
+from streamclient.server.operation import ServedOperation
 from streamclient.server.state import ServerState
-from streamclient.server.streams import Shard
+from streamclient.server.streams import ShardLog
 from streamclient.wire import schema
-from streamclient.wire.schema import StreamStatus
+from streamclient.wire.schema import StreamStatusNumber
 
 
 @frozen
@@ -42,14 +42,14 @@ def _act(state: ServerState, request: DescribeStream) -> Any:
     now = state.clock.now_micros()
     if request.start_shard_id is not None and not stream.had(request.start_shard_id):
         raise shard_missing()
-    page = stream.page(request.start_shard_id, request.shard_limit + 1, now)
+    page = stream.page(request.start_shard_id, request.shard_limit + 1)
     is_enabling = now < definition.created_micros + state.stream_enabling_millis * 1000
     response = schema.DescribeStreamResponse(
         stream_id=definition.stream_id,
         expiration_time=definition.expiration_hours,
         table_name=definition.table_name,
         creation_time=definition.created_micros,
-        stream_status=StreamStatus.ENABLING if is_enabling else StreamStatus.ACTIVE,
+        stream_status=StreamStatusNumber.ENABLING if is_enabling else StreamStatusNumber.ACTIVE,
         shards=[_message(shard) for shard in page[: request.shard_limit]],
     )
     if len(page) > request.shard_limit:
@@ -57,7 +57,7 @@ def _act(state: ServerState, request: DescribeStream) -> Any:
     return response
 
 
-def _message(shard: Shard) -> Any:
+def _message(shard: ShardLog) -> Any:
     message = schema.StreamShard(shard_id=shard.shard_id)
     if shard.definition.parent_id is not None:
         message.parent_id = shard.definition.parent_id
@@ -66,7 +66,7 @@ def _message(shard: Shard) -> Any:
     return message
 
 
-OPERATION = Operation(
+OPERATION = ServedOperation(
     messages=schema.OPERATIONS["DescribeStream"],
     validate=_validate,
     act=_act,

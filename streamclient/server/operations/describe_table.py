@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from streamclient.server.limits import Limits
-from streamclient.server.operation import Operation, own_table
+from streamclient.server.operation import ServedOperation, own_table
 from streamclient.server.state import ServerState
 from streamclient.server.table_messages import (
     encryption_details,
@@ -41,7 +41,7 @@ def _act(state: ServerState, table_name: str) -> Any:
     )
 
 
-OPERATION = Operation(
+OPERATION = ServedOperation(
     messages=schema.OPERATIONS["DescribeTable"],
     validate=_validate,
     act=_act,

@@ -7,8 +7,8 @@ from typing import Any
 from streamclient.server.capacity import consumed, units
 from streamclient.server.errors import invalid
 from streamclient.server.limits import Limits
-from streamclient.server.operation import Operation, own_table
-from streamclient.server.operations._ranges import RangeRead, encode_page, key_frame, read_range, rows_read
+from streamclient.server.operation import Counted, ServedOperation, own_table
+from streamclient.server.operations._ranges import RangeRead, encode_page, key_frame, read_range
 from streamclient.server.state import ServerState
 from streamclient.server.validation.frames import read_bound
 from streamclient.server.validation.names import check_table_name
@@ -55,9 +55,7 @@ def _act(state: ServerState, request: RangeRead) -> Any:
         response.data_block_type = DataBlockType.SIMPLE_ROW_MATRIX
     if page.next_row is not None:
         response.next_start_primary_key = key_frame(table, page.next_row)
-    return response
+    return Counted(response, len(page.rows))
 
 
-OPERATION = Operation(
-    messages=schema.OPERATIONS["GetRange"], validate=_validate, act=_act, tables=own_table, rows_read=rows_read
-)
+OPERATION = ServedOperation(messages=schema.OPERATIONS["GetRange"], validate=_validate, act=_act, tables=own_table)

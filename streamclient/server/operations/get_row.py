@@ -8,7 +8,7 @@ from attrs import frozen
 
 from streamclient.server.capacity import consumed
 from streamclient.server.limits import Limits
-from streamclient.server.operation import Operation, own_table
+from streamclient.server.operation import ServedOperation, own_table
 from streamclient.server.reads import Selection, read_one
 from streamclient.server.state import ServerState
 from streamclient.server.tables import Key, check_key
@@ -45,7 +45,7 @@ def _act(state: ServerState, request: GetRow) -> Any:
     return schema.GetRowResponse(consumed=consumed(read=units), row=row)
 
 
-OPERATION = Operation(
+OPERATION = ServedOperation(
     messages=schema.OPERATIONS["GetRow"],
     validate=_validate,
     act=_act,

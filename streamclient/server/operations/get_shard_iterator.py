@@ -9,7 +9,7 @@ from attrs import frozen
 from streamclient.server.errors import invalid, shard_missing, trimmed
 from streamclient.server.iterators import ShardIterator, encode_iterator, table_of_stream
 from streamclient.server.limits import Limits
-from streamclient.server.operation import Operation
+from streamclient.server.operation import ServedOperation
 from streamclient.server.state import ServerState
 from streamclient.wire import schema
 
@@ -59,7 +59,7 @@ def _act(state: ServerState, request: GetShardIterator) -> Any:
     return schema.GetShardIteratorResponse(shard_iterator=encode_iterator(iterator))
 
 
-OPERATION = Operation(
+OPERATION = ServedOperation(
     messages=schema.OPERATIONS["GetShardIterator"],
     validate=_validate,
     act=_act,

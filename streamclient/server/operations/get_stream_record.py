@@ -10,7 +10,7 @@ from streamclient.server.capacity import consumed, units
 from streamclient.server.errors import invalid, trimmed
 from streamclient.server.iterators import ShardIterator, decode_iterator, encode_iterator, table_of_iterator
 from streamclient.server.limits import Limits
-from streamclient.server.operation import Operation
+from streamclient.server.operation import Counted, ServedOperation
 from streamclient.server.state import ServerState
 from streamclient.wire import schema
 
@@ -32,7 +32,7 @@ def _validate(request: Any, limits: Limits) -> GetStreamRecord:
     return GetStreamRecord(request.shard_iterator, decode_iterator(request.shard_iterator), limit)
 
 
-def _act(state: ServerState, request: GetStreamRecord) -> bytes:
+def _act(state: ServerState, request: GetStreamRecord) -> Counted:
     """Records from the iterator on, oldest first, and where to continue.
 
     - An open shard with nothing new answers with the iterator it was given: the Go SDK's loops end on that.
@@ -49,23 +49,22 @@ def _act(state: ServerState, request: GetStreamRecord) -> bytes:
     if iterator.generation < stream.definition.generation or iterator.position < shard.first_position:
         raise trimmed()
     page = shard.page(iterator.position, request.limit, state.limits.stream_page_bytes)
-    size = sum(record.size_bytes for record in page)
+    found = len(page.elements)
     rest = schema.GetStreamRecordResponse(
-        consumed=consumed(read=units(size) if page else 0), may_more_record=bool(page)
+        consumed=consumed(read=units(page.size_bytes) if found else 0), may_more_record=bool(found)
     )
-    position = iterator.position + len(page)
-    if not page and shard.is_open:
+    position = iterator.position + found
+    if not found and shard.is_open:
         rest.next_shard_iterator = request.iterator_text
     elif shard.is_open or position < shard.next_position:
         rest.next_shard_iterator = encode_iterator(evolve(iterator, position=position))
     # Each record was encoded once, as an element of this message, when it was written.
-    return b"".join([record.element for record in page]) + bytes(rest.SerializeToString())
+    return Counted(b"".join([*page.elements, rest.SerializeToString()]), found)
 
 
-OPERATION = Operation(
+OPERATION = ServedOperation(
     messages=schema.OPERATIONS["GetStreamRecord"],
     validate=_validate,
     act=_act,
     tables=lambda request: (table_of_iterator(request.shard_iterator),),
-    rows_read=lambda answer: len(answer.stream_records),
 )

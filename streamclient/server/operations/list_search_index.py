@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamclient.server.operation import Operation, own_table
+from streamclient.server.operation import ServedOperation, own_table
 from streamclient.server.state import ServerState
 from streamclient.wire import schema
 
@@ -13,4 +13,4 @@ def _act(state: ServerState, request: Any) -> Any:
     return schema.ListSearchIndexResponse()
 
 
-OPERATION = Operation(messages=schema.OPERATIONS["ListSearchIndex"], act=_act, tables=own_table)
+OPERATION = ServedOperation(messages=schema.OPERATIONS["ListSearchIndex"], act=_act, tables=own_table)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from streamclient.server.limits import Limits
-from streamclient.server.operation import Operation, own_table
+from streamclient.server.operation import ServedOperation, own_table
 from streamclient.server.state import ServerState
 from streamclient.server.validation.names import check_table_name
 from streamclient.wire import schema
@@ -32,7 +32,7 @@ def _act(state: ServerState, table_name: str | None) -> Any:
     )
 
 
-OPERATION = Operation(
+OPERATION = ServedOperation(
     messages=schema.OPERATIONS["ListStream"],
     validate=_validate,
     act=_act,

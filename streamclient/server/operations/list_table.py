@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from streamclient.server.limits import Limits
-from streamclient.server.operation import Operation
+from streamclient.server.operation import ServedOperation
 from streamclient.server.state import ServerState
 from streamclient.wire import schema
 
@@ -19,7 +19,7 @@ def _act(state: ServerState, _: None) -> Any:
     return schema.ListTableResponse(table_names=sorted(state.tables))
 
 
-OPERATION = Operation(
+OPERATION = ServedOperation(
     messages=schema.OPERATIONS["ListTable"],
     validate=_validate,
     act=_act,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamclient.server.operation import Operation
+from streamclient.server.operation import ServedOperation
 from streamclient.server.state import ServerState
 from streamclient.wire import schema
 
@@ -13,4 +13,4 @@ def _act(state: ServerState, request: Any) -> Any:
     return schema.ListTimeseriesTableResponse()
 
 
-OPERATION = Operation(messages=schema.OPERATIONS["ListTimeseriesTable"], act=_act)
+OPERATION = ServedOperation(messages=schema.OPERATIONS["ListTimeseriesTable"], act=_act)

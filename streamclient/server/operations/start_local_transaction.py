@@ -9,7 +9,7 @@ from attrs import frozen
 from streamclient.records import KeyValue
 from streamclient.server.errors import invalid
 from streamclient.server.limits import Limits
-from streamclient.server.operation import Operation, own_table
+from streamclient.server.operation import ServedOperation, own_table
 from streamclient.server.state import ServerState
 from streamclient.server.tables import Key, check_leading_key
 from streamclient.server.validation.frames import read_key
@@ -45,6 +45,6 @@ def _act(state: ServerState, request: StartLocalTransaction) -> Any:
     return schema.StartLocalTransactionResponse(transaction_id=transaction.transaction_id)
 
 
-OPERATION = Operation(
+OPERATION = ServedOperation(
     messages=schema.OPERATIONS["StartLocalTransaction"], validate=_validate, act=_act, tables=own_table
 )

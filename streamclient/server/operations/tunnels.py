@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from streamclient.server.operation import Operation
+from streamclient.server.operation import ServedOperation
 from streamclient.server.state import ServerState
 from streamclient.server.tunnels import actions
 from streamclient.wire import schema
 
 
-def _operation(verb: str, act: Callable[[ServerState, Any], Any]) -> Operation:
-    return Operation(messages=schema.TUNNEL_OPERATIONS[f"tunnel/{verb}"], act=act)
+def _operation(verb: str, act: Callable[[ServerState, Any], Any]) -> ServedOperation:
+    return ServedOperation(messages=schema.TUNNEL_OPERATIONS[f"tunnel/{verb}"], act=act)
 
 
 OPERATIONS = (

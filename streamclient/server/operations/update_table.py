@@ -8,10 +8,10 @@ from attrs import evolve, frozen
 
 from streamclient.server.errors import invalid
 from streamclient.server.limits import Limits
-from streamclient.server.operation import Operation, own_table
+from streamclient.server.operation import ServedOperation, own_table
 from streamclient.server.state import ServerState
 from streamclient.server.table_messages import stream_details, table_options, throughput_details
-from streamclient.server.tables import Table, TableDefinition, TableOptions
+from streamclient.server.tables import ServedTable, Table, TableOptions
 from streamclient.server.validation.names import check_table_name
 from streamclient.server.validation.table_parts import (
     StreamSwitch,
@@ -76,7 +76,7 @@ def _act(state: ServerState, request: UpdateTable) -> Any:
     )
 
 
-def _changed(definition: TableDefinition, request: UpdateTable, now_seconds: int) -> TableDefinition:
+def _changed(definition: ServedTable, request: UpdateTable, now_seconds: int) -> ServedTable:
     if request.options_message is not None:
         definition = evolve(definition, options=read_options(request.options_message, definition.options))
     read = definition.read_capacity if request.read_capacity is None else request.read_capacity
@@ -112,7 +112,7 @@ def _switch(state: ServerState, table: Table, switch: StreamSwitch) -> None:
         state.switch_on(table, expiration_hours=hours, origin_columns=switch.origin_columns)
 
 
-OPERATION = Operation(
+OPERATION = ServedOperation(
     messages=schema.OPERATIONS["UpdateTable"],
     validate=_validate,
     act=_act,

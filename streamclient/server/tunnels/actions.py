@@ -16,21 +16,20 @@ from streamclient.server.streams import Stream
 from streamclient.server.tables import Table
 from streamclient.server.tunnels import balance, lifecycle, reading
 from streamclient.server.tunnels.channels import (
-    BASE_CHANNEL,
-    STREAM_CHANNEL,
+    NANOS_PER_MICRO,
     TYPE_NAMES,
-    Channel,
     Client,
     Definition,
     Status,
     Tunnel,
+    TunnelChannel,
+    point_of,
 )
 from streamclient.server.tunnels.positions import first_token, require_number
 from streamclient.wire import schema
-from streamclient.wire.schema import ChannelStatus, StartOffsetFlag, TunnelType
+from streamclient.wire.schema import ChannelStatusNumber, StartOffsetFlag, TunnelTypeNumber
 from streamclient.wire.tunnel import FINISHED
 
-NANOS_PER_MICRO = 1_000
 DEFAULT_TIMEOUT_SECONDS = 300
 """Of a session whose client names none: the clients' own default."""
 
@@ -56,11 +55,11 @@ def create(state: ServerState, request: Any) -> Any:
         raise invalid(f"Invalid tunnel type: {wanted.tunnel_type}.")
     if _find(state, wanted.table_name, wanted.tunnel_name) is not None:
         raise ServiceError(409, "OTSTunnelExist", f"The tunnel '{wanted.tunnel_name}' already exists.")
-    kind = TunnelType(wanted.tunnel_type)
+    kind = TunnelTypeNumber(wanted.tunnel_type)
     stream = state.stream_of(table)
     hours = state.limits.stream_expiration_hours if stream is None else stream.definition.expiration_hours
     start_micros = _start_micros(state, wanted.stream_tunnel_config, hours)
-    if stream is None and kind is not TunnelType.BASE_DATA:
+    if stream is None and kind is not TunnelTypeNumber.BASE_DATA:
         stream = state.switch_on(table, expiration_hours=hours)
     created = state.creation_micros()
     config = wanted.stream_tunnel_config
@@ -70,12 +69,12 @@ def create(state: ServerState, request: Any) -> Any:
         type=kind,
         table_name=wanted.table_name,
         table_number=table.definition.number,
-        stream_id="" if stream is None or kind is TunnelType.BASE_DATA else stream.stream_id,
+        stream_id="" if stream is None or kind is TunnelTypeNumber.BASE_DATA else stream.stream_id,
         created_micros=created,
         flag=StartOffsetFlag(config.flag),
         start_nanos=config.start_offset,
         end_nanos=config.end_offset,
-        has_config=kind is not TunnelType.BASE_DATA,
+        has_config=kind is not TunnelTypeNumber.BASE_DATA,
     )
     if start_micros is None:
         # Every record that exists is older, also one that a batch dated ahead of the clock.
@@ -122,52 +121,26 @@ def list_tunnels(state: ServerState, request: Any) -> Any:
     return response
 
 
-def describe(state: ServerState, request: Any) -> Any:
-    """A tunnel with its channels and how far it was consumed."""
+def describe(state: ServerState, request: Any) -> bytes:
+    """A tunnel with its channels, first those that are over, and how far it was consumed."""
     _table(state, request.table_name)
     tunnel = _find(state, request.table_name, request.tunnel_name)
     if tunnel is None or (request.tunnel_id and request.tunnel_id != tunnel.definition.tunnel_id):
         raise _no_tunnel(request.tunnel_id or request.tunnel_name)
     lifecycle.refresh(state, tunnel)
-    response = schema.DescribeTunnelResponse(tunnel=_info(state, tunnel), tunnel_rpo=_consume_point(tunnel))
-    for channel in tunnel.channels.values():
-        response.channels.append(
-            schema.ChannelInfo(
-                channel_id=channel.channel_id,
-                channel_type=BASE_CHANNEL if channel.is_base else STREAM_CHANNEL,
-                channel_status=channel.status.value,
-                client_id=channel.client_id,
-                channel_rpo=channel.consumed_micros * NANOS_PER_MICRO,
-                channel_count=channel.record_count,
-            )
-        )
-    return response
+    whole = schema.DescribeTunnelResponse(tunnel=_info(state, tunnel), tunnel_rpo=_consume_point(tunnel))
+    live = [channel.element() for channel in tunnel.live.values()]
+    return b"".join((whole.SerializeToString(), *tunnel.past_elements.values(), *live))
 
 
 def get_rpo(state: ServerState, request: Any) -> Any:
-    """The consume points as JSON: per channel, and of the tunnel; keys as the Go SDK reads them."""
+    """The consume points as JSON: per channel, and of the tunnel."""
     tunnel = _by_id(state, request.tunnel_id)
-    channels = {
-        channel.channel_id: {
-            channel.client_id: {
-                "ChannelTyp": BASE_CHANNEL if channel.is_base else STREAM_CHANNEL,
-                "Status": channel.status.value,
-                "TotalCount": channel.record_count,
-                "AccessTime": channel.consumed_micros * NANOS_PER_MICRO,
-                "RpoTime": channel.consumed_micros * NANOS_PER_MICRO,
-            }
-        }
-        for channel in tunnel.channels.values()
-    }
-    point = _consume_point(tunnel)
-    whole = {
-        "Status": tunnel.stage.value,
-        "TotalCount": tunnel.forgotten_count + sum(channel.record_count for channel in tunnel.channels.values()),
-        "AccessTime": point,
-        "RpoTime": point,
-    }
+    live = [channel.point() for channel in tunnel.live.values()]
+    channels = b", ".join((*tunnel.past_points.values(), *live))
+    whole = point_of(tunnel.stage.value, tunnel.record_count, _consume_point(tunnel))
     return schema.GetRpoResponse(
-        rpo_infos=json.dumps(channels).encode(),
+        rpo_infos=b"{%b}" % channels,
         tunnel_rpo_infos=json.dumps({tunnel.definition.tunnel_id: whole}).encode(),
         tunnel_id=tunnel.definition.tunnel_id,
     )
@@ -181,16 +154,16 @@ def schedule(state: ServerState, request: Any) -> Any:
         channel = _channel(tunnel, wanted.channel_id)
         if channel.is_over or channel.channel_id in ended:
             raise invalid(f"The channel {channel.channel_id} is terminated.")
-        if wanted.status not in (ChannelStatus.OPEN, ChannelStatus.CLOSING, ChannelStatus.TERMINATED):
+        if wanted.status not in (ChannelStatusNumber.OPEN, ChannelStatusNumber.CLOSING, ChannelStatusNumber.TERMINATED):
             raise invalid(f"Invalid channel status: {wanted.status}.")
-        if wanted.status == ChannelStatus.TERMINATED:
+        if wanted.status == ChannelStatusNumber.TERMINATED:
             ended.add(channel.channel_id)
     for wanted in request.channels:
         channel = tunnel.channels[wanted.channel_id]
-        if wanted.status == ChannelStatus.TERMINATED:
+        if wanted.status == ChannelStatusNumber.TERMINATED:
             tunnel.finish(channel, is_consumed=False)
         else:
-            channel.is_suspended = wanted.status == ChannelStatus.CLOSING
+            channel.is_suspended = wanted.status == ChannelStatusNumber.CLOSING
             channel.change(Status.CLOSING if channel.is_suspended else Status.OPEN)
     return schema.ScheduleResponse()
 
@@ -241,9 +214,9 @@ def _take_report(tunnel: Tunnel, client_id: str, report: Any) -> None:
     channel = tunnel.live.get(report.channel_id)
     if channel is None or channel.client_id != client_id or report.version <= channel.version:
         return
-    if report.status == ChannelStatus.TERMINATED:
+    if report.status == ChannelStatusNumber.TERMINATED:
         tunnel.finish(channel, report.version)
-    elif report.status == ChannelStatus.CLOSE:
+    elif report.status == ChannelStatusNumber.CLOSE:
         channel.release(report.version)
 
 
@@ -333,7 +306,7 @@ def _usable(state: ServerState, tunnel_id: str) -> Tunnel:
     return tunnel
 
 
-def _channel(tunnel: Tunnel, channel_id: str) -> Channel:
+def _channel(tunnel: Tunnel, channel_id: str) -> TunnelChannel:
     channel = tunnel.channels.get(channel_id)
     if channel is None:
         raise invalid(f"The channel '{channel_id}' does not exist.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from streamclient.server.tunnels.channels import Channel, Status, Tunnel
+from streamclient.server.tunnels.channels import Status, Tunnel, TunnelChannel
 
 
 def quotas(held: Mapping[str, int], total: int) -> dict[str, int]:
@@ -43,14 +43,14 @@ def lease_free(tunnel: Tunnel, client_id: str) -> None:
         channel.lease(client_id)
 
 
-def _kept(tunnel: Tunnel) -> dict[str, list[Channel]]:
+def _kept(tunnel: Tunnel) -> dict[str, list[TunnelChannel]]:
     """Channels that each client holds and was not asked to let go of."""
-    kept: dict[str, list[Channel]] = {client: [] for client in tunnel.clients}
+    kept: dict[str, list[TunnelChannel]] = {client: [] for client in tunnel.clients}
     for channel in tunnel.live.values():
         if channel.client_id in kept and channel.status is Status.OPEN:
             kept[channel.client_id].append(channel)
     return kept
 
 
-def _total(channels: Iterable[Channel]) -> int:
+def _total(channels: Iterable[TunnelChannel]) -> int:
     return sum(channel.counts_as_load for channel in channels)

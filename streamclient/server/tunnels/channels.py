@@ -8,7 +8,7 @@ Laws:
 - TERMINATED is final.
 - Whatever is assigned to a tunnel, a channel or a session that is to be kept is noted in the journal, by attrs, so that
   no move can forget it: only the parts that changed are written down.
-- Work is done on the channels that are not over; those that are over are only described.
+- Work is done on the channels that are not over; those that are over stand as an answer holds them, for good.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import attrs
 from attrs import Attribute, define, field, frozen
 from attrs.setters import NO_OP
 
-from streamclient.wire.schema import ChannelStatus, StartOffsetFlag, TunnelType
+from streamclient.wire import schema
+from streamclient.wire.schema import ChannelStatusNumber, StartOffsetFlag, TunnelTypeNumber
 from streamclient.wire.tunnel import FINISHED
 
 
@@ -38,7 +39,7 @@ Part = tuple[PartKind, str]
 """A part of a tunnel: its kind, and the id of the channel or session."""
 
 
-class Journal:
+class ChangedParts:
     """Which parts of one tunnel changed since they were last written down."""
 
     def __init__(self, tunnel_id: str, changed_tunnels: set[str]) -> None:
@@ -75,9 +76,9 @@ class Status(Enum):
     TERMINATED = "TERMINATED"
 
     @property
-    def number(self) -> ChannelStatus:
+    def number(self) -> ChannelStatusNumber:
         """The number that travels in heartbeats; WAIT never does."""
-        return ChannelStatus[self.name]
+        return ChannelStatusNumber[self.name]
 
 
 class Stage(Enum):
@@ -91,30 +92,37 @@ class Stage(Enum):
 BASE_CHANNEL = "BaseData"
 STREAM_CHANNEL = "Stream"
 
+NANOS_PER_MICRO = 1_000
+
 TYPE_NAMES = {
-    TunnelType.BASE_DATA: "BaseData",
-    TunnelType.STREAM: "Stream",
-    TunnelType.BASE_AND_STREAM: "BaseAndStream",
+    TunnelTypeNumber.BASE_DATA: "BaseData",
+    TunnelTypeNumber.STREAM: "Stream",
+    TunnelTypeNumber.BASE_AND_STREAM: "BaseAndStream",
 }
 
 
 @frozen
-class KeyRange:
+class ChannelRange:
     """The half-open range of encoded keys of one channel of full data; ``None`` is unbounded."""
 
     begin: bytes
     end: bytes | None
 
 
+def point_of(status: str, record_count: int, nanos: int) -> dict[str, str | int]:
+    """How far a channel or a tunnel was consumed, with the keys that the Go SDK reads."""
+    return {"Status": status, "TotalCount": record_count, "AccessTime": nanos, "RpoTime": nanos}
+
+
 @define(on_setattr=_noted)
-class Channel:
+class TunnelChannel:
     """One channel. ``key_range`` is set for full data; a stream channel's id is its shard's."""
 
     channel_id: str
     status: Status
     number: int = 0
     """Its place in the order in which the tunnel's channels appeared."""
-    key_range: KeyRange | None = None
+    key_range: ChannelRange | None = None
     parent_ids: tuple[str, ...] = ()
     """Channels of this tunnel that must end first."""
     start_position: int = 0
@@ -135,7 +143,7 @@ class Channel:
     """Records up to the end, known once a page was delivered that has no next one: ``finished`` says no number."""
     final_micros: int = 0
     """How far in the log that page reached."""
-    journal: Journal | None = field(default=None, eq=False, repr=False, on_setattr=NO_OP)
+    journal: ChangedParts | None = field(default=None, eq=False, repr=False, on_setattr=NO_OP)
 
     @property
     def part(self) -> Part:
@@ -146,6 +154,11 @@ class Channel:
     def is_base(self) -> bool:
         """Whether it delivers full data."""
         return self.key_range is not None
+
+    @property
+    def kind(self) -> str:
+        """As answers spell it."""
+        return BASE_CHANNEL if self.is_base else STREAM_CHANNEL
 
     @property
     def is_over(self) -> bool:
@@ -193,12 +206,24 @@ class Channel:
         self.checkpoint = FINISHED
         self.client_id = ""
 
+    def element(self) -> bytes:
+        """It as one of the channels in DescribeTunnel's answer."""
+        info = schema.ChannelInfo(channel_id=self.channel_id, channel_type=self.kind, channel_status=self.status.value)
+        info.client_id, info.channel_count = self.client_id, self.record_count
+        info.channel_rpo = self.consumed_micros * NANOS_PER_MICRO
+        return bytes(schema.DescribeTunnelResponse(channels=[info]).SerializePartialToString())
+
+    def point(self) -> bytes:
+        """It as a member of the JSON object in GetRpo's answer."""
+        point = point_of(self.status.value, self.record_count, self.consumed_micros * NANOS_PER_MICRO)
+        return json.dumps({self.channel_id: {self.client_id: {"ChannelTyp": self.kind, **point}}})[1:-1].encode()
+
     def to_json(self) -> str:
         """The form in which it is stored."""
         return _to_json(self)
 
     @classmethod
-    def from_json(cls, text: str) -> Channel:
+    def from_json(cls, text: str) -> TunnelChannel:
         """The channel that ``to_json`` wrote."""
         document = json.loads(text)
         document["status"] = Status(document["status"])
@@ -206,7 +231,7 @@ class Channel:
         bounds = document["key_range"]
         if bounds is not None:
             end = bounds["end"]
-            document["key_range"] = KeyRange(
+            document["key_range"] = ChannelRange(
                 bytes.fromhex(bounds["begin"]), None if end is None else bytes.fromhex(end)
             )
         return cls(**document)
@@ -223,7 +248,7 @@ class Client:
     number: int = 0
     """Its place in the order in which the tunnel's sessions began."""
     has_ended: bool = False
-    journal: Journal | None = field(default=None, eq=False, repr=False, on_setattr=NO_OP)
+    journal: ChangedParts | None = field(default=None, eq=False, repr=False, on_setattr=NO_OP)
 
     @property
     def part(self) -> Part:
@@ -250,7 +275,7 @@ class Definition:
 
     tunnel_id: str
     name: str
-    type: TunnelType
+    type: TunnelTypeNumber
     table_name: str
     table_number: int
     stream_id: str
@@ -266,12 +291,12 @@ class Definition:
     @property
     def has_base(self) -> bool:
         """Whether it delivers full data."""
-        return self.type is not TunnelType.STREAM
+        return self.type is not TunnelTypeNumber.STREAM
 
     @property
     def has_stream(self) -> bool:
         """Whether it delivers incremental data."""
-        return self.type is not TunnelType.BASE_DATA
+        return self.type is not TunnelTypeNumber.BASE_DATA
 
 
 FORMER_SESSIONS = 1_000
@@ -293,15 +318,21 @@ class Tunnel:
     """How far the stream channels that are over were consumed, the furthest."""
     forgotten_count: int = 0
     """Records of channels that are over and forgotten."""
-    channels: dict[str, Channel] = field(factory=dict, on_setattr=NO_OP)
-    live: dict[str, Channel] = field(factory=dict, on_setattr=NO_OP)
+    channels: dict[str, TunnelChannel] = field(factory=dict, on_setattr=NO_OP)
+    live: dict[str, TunnelChannel] = field(factory=dict, on_setattr=NO_OP)
     """Those that are not over."""
+    past_elements: dict[str, bytes] = field(factory=dict, on_setattr=NO_OP)
+    """Those that are over, as DescribeTunnel answers them: they are joined, not walked over."""
+    past_points: dict[str, bytes] = field(factory=dict, on_setattr=NO_OP)
+    """The same, as GetRpo answers them."""
     clients: dict[str, Client] = field(factory=dict, on_setattr=NO_OP)
     former_clients: dict[str, Client] = field(factory=dict, on_setattr=NO_OP)
     """Sessions that ended lately: their late checkpoints are told apart from those of consumers without a session."""
-    journal: Journal | None = field(default=None, eq=False, repr=False, on_setattr=NO_OP)
+    journal: ChangedParts | None = field(default=None, eq=False, repr=False, on_setattr=NO_OP)
+    _past_count: int = field(default=0, on_setattr=NO_OP)
+    """Records of the channels that are over and not forgotten."""
     _live_base: int = field(default=0, on_setattr=NO_OP)
-    _children: dict[str, list[Channel]] = field(factory=dict, on_setattr=NO_OP)
+    _children: dict[str, list[TunnelChannel]] = field(factory=dict, on_setattr=NO_OP)
     """Channels that wait, by the parents that must end first."""
     _last_number: int = field(default=0, on_setattr=NO_OP)
 
@@ -310,32 +341,38 @@ class Tunnel:
         """Where it is written down, but for its channels and sessions."""
         return PartKind.TUNNEL, ""
 
-    def keep_journal(self, journal: Journal) -> None:
+    def keep_journal(self, journal: ChangedParts) -> None:
         """Note every change from now on."""
         self.journal = journal
-        parts: list[Channel | Client] = [*self.channels.values(), *self.clients.values()]
+        parts: list[TunnelChannel | Client] = [*self.channels.values(), *self.clients.values()]
         for part in (*parts, *self.former_clients.values()):
             part.journal = journal
 
-    def held_by(self, client_id: str) -> list[Channel]:
+    def held_by(self, client_id: str) -> list[TunnelChannel]:
         """Channels leased to a client."""
         return [channel for channel in self.live.values() if channel.client_id == client_id]
 
+    @property
+    def record_count(self) -> int:
+        """Records of all channels that it has, or had."""
+        return self.forgotten_count + self._past_count + sum(channel.record_count for channel in self.live.values())
+
     # Channels
 
-    def add(self, channel: Channel) -> None:
+    def add(self, channel: TunnelChannel) -> None:
         """Take a new channel, and open it if nothing has to end before."""
         channel.number = self._next_number()
         self.adopt(channel)
         self._noted(channel)
         self._open_if_ready(channel)
 
-    def adopt(self, channel: Channel) -> None:
+    def adopt(self, channel: TunnelChannel) -> None:
         """Take a channel as it is."""
         channel.journal = self.journal
         self._last_number = max(self._last_number, channel.number)
         self.channels[channel.channel_id] = channel
         if channel.is_over:
+            self._passed(channel)
             return
         self.live[channel.channel_id] = channel
         self._live_base += channel.is_base
@@ -343,11 +380,12 @@ class Tunnel:
             for parent in channel.parent_ids:
                 self._children.setdefault(parent, []).append(channel)
 
-    def finish(self, channel: Channel, version: int | None = None, *, is_consumed: bool = True) -> None:
+    def finish(self, channel: TunnelChannel, version: int | None = None, *, is_consumed: bool = True) -> None:
         """End a channel, and open what waited for it: its children, or after the last full data the whole stream."""
         channel.finish(version, is_consumed=is_consumed)
         if self.live.pop(channel.channel_id, None) is None:
             return
+        self._passed(channel)
         if not channel.is_base:
             self.finished_micros = max(self.finished_micros, channel.consumed_micros)
         self._live_base -= channel.is_base
@@ -356,9 +394,16 @@ class Tunnel:
         for child in self._children.pop(channel.channel_id, ()):
             self._open_if_ready(child)
 
-    def forget(self, channel: Channel) -> None:
+    def _passed(self, channel: TunnelChannel) -> None:
+        self.past_elements[channel.channel_id] = channel.element()
+        self.past_points[channel.channel_id] = channel.point()
+        self._past_count += channel.record_count
+
+    def forget(self, channel: TunnelChannel) -> None:
         """Let go of a channel that is over."""
-        del self.channels[channel.channel_id]
+        for past in (self.channels, self.past_elements, self.past_points):
+            del past[channel.channel_id]
+        self._past_count -= channel.record_count
         self.forgotten_count += channel.record_count
         self._noted(channel)
 
@@ -368,7 +413,7 @@ class Tunnel:
         for channel in self.live.values() if stage is Stage.STREAM else ():
             self._open_if_ready(channel)
 
-    def _open_if_ready(self, channel: Channel) -> None:
+    def _open_if_ready(self, channel: TunnelChannel) -> None:
         is_due = channel.status is Status.WAIT and self.stage is Stage.STREAM
         if is_due and not any(parent in self.live for parent in channel.parent_ids):
             channel.status = Status.OPEN
@@ -405,7 +450,7 @@ class Tunnel:
         self._last_number += 1
         return self._last_number
 
-    def _noted(self, part: Channel | Client) -> None:
+    def _noted(self, part: TunnelChannel | Client) -> None:
         if self.journal is not None:
             self.journal.note(*part.part)
 
@@ -421,11 +466,11 @@ class Tunnel:
         return self.clients.get(client_id) or self.former_clients.get(client_id)
 
     @classmethod
-    def from_json(cls, text: str, channels: Iterable[Channel], sessions: Iterable[Client]) -> Tunnel:
+    def from_json(cls, text: str, channels: Iterable[TunnelChannel], sessions: Iterable[Client]) -> Tunnel:
         """The tunnel that was stored in parts."""
         document = json.loads(text)
         definition = document.pop("definition")
-        definition["type"] = TunnelType(definition["type"])
+        definition["type"] = TunnelTypeNumber(definition["type"])
         definition["flag"] = StartOffsetFlag(definition["flag"])
         document["stage"] = Stage(document["stage"])
         tunnel = cls(definition=Definition(**definition), **document)
@@ -436,7 +481,8 @@ class Tunnel:
         return tunnel
 
 
-_NOT_KEPT = {each.name for kept in (Channel, Client, Tunnel) for each in attrs.fields(kept) if each.on_setattr is NO_OP}
+_STORED = (TunnelChannel, Client, Tunnel)
+_NOT_KEPT = {each.name for kept in _STORED for each in attrs.fields(kept) if each.on_setattr is NO_OP}
 
 
 def _is_kept(attribute: Attribute[object], value: object) -> bool:
@@ -444,7 +490,7 @@ def _is_kept(attribute: Attribute[object], value: object) -> bool:
     return attribute.name not in _NOT_KEPT
 
 
-def _to_json(instance: Channel | Client | Tunnel) -> str:
+def _to_json(instance: TunnelChannel | Client | Tunnel) -> str:
     return json.dumps(attrs.asdict(instance, filter=_is_kept, value_serializer=_plain))
 
 

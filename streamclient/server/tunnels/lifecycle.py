@@ -10,7 +10,7 @@ import uuid
 from streamclient.server.splitting import split_points
 from streamclient.server.state import ServerState
 from streamclient.server.tables import Table
-from streamclient.server.tunnels.channels import BASE_CHANNEL, Channel, KeyRange, Stage, Status, Tunnel
+from streamclient.server.tunnels.channels import BASE_CHANNEL, ChannelRange, Stage, Status, Tunnel, TunnelChannel
 from streamclient.server.tunnels.positions import follow
 
 
@@ -39,13 +39,13 @@ def _initialize(state: ServerState, tunnel: Tunnel) -> None:
         return
     table = state.table(tunnel.definition.table_name)
     for key_range in base_ranges(state, table):
-        tunnel.add(Channel(f"{BASE_CHANNEL}_{uuid.uuid4()}", Status.OPEN, key_range=key_range))
+        tunnel.add(TunnelChannel(f"{BASE_CHANNEL}_{uuid.uuid4()}", Status.OPEN, key_range=key_range))
     tunnel.enter(Stage.BASE)
 
 
-def base_ranges(state: ServerState, table: Table) -> list[KeyRange]:
+def base_ranges(state: ServerState, table: Table) -> list[ChannelRange]:
     """The table cut at its partitions, and within them into pieces of about the size that one channel shall have."""
     expired_before = table.expired_before_millis(state.clock.now_micros())
     sizes = split_points(table, state.limits.tunnel_base_channel_bytes, state.limits.splits_per_request, expired_before)
     cuts = sorted({*table.definition.boundaries, *sizes})
-    return [KeyRange(begin, end) for begin, end in zip([b"", *cuts], [*cuts, None], strict=True)]
+    return [ChannelRange(begin, end) for begin, end in zip([b"", *cuts], [*cuts, None], strict=True)]

@@ -7,8 +7,8 @@ from attrs import evolve
 from streamclient.errors import CodecError
 from streamclient.server.errors import invalid
 from streamclient.server.iterators import ShardIterator, decode_iterator, encode_iterator
-from streamclient.server.streams import Shard, Stream
-from streamclient.server.tunnels.channels import Channel, Status, Tunnel
+from streamclient.server.streams import ShardLog, Stream
+from streamclient.server.tunnels.channels import Status, Tunnel, TunnelChannel
 from streamclient.wire.tunnel import FINISHED, Token, decode_token
 
 
@@ -24,7 +24,7 @@ def read_token(text: str) -> Token:
         raise invalid(f"Invalid token: {error}.") from error
 
 
-def stream_place(stream: Stream, shard: Shard, token: Token, now_micros: int) -> ShardIterator:
+def stream_place(stream: Stream, shard: ShardLog, token: Token, now_micros: int) -> ShardIterator:
     """The place in a shard that a token names, which may be past retention.
 
     Every number in a token is one that this server made: a token with others, be they of a damaged one, of another
@@ -49,7 +49,7 @@ def stream_place(stream: Stream, shard: Shard, token: Token, now_micros: int) ->
     return place
 
 
-def first_token(channel: Channel, stream: Stream | None) -> str:
+def first_token(channel: TunnelChannel, stream: Stream | None) -> str:
     """Where a channel without checkpoint begins."""
     if channel.is_base or stream is None:
         return Token().encode()
@@ -62,7 +62,7 @@ def stream_token(token: Token, stream: Stream, shard_id: str, position: int) -> 
     return evolve(token, iterator=encode_iterator(iterator))
 
 
-def next_position(channel: Channel, shard: Shard) -> int:
+def next_position(channel: TunnelChannel, shard: ShardLog) -> int:
     """Position behind the checkpoint, or the first one."""
     return shard.next_position if channel.checkpoint == FINISHED else channel.position
 
@@ -77,18 +77,18 @@ def follow(tunnel: Tunnel, stream: Stream) -> None:
         parents = (definition.parent_id, definition.parent_sibling_id)
         known = tuple(parent for parent in parents if parent is not None and parent in tunnel.channels)
         start = shard.position_at(tunnel.start_micros)
-        channel = Channel(shard.shard_id, Status.WAIT, parent_ids=known, start_position=start, position=start)
+        channel = TunnelChannel(shard.shard_id, Status.WAIT, parent_ids=known, start_position=start, position=start)
         tunnel.add(channel)
 
 
-def records_forgotten(tunnel: Tunnel, shard: Shard, before_position: int) -> None:
+def records_forgotten(tunnel: Tunnel, shard: ShardLog, before_position: int) -> None:
     """Notice that records are about to be lost: the next one of a channel that is not over must still be there."""
     channel = tunnel.live.get(shard.shard_id)
     if channel is not None and channel.position < min(before_position, shard.next_position):
         tunnel.is_expired = True
 
 
-def shard_forgotten(tunnel: Tunnel, shard: Shard) -> None:
+def shard_forgotten(tunnel: Tunnel, shard: ShardLog) -> None:
     """Let go of the channel of a shard that is gone; all of it that was not lost was read."""
     channel = tunnel.channels.get(shard.shard_id)
     if channel is not None:

@@ -6,6 +6,8 @@ and again in the stream. Incremental data comes in the order of the log.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 from attrs import evolve, frozen
 
 from streamclient.errors import CodecError
@@ -13,9 +15,9 @@ from streamclient.server.errors import ServiceError, invalid
 from streamclient.server.keys import encode_key
 from streamclient.server.rows import StoredRow, alive
 from streamclient.server.state import ServerState
-from streamclient.server.streams import Shard, StoredRecord, Stream
+from streamclient.server.streams import ShardLog, Stream
 from streamclient.server.tables import Table, check_key
-from streamclient.server.tunnels.channels import Channel, KeyRange, Tunnel
+from streamclient.server.tunnels.channels import ChannelRange, Tunnel, TunnelChannel
 from streamclient.server.tunnels.positions import read_token, stream_place, stream_token
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import HEADER, KeyBound, Row, decode_row, encode_row
@@ -47,7 +49,7 @@ class Page:
         return self.body + bytes(rest.SerializePartialToString())
 
 
-def read(state: ServerState, tunnel: Tunnel, channel: Channel, text: str) -> Page:
+def read(state: ServerState, tunnel: Tunnel, channel: TunnelChannel, text: str) -> Page:
     """The page at a token.
 
     Raises:
@@ -68,7 +70,7 @@ def read(state: ServerState, tunnel: Tunnel, channel: Channel, text: str) -> Pag
     return page
 
 
-def checkpoint(state: ServerState, tunnel: Tunnel, channel: Channel, text: str) -> None:
+def checkpoint(state: ServerState, tunnel: Tunnel, channel: TunnelChannel, text: str) -> None:
     """Take over how far a channel was consumed, by a token that is not ``finished``.
 
     Raises:
@@ -92,7 +94,7 @@ def checkpoint(state: ServerState, tunnel: Tunnel, channel: Channel, text: str) 
 # --- full data -----------------------------------------------------------------------------------------------------
 
 
-def _read_base(state: ServerState, table: Table, start: bytes, key_range: KeyRange, token: Token) -> Page:
+def _read_base(state: ServerState, table: Table, start: bytes, key_range: ChannelRange, token: Token) -> Page:
     rows = table.rows.ascending(start, _HIGHEST if key_range.end is None else key_range.end)
     expired_before = table.expired_before_millis(state.clock.now_micros())
     elements: list[bytes] = []
@@ -114,7 +116,7 @@ def _element(record: bytes) -> bytes:
     return bytes(page.SerializePartialToString())
 
 
-def base_start(table: Table, channel: Channel, key_range: KeyRange, token: Token) -> bytes:
+def base_start(table: Table, channel: TunnelChannel, key_range: ChannelRange, token: Token) -> bytes:
     """The encoded key at which a channel of full data is read next.
 
     Raises:
@@ -146,31 +148,29 @@ def _key_frame(table: Table, row: StoredRow) -> bytes:
 # --- incremental data ----------------------------------------------------------------------------------------------
 
 
-def _read_stream(state: ServerState, tunnel: Tunnel, stream: Stream, shard: Shard, token: Token) -> Page:
+def _read_stream(state: ServerState, tunnel: Tunnel, stream: Stream, shard: ShardLog, token: Token) -> Page:
     now_micros = state.clock.now_micros()
     place = stream_place(stream, shard, token, now_micros)
     if place.position < shard.first_position or place.generation < stream.definition.generation:
         raise expired(tunnel)
     end_micros = tunnel.definition.end_nanos // _NANOS_PER_MICRO or None
-    records = shard.page(place.position, state.limits.tunnel_page_records, state.limits.stream_page_bytes)
-    kept = [record for record in records if end_micros is None or record.timestamp_micros <= end_micros]
-    position = place.position + len(kept)
-    is_past_end = end_micros is not None and (len(kept) < len(records) or now_micros > end_micros)
+    page = shard.page(place.position, state.limits.tunnel_page_records, state.limits.stream_page_bytes)
+    found = len(page.elements)
+    kept = found if end_micros is None else bisect_right(page.timestamps, end_micros)
+    position = place.position + kept
+    is_past_end = end_micros is not None and (kept < found or now_micros > end_micros)
     is_at_tail = position == shard.next_position
-    if len(kept) < len(records) or (is_at_tail and (not shard.is_open or is_past_end)):
-        reached_micros = kept[-1].timestamp_micros if kept else token.timestamp
-        return Page(_join(kept), FINISHED, False, token.total_count + len(kept), reached_micros)
+    # Encoded as elements of GetStreamRecord's answer, whose fields have the same numbers as those of ReadRecords.
+    records = b"".join(page.before(kept))
+    if kept < found or (is_at_tail and (not shard.is_open or is_past_end)):
+        reached_micros = page.timestamps[kept - 1] if kept else token.timestamp
+        return Page(records, FINISHED, False, token.total_count + kept, reached_micros)
     following = evolve(
         stream_token(token, stream, shard.shard_id, position),
-        timestamp=now_micros if is_at_tail else kept[-1].timestamp_micros,
-        total_count=token.total_count + len(kept),
+        timestamp=now_micros if is_at_tail else page.timestamps[kept - 1],
+        total_count=token.total_count + kept,
     )
-    return Page(_join(kept), following.encode(), not is_at_tail)
-
-
-def _join(records: list[StoredRecord]) -> bytes:
-    # Encoded as elements of GetStreamRecord's answer, whose fields have the same numbers as those of ReadRecords.
-    return b"".join([record.element for record in records])
+    return Page(records, following.encode(), not is_at_tail)
 
 
 def expired(tunnel: Tunnel) -> ServiceError:

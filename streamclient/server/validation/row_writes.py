@@ -11,13 +11,30 @@ from streamclient.server.errors import invalid
 from streamclient.server.filters import parse_condition
 from streamclient.server.limits import Limits
 from streamclient.server.validation.frames import check_cells, check_write_key, read_frame
-from streamclient.server.writes import RowWrite
+from streamclient.server.writes import AnyWrite, PlainPut, RowWrite
+from streamclient.wire import puts
 from streamclient.wire.plainbuffer import Cell, CellOperation, Row
 from streamclient.wire.schema import OperationType, ReturnType, RowExistenceExpectation
 
 
-def parse_write(kind: OperationType, message: Any, data: bytes, limits: Limits) -> RowWrite:
+def parse_write(kind: OperationType, message: Any, data: bytes, limits: Limits) -> AnyWrite:
     """One row change with its condition and what to return; ``message`` has the fields ``condition`` and so on."""
+    return (_plain_put(message, data, limits) if kind is OperationType.PUT else None) or _parsed(
+        kind, message, data, limits
+    )
+
+
+def _plain_put(message: Any, data: bytes, limits: Limits) -> PlainPut | None:
+    """What nearly all writes are; ``None`` for anything else, and for what is to be refused."""
+    condition = message.condition
+    expected = _EXPECTATIONS.get(condition.row_existence)
+    if expected is None or message.HasField("return_content") or condition.column_condition:
+        return None
+    put = puts.read_put(data, limits.put)
+    return None if put is None else PlainPut(put, expected)
+
+
+def _parsed(kind: OperationType, message: Any, data: bytes, limits: Limits) -> RowWrite:
     row = read_change(kind, data, limits)
     return_type, return_columns = _return_content(message.return_content, row)
     return RowWrite(
@@ -28,6 +45,10 @@ def parse_write(kind: OperationType, message: Any, data: bytes, limits: Limits) 
         return_type=return_type,
         return_columns=return_columns,
     )
+
+
+_EXPECTATIONS = {int(expectation): Condition(expectation) for expectation in RowExistenceExpectation}
+"""The conditions on the row as a whole, by the number that requests carry."""
 
 
 def read_change(kind: OperationType, data: bytes, limits: Limits) -> Row:

@@ -10,12 +10,12 @@ from multiprocessing import get_context
 
 from streamclient.testing.simulation.drawing import Size, draw_plan
 from streamclient.testing.simulation.report import Summary
-from streamclient.testing.simulation.runner import Verdict, run_plan
+from streamclient.testing.simulation.runner import HistoryVerdict, run_plan
 
 SEEDS_PER_TASK = 20
 """Handed to a process at once: seconds of work, so that handing out costs nothing and progress is seen."""
 
-Judged = tuple[Verdict, float]
+Judged = tuple[HistoryVerdict, float]
 """A verdict and the processor seconds that it took."""
 
 
@@ -34,8 +34,8 @@ def run_campaign(
     *,
     processes: int = 0,
     size: Size | None = None,
-    progress: Callable[[Summary, Verdict], None] | None = None,
-) -> tuple[Summary, list[Verdict]]:
+    progress: Callable[[Summary, HistoryVerdict], None] | None = None,
+) -> tuple[Summary, list[HistoryVerdict]]:
     """Run the histories of many seeds; returns the summary and the verdicts with a violation, in order.
 
     With ``processes=0``, one per core. ``progress`` is called after each history, in the order of the seeds.

@@ -15,7 +15,7 @@ from streamclient.terminal.running import CommandFailed, runs
 if TYPE_CHECKING:
     from streamclient.testing.simulation.plan import Plan
     from streamclient.testing.simulation.report import Summary
-    from streamclient.testing.simulation.runner import Verdict
+    from streamclient.testing.simulation.runner import HistoryVerdict
 
 DEFAULT_SEEDS = 2_000
 
@@ -76,7 +76,7 @@ def _run_many(arguments: argparse.Namespace) -> int:
     size = Size.FULL if arguments.full_size else None
     began, shown, line = time.monotonic(), [time.monotonic()], ProgressLine(sys.stderr)
 
-    def progress(summary: Summary, verdict: Verdict) -> None:
+    def progress(summary: Summary, verdict: HistoryVerdict) -> None:
         now = time.monotonic()
         if now - shown[0] >= PROGRESS_SECONDS:
             shown[0] = now
@@ -108,16 +108,16 @@ def _coverage(arguments: argparse.Namespace) -> dict[str, str]:
     return {"coverage": str(measure_core(arguments.first, min(arguments.seeds, MEASURED_HISTORIES)))}
 
 
-def _shrunk(broken: list[Verdict], arguments: argparse.Namespace) -> list[Verdict]:
+def _shrunk(broken: list[HistoryVerdict], arguments: argparse.Namespace) -> list[HistoryVerdict]:
     """Print the first violation of each law, as small as it can be made."""
-    first: dict[str, Verdict] = {}
+    first: dict[str, HistoryVerdict] = {}
     for verdict in broken:
         if verdict.violation is not None:
             first.setdefault(verdict.violation.law, verdict)
     return [_explained(verdict, arguments) for verdict in list(first.values())[:SHRUNK_LAWS]]
 
 
-def _explained(verdict: Verdict, arguments: argparse.Namespace) -> Verdict:
+def _explained(verdict: HistoryVerdict, arguments: argparse.Namespace) -> HistoryVerdict:
     from streamclient.testing.simulation.report import violation_lines  # noqa: PLC0415
     from streamclient.testing.simulation.shrink import shrink  # noqa: PLC0415
 

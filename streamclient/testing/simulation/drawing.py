@@ -44,11 +44,12 @@ FAMILIES: dict[str, tuple[Do, ...]] = {
     "load": (Do.SLOW, Do.THROTTLE),
     "splits": (Do.SPLIT, Do.SPLIT, Do.SPLIT, Do.MERGE, Do.MERGE),
     "expiry": (Do.EXPIRE,),
+    "trims": (Do.TRIM,),
     "lists": (Do.STALE,),
     "vandals": (Do.DELETE_ROW, Do.RESET_ROW),
     "java": (Do.CRASH, Do.FREEZE),
-    "processors": (Do.FAIL, Do.DRAG, Do.HANG),
-    "marks": (Do.DONE,),
+    "processors": (Do.FAIL, Do.POISON, Do.POISON, Do.DRAG, Do.HANG),
+    "marks": (Do.DONE, Do.REPLACE),
     "operators": (Do.PAUSE, Do.REWIND, Do.RELEASE, Do.MOVE),
     "programs": (Do.HOLD, Do.HOLD, Do.HOLD_ALL),
 }
@@ -58,6 +59,7 @@ FAMILY_SHARES = {
     "twins": 0.15,
     "java": 0.15,
     "expiry": 0.15,
+    "trims": 0.2,
     "vandals": 0.2,
     "marks": 0.15,
     "operators": 0.3,
@@ -130,7 +132,13 @@ def _draw(seed: int, dice: Dice, workers: int, shards: int, durations: float) ->
         balance_by=dice.choice(("count",) * 8 + ("records", "bytes")),
         position=dice.choice(("oldest", "oldest", "oldest", "latest")),
         rates=_draw_rates(dice),
+        then=dice.choice(("RESTART", "PARK", "PARK", "STOP_SHARD")),
+        retries=dice.choice((0, 1, 3)),
+        has_strategy=dice.chance(0.2),
+        trimmed=dice.choice(("STOP_SHARD", "RESTART_AT_OLDEST")),
     )
+    if plan.is_two_phase:
+        plan = evolve(plan, then="RESTART")  # what it prepares is a whole page, so no page may be cut
     plan = evolve(plan, storm_seconds=durations * plan.duration_seconds)
     return evolve(plan, actions=_draw_actions(plan, dice, workers))
 
@@ -197,8 +205,10 @@ class _ActionDrawing:
             # A lease expires meanwhile, and its worker may get it again before the hanging call has returned.
             seconds = round(self._duration * (2.5 if do is Do.FREEZE else 4.0) * dice.random(), 3)
         action = Action(at=now, do=do, seconds=seconds, amount=round(self._amount(do, seconds), 3))
-        if do in (Do.SPLIT, Do.MERGE, Do.EXPIRE, Do.DELETE_ROW, Do.RESET_ROW, Do.DONE):
+        if do in (Do.SPLIT, Do.MERGE, Do.EXPIRE, Do.DELETE_ROW, Do.RESET_ROW, Do.DONE, Do.REPLACE, Do.POISON):
             return [Action(at=now, do=do, where=where)]
+        if do is Do.TRIM:
+            return [Action(at=now, do=do, where=where, amount=round(1.0 - 0.5 * dice.random(), 3))]
         if do in (Do.FAIL, Do.DRAG):
             return [evolve(action, where=where, seconds=round(1.5 * seconds, 3))]
         if do is Do.HANG:

@@ -50,6 +50,10 @@ class Fate(Enum):
         return self in (Fate.LOST_REQUEST, Fate.CUT, Fate.THROTTLED)
 
 
+UNREADABLE = (Fate.LOST_REQUEST, Fate.LOST_ANSWER, Fate.LATE_REQUEST, Fate.CUT, Fate.DEAF, Fate.THROTTLED)
+"""Fates after which a read has failed. A refusal cannot befall a read."""
+
+
 @define(eq=False)
 class Network:
     """Decides the fate of every call, each worker's by dice of its own."""

@@ -14,8 +14,17 @@ from typing import Any
 
 from attrs import asdict, evolve, field, fields, frozen
 
-from streamclient.config import ClientConfig
-from streamclient.model import BalanceBy
+from streamclient.config import ClientConfig, FailurePolicy
+from streamclient.interfaces import IParkingStore, IRetryStrategy, RetryableAction
+from streamclient.model import BalanceBy, OnFailure, TrimmedDataPolicy
+
+LONGEST_IDLE_ROUNDS = 4
+"""An idle shard is read less and less often, down to once in so many rounds."""
+
+PARKED_SHARE, PARKED_WINDOW = 0.2, 50
+"""A shard stops that would park more than a fifth of its last fifty records: ten of them, so that it happens."""
+
+STRATEGY_RETRIES, STRATEGY_PAUSE_MILLIS = 2, 700
 
 
 class Do(Enum):
@@ -45,6 +54,8 @@ class Do(Enum):
     """Two open shards beside each other close and leave one child."""
     EXPIRE = "expire"
     """A closed shard leaves the stream with everything in it, read or not."""
+    TRIM = "trim"
+    """The retention takes the oldest records of a shard, the share ``amount`` of them, read or not."""
     STALE = "stale"
     """Lists of shards are ``amount`` seconds old."""
     DELETE_ROW = "delete row"
@@ -53,12 +64,16 @@ class Do(Enum):
     """The row of a lease is put anew without a condition, as Java's shard sync does when two of them race."""
     FAIL = "fail"
     """The processors of a shard raise, each time."""
+    POISON = "poison"
+    """A record that comes soon makes every processor raise that is given it."""
     DRAG = "drag"
     """The processors of a shard take ``amount`` times as long."""
     HANG = "hang"
     """The call that a shard's processor is in does not return; after ``amount`` seconds the watchdog reports it."""
     DONE = "done"
     """The processor of a shard marks itself done."""
+    REPLACE = "replace"
+    """The processor of a shard marks itself for a restart."""
     PAUSE = "pause"
     """An operator pauses a shard, and resumes it afterwards; with an ``amount``, the pause ends by itself."""
     REWIND = "rewind"
@@ -134,6 +149,14 @@ class Plan:
     """Usual time in which a processor takes one batch."""
     is_two_phase: bool = False
     """Whether processors prepare each checkpoint before they commit."""
+    then: str = "RESTART"
+    """What the failure policy does in the end: ``RESTART``, ``PARK`` or ``STOP_SHARD``."""
+    retries: int = 1
+    """How often the same records are tried again before that."""
+    has_strategy: bool = False
+    """Whether the user's own retry strategy decides."""
+    trimmed: str = "STOP_SHARD"
+    """What a consumer does that meets a loss: ``STOP_SHARD`` or ``RESTART_AT_OLDEST``."""
     position: str = "oldest"
     """Where shards without a row start: ``oldest`` or ``latest``."""
     has_sessions: bool = True
@@ -162,9 +185,22 @@ class Plan:
         """Whether any of them is one of the Java client."""
         return any(action.java for action in self.actions)
 
-    def config(self) -> ClientConfig:
-        """The settings that all its workers share."""
+    def config(self, parking: IParkingStore) -> ClientConfig:
+        """The settings that all its workers share, with a store for what they park."""
+        then, round_millis = OnFailure(self.then), int(1_000 * self.round_seconds)
         return ClientConfig(
+            worker_idle_time_millis=round_millis,
+            max_idle_poll_interval_millis=LONGEST_IDLE_ROUNDS * round_millis,
+            restart_backoff_max_millis=int(self.lease_duration_millis / 2),
+            task_retry_strategy=FewRetries() if self.has_strategy else None,
+            trimmed_data_policy=TrimmedDataPolicy(self.trimmed),
+            failure_policy=FailurePolicy(
+                retries=self.retries,
+                then=then,
+                parking=parking if then is OnFailure.PARK else None,
+                most_parked_share=PARKED_SHARE,
+                share_window_records=PARKED_WINDOW,
+            ),
             lease_duration_millis=self.lease_duration_millis,
             renewer_interval_millis=self.renewer_interval_millis,
             taker_interval_millis=self.taker_interval_millis,
@@ -204,6 +240,18 @@ class Plan:
     def calmed(self) -> Plan:
         """The same plan without any faults in single calls."""
         return evolve(self, rates=Rates())
+
+
+class FewRetries(IRetryStrategy):
+    """What a user might write: a few quick retries of everything."""
+
+    def should_retry(self, action: RetryableAction, error: Exception, retries: int) -> bool:
+        """See the interface."""
+        return retries < STRATEGY_RETRIES
+
+    def backoff_millis(self, action: RetryableAction, error: Exception, retries: int) -> int:
+        """See the interface."""
+        return STRATEGY_PAUSE_MILLIS
 
 
 def _action(entry: Mapping[str, Any]) -> Action:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import IO
+from typing import IO, Any
 
 from attrs import define, field
 
@@ -31,7 +31,7 @@ class Replay:
     def handled(self, now: float, label: str, event: Event, commands: Iterable[Command]) -> None:
         """A core handled an event."""
         answers = [command for command in commands if self._is_wanted(command)]
-        if self._is_wanted(event) or (answers and not isinstance(event, events.RowsRead)):
+        if self._is_wanted(event) or (answers and not _is_scan(event)):
             self._print(now, f"{now:10.3f} {label:8} <- {self._text(event)}")
         for command in answers:
             self._print(now, f"{now:10.3f} {label:8} -> {self._text(command)}")
@@ -39,22 +39,28 @@ class Replay:
     def _is_wanted(self, thing: object) -> bool:
         if self.lease_key is None:
             return True
-        if isinstance(thing, events.RowsRead):
-            return any(row.lease_key == self.lease_key for row in thing.rows)
+        if isinstance(thing, events.Answered):
+            if isinstance(thing.value, events.Scan):
+                return any(row.lease_key == self.lease_key for row in thing.value.rows)
+            return self._is_wanted(thing.call)
         return _lease_key_of(thing) == self.lease_key
 
     def _text(self, thing: object) -> str:
+        if isinstance(thing, events.Answered):
+            return f"{self._text(thing.call)}: {self._answer(thing)}"
         name = type(thing).__name__
-        if isinstance(thing, events.RowsRead):
-            shown = [row for row in thing.rows if self.lease_key in (None, row.lease_key)]
-            return f"{name} {len(thing.rows)} rows: {', '.join(str(row) for row in shown)}"
-        if isinstance(thing, events.WriteAnswered):
-            return f"{name} {thing.outcome.value} {thing.write}"
         if isinstance(thing, events.WriteLease):
             return f"{name} {thing.write}"
-        if isinstance(thing, events.ShardsListed):
-            return f"{name} {len(thing.shards)} shards"
         return f"{name} {_fields(thing)}".strip()
+
+    def _answer(self, answer: events.Answered[Any]) -> str:
+        value = answer.value
+        if isinstance(value, events.Scan):
+            shown = [row for row in value.rows if self.lease_key in (None, row.lease_key)]
+            return f"{len(value.rows)} rows: {', '.join(str(row) for row in shown)}"
+        if isinstance(value, events.ShardList):
+            return f"{len(value.shards)} shards"
+        return _short(answer.error or value)
 
     def _print(self, now: float, line: str) -> None:
         if self.step and now > self._shown_at:
@@ -62,6 +68,10 @@ class Replay:
             sys.stdin.readline()
         self._shown_at = now
         self.output.write(line + "\n")
+
+
+def _is_scan(event: Event) -> bool:
+    return isinstance(event, events.Answered) and isinstance(event.call, events.ReadRows)
 
 
 def _lease_key_of(thing: object) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 from attrs import define, field
 
 from streamclient.testing.simulation.drawing import Size, size_of
-from streamclient.testing.simulation.runner import Verdict
+from streamclient.testing.simulation.runner import HistoryVerdict
 
 
 @define(eq=False)
@@ -30,7 +30,7 @@ class Summary:
     """Name of the broken law, by seed."""
     _digests: list[str] = field(factory=list)
 
-    def add(self, verdict: Verdict, work_seconds: float) -> None:
+    def add(self, verdict: HistoryVerdict, work_seconds: float) -> None:
         """Add one history."""
         plan, size = verdict.plan, size_of(verdict.plan).value
         self.histories[size] += 1
@@ -86,7 +86,7 @@ class Summary:
         yield f"seen: {_listed(self.counts)}"
 
 
-def violation_lines(verdict: Verdict) -> Iterable[str]:
+def violation_lines(verdict: HistoryVerdict) -> Iterable[str]:
     """A violation with what led to it."""
     found = verdict.violation
     if found is None:

@@ -11,7 +11,7 @@ from streamclient.testing.simulation.laws import LawBroken
 from streamclient.testing.simulation.plan import Plan
 from streamclient.testing.simulation.settling import Settling
 from streamclient.testing.simulation.storm import Storm
-from streamclient.testing.simulation.world import Observer, World
+from streamclient.testing.simulation.world import Observer, SimulatedWorld
 
 LINES_OF_A_REPORT = 30
 """How many of the last lines about a lease a violation shows."""
@@ -33,7 +33,7 @@ class Violation:
 
 
 @frozen(kw_only=True)
-class Verdict:
+class HistoryVerdict:
     """What became of one history."""
 
     plan: Plan
@@ -49,9 +49,9 @@ class Verdict:
     counts: Counter[str] = field(factory=Counter)
 
 
-def run_plan(plan: Plan, observer: Observer | None = None) -> Verdict:
+def run_plan(plan: Plan, observer: Observer | None = None) -> HistoryVerdict:
     """Run one history. The same plan gives the same verdict, digest included, on every machine."""
-    world = World(plan, observer)
+    world = SimulatedWorld(plan, observer)
     settling = Settling(world)
     violation = None
     try:
@@ -66,7 +66,7 @@ def run_plan(plan: Plan, observer: Observer | None = None) -> Verdict:
         place = traceback.extract_tb(error.__traceback__)[-1]
         text = f"{type(error).__name__}: {error} ({place.name}, line {place.lineno} of {place.filename.split('/')[-1]})"
         violation = _violation(world, RAISED, "", text)
-    return Verdict(
+    return HistoryVerdict(
         plan=plan,
         violation=violation,
         digest=world.trace.digest(),
@@ -78,6 +78,6 @@ def run_plan(plan: Plan, observer: Observer | None = None) -> Verdict:
     )
 
 
-def _violation(world: World, law: str, lease_key: str, text: str) -> Violation:
+def _violation(world: SimulatedWorld, law: str, lease_key: str, text: str) -> Violation:
     lines = tuple(world.trace.about(lease_key, LINES_OF_A_REPORT))
     return Violation(law, lease_key, round(world.now, 6), text, lines)

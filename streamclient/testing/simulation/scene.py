@@ -34,11 +34,11 @@ class RecordingProcessor(IRecordProcessor):
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
         self.shard_id = ""
-        self.tenancy = ""
+        self.lease_identifier = ""
 
     def initialize(self, initialization_input: InitializationInput) -> None:
         self.shard_id = initialization_input.shard_info.shard_id
-        self.tenancy = initialization_input.shard_info.lease_identifier
+        self.lease_identifier = initialization_input.shard_info.lease_identifier
         self.journal.note(self, "initialize", initialization_input.initial_checkpoint)
         self.journal.on_initialize(self, initialization_input)
 

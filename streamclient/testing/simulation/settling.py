@@ -10,7 +10,7 @@ from streamclient.core.shards import ABSENCE_SECONDS
 from streamclient.model import CheckpointPosition
 from streamclient.testing.simulation.laws import LawBroken
 from streamclient.testing.simulation.stream import place_of
-from streamclient.testing.simulation.world import World
+from streamclient.testing.simulation.world import SimulatedWorld
 
 RECOVERY_DURATIONS = 20.0
 """Within so many lease durations after the storm every shard is held, even and read: two expiries, then balancing at a
@@ -36,7 +36,7 @@ class Settling:
     recovering; whenever it has come to the end of a shard, work is uneven and children begin, so rest begins anew.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedWorld) -> None:
         self.world = world
         self.recovery_seconds: float | None = None
 

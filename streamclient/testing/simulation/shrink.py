@@ -7,20 +7,21 @@ read from its beginning to its end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from attrs import evolve, fields
 
 from streamclient.testing.simulation.plan import Action, Plan, Rates
-from streamclient.testing.simulation.runner import Verdict, run_plan
+from streamclient.testing.simulation.runner import HistoryVerdict, run_plan
 
 MOST_RUNS = 600
 """Histories that one shrinking may take: a few minutes at most, and far more than most need."""
 
-Progress = Callable[[Verdict], None]
+Progress = Callable[[HistoryVerdict], None]
 
 
-def shrink(verdict: Verdict, progress: Progress | None = None, most_runs: int = MOST_RUNS) -> Verdict:
+def shrink(verdict: HistoryVerdict, progress: Progress | None = None, most_runs: int = MOST_RUNS) -> HistoryVerdict:
     """The verdict of the smallest plan that was found to break the same law.
 
     Raises:
@@ -82,12 +83,25 @@ def _fewer_actions(plan: Plan) -> Iterator[Plan]:
         length //= 2
 
 
+CALMER: Sequence[Mapping[str, Any]] = (
+    {"drift": 0.0},
+    {"is_two_phase": False},
+    {"position": "oldest"},
+    {"delay_seconds": 0.02},
+    {"then": "RESTART"},
+    {"retries": 1},
+    {"has_strategy": False},
+    {"trimmed": "STOP_SHARD"},
+)
+"""What a plan may have instead of what was drawn."""
+
+
 def _simpler(plan: Plan) -> Iterator[Plan]:
-    """Fewer shards, truer clocks, one phase."""
+    """Fewer shards, truer clocks, one phase, ordinary settings."""
     for shards in dict.fromkeys((1, plan.shards // 2, plan.shards - 1)):
         if 0 < shards < plan.shards:
             yield evolve(plan, shards=shards)
-    for calm in ({"drift": 0.0}, {"is_two_phase": False}, {"position": "oldest"}, {"delay_seconds": 0.02}):
+    for calm in CALMER:
         simpler = evolve(plan, **calm)
         if simpler != plan:
             yield simpler

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from attrs import define, field
@@ -24,6 +25,8 @@ class Sink:
     """Number of the first record that nobody has processed, by shard."""
     committed: dict[str, str] = field(factory=dict)
     """The last transaction of each shard, by the position behind it."""
+    aside: dict[str, set[int]] = field(factory=dict)
+    """Records that were parked, by shard."""
 
     def fence(self, consumer: Consumer) -> bool:
         """Refuse everybody with an older epoch from now on; whether the epoch itself was accepted."""
@@ -33,11 +36,11 @@ class Sink:
         self.newest[key] = consumer.epoch
         return True
 
-    def commit(self, consumer: Consumer, start: int, end: int, value: str) -> bool:
+    def commit(self, consumer: Consumer, rows: Sequence[tuple[int, int]], value: str) -> bool:
         """Write records as one transaction, which is known by the position behind it; repeating it changes nothing."""
         if self.committed.get(consumer.lease_key) == value and consumer.epoch >= self.newest[consumer.lease_key]:
             return True
-        if not self.write(consumer, start, end):
+        if not all(self.write(consumer, start, end) for start, end in rows):
             return False
         self.committed[consumer.lease_key] = value
         return True
@@ -55,6 +58,18 @@ class Sink:
         return True
 
     def advance(self, lease_key: str, start: int, end: int) -> None:
-        """Note that records were processed."""
+        """Note that records were processed, or need not be."""
         if start <= self.processed.get(lease_key, 0) < end:
             self.processed[lease_key] = end
+            self._pass_over(lease_key)
+
+    def set_aside(self, lease_key: str, places: Iterable[int]) -> None:
+        """Note that records were parked."""
+        self.aside.setdefault(lease_key, set()).update(places)
+        self._pass_over(lease_key)
+
+    def _pass_over(self, lease_key: str) -> None:
+        place, aside = self.processed.get(lease_key, 0), self.aside.get(lease_key, set())
+        while place in aside:
+            place += 1
+        self.processed[lease_key] = place

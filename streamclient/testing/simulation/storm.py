@@ -8,14 +8,15 @@ from typing import TypeVar
 from attrs import evolve
 
 from streamclient.core import events
-from streamclient.model import Lease
+from streamclient.model import CheckpointPosition, Lease, ShutdownReason
+from streamclient.testing.simulation.actors.consumer import Consumer
 from streamclient.testing.simulation.actors.java.worker import JavaWorker
 from streamclient.testing.simulation.actors.operator import Operator
 from streamclient.testing.simulation.actors.process import PythonProcess
 from streamclient.testing.simulation.network import EVERYBODY
 from streamclient.testing.simulation.plan import Action, Do
 from streamclient.testing.simulation.table import Outsider
-from streamclient.testing.simulation.world import World
+from streamclient.testing.simulation.world import SimulatedWorld
 
 MOST_SHARDS_FACTOR = 4
 """A history splits no further when it has so many times the shards that it began with."""
@@ -23,7 +24,18 @@ MOST_SHARDS_FACTOR = 4
 FEWEST_SHARDS_CAP = 12
 """And never before it has so many."""
 
-VANDAL = Outsider("somebody", "outside", "outside")
+MEND_DURATIONS = 3.0
+"""Every so many lease durations somebody looks at shards that stopped and decides that they go on."""
+
+HELD_SECONDS = 1.0
+"""So long a shard is paused to make it start anew."""
+
+POISON_AHEAD = 8
+"""A poisoned record is one of the next so many of its shard."""
+
+SOMEBODY = Outsider("somebody", "outside", "outside")
+
+TRIM_HORIZON, SHARD_END = CheckpointPosition.TRIM_HORIZON, CheckpointPosition.SHARD_END
 
 Choice = TypeVar("Choice")
 
@@ -31,11 +43,12 @@ Choice = TypeVar("Choice")
 class Storm:
     """What happens to one world from outside."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedWorld) -> None:
         self.world = world
         self.operator = Operator(world)
         for action in world.plan.actions:
             world.agenda.at(action.at, self._act, action)
+        world.agenda.after(MEND_DURATIONS * world.plan.duration_seconds, self._mend)
 
     def _act(self, action: Action) -> None:
         world = self.world
@@ -55,11 +68,37 @@ class Storm:
         world.is_writing = False
         for lasting in (world.hangs, world.failing, world.dragging):
             lasting.clear()
+        for shard in world.stream.shards.values():
+            shard.poisoned.clear()
+        world.replay_parked()
         world.stale = (0.0, 0.0)
+        self._flush()
         self._end_orders()
         for java in world.living_javas()[1:] if world.plan.seed % 2 else world.living_javas():
             java.crash()
         self._begin_new_lives()
+
+    def _mend(self) -> None:
+        """Have shards go on that stopped for somebody to decide: accept what was lost, or start them anew."""
+        for process in self.world.living():
+            for consumer in list(process.consumers.values()):
+                if consumer.is_given_up:
+                    self._decide(process, consumer)
+        self.world.agenda.after(MEND_DURATIONS * self.world.plan.duration_seconds, self._mend)
+
+    def _flush(self) -> None:
+        """Replace processors, as if by a clock: what they keep for the next batch would wait for ever."""
+        for process in self.world.living():
+            for consumer in process.consumers.values():
+                consumer.mark(ShutdownReason.PROCESS_RESTART)
+
+    def _decide(self, process: PythonProcess, consumer: Consumer) -> None:
+        self.world.injected["decision"] += 1
+        if consumer.machine.lost is not None:
+            consumer.accept_loss()
+        elif not process.is_frozen:
+            process.hold(consumer.lease_key)
+            self.world.agenda.after(HELD_SECONDS, process.let_go, consumer.lease_key)
 
     def last_thaw(self) -> float:
         """When the last of those who stand still goes on; it may be past."""
@@ -160,6 +199,18 @@ class Storm:
         world.stream.expire(name, world.now)
         return True
 
+    def _trim(self, action: Action) -> bool:
+        """Only of shards whose checkpoint is a place: what is left of one that nobody has read is all there is.
+
+        Of one that is behind, if there is one.
+        """
+        rows, shards, processed = self.world.table.rows, self.world.stream.shards, self.world.sink.processed
+        begun = [key for key in sorted(rows) if rows[key].checkpoint not in (TRIM_HORIZON, SHARD_END)]
+        listed = [key for key in begun if shards[key].is_listed]
+        behind = [key for key in listed if processed.get(key, 0) < shards[key].size]
+        key = _pick(behind or listed, action.where)
+        return key is not None and self.world.stream.trim(key, action.amount)
+
     def _stale(self, action: Action) -> bool:
         self.world.stale = (self.world.now + action.seconds, action.amount)
         return True
@@ -178,13 +229,21 @@ class Storm:
         if key is None or self.world.has_begun_anew(key):
             return False
         self.world.destroyed(key)
-        self.world.table.put(VANDAL, action.do.value, key, change(self.world.table.rows[key]))
+        self.world.table.put(SOMEBODY, action.do.value, key, change(self.world.table.rows[key]))
         return True
 
     # --- processors --------------------------------------------------------------------------------------------
 
     def _fail(self, action: Action) -> bool:
         return self._befall(action, lambda key, until: self.world.failing.update({key: until}))
+
+    def _poison(self, action: Action) -> bool:
+        key = _pick(sorted(self.world.stream.shards), action.where)
+        if key is None:
+            return False
+        place = self.world.sink.processed.get(key, 0) + int(POISON_AHEAD * action.where)
+        self.world.stream.shards[key].poisoned.add(place)
+        return True
 
     def _drag(self, action: Action) -> bool:
         return self._befall(action, lambda key, until: self.world.dragging.update({key: (until, action.amount)}))
@@ -215,8 +274,10 @@ class Storm:
     def _done(self, action: Action) -> bool:
         key = _pick(sorted(self.world.stream.open_ids), action.where)
         readers = self.world.readers_of(key) if key is not None else []
+        is_done = action.do is Do.DONE
         for consumer in readers:
-            consumer.is_done = consumer.process.is_selective = True
+            consumer.mark(ShutdownReason.PROCESS_DONE if is_done else ShutdownReason.PROCESS_RESTART)
+            consumer.process.is_selective |= is_done
         return bool(readers)
 
     # --- orders ------------------------------------------------------------------------------------------------
@@ -271,10 +332,13 @@ _DO: dict[Do, Callable[[Storm, Action], bool]] = {
     Do.STALE: Storm._stale,
     Do.DELETE_ROW: Storm._delete_row,
     Do.RESET_ROW: Storm._reset_row,
+    Do.TRIM: Storm._trim,
     Do.FAIL: Storm._fail,
+    Do.POISON: Storm._poison,
     Do.DRAG: Storm._drag,
     Do.HANG: Storm._hang,
     Do.DONE: Storm._done,
+    Do.REPLACE: Storm._done,
     Do.PAUSE: Storm._pause,
     Do.REWIND: Storm._rewind,
     Do.RELEASE: Storm._release,

@@ -7,12 +7,18 @@ child, a merge joins the ranges of two neighbours, so a key's changes lie in a c
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from itertools import count, pairwise
+from typing import overload
 
-from attrs import define, field
+from attrs import define, field, frozen
 
+from streamclient.core.position import Position
 from streamclient.model import CheckpointPosition, Shard
+from streamclient.records import RecordType, SequenceInfo, StreamRecord
 from streamclient.testing.simulation.dice import Dice
+
+STREAM_ID = "stream"
 
 KEY_SPACE = 1 << 30
 """Keys are whole numbers below this: enough for thirty splits, one within the other."""
@@ -34,6 +40,12 @@ class SimulatedShard:
     numbers: list[int] = field(factory=list)
     times: list[float] = field(factory=list)
     is_open: bool = True
+    trimmed: int = 0
+    """Number of the oldest record that the stream still has."""
+    is_given_up: bool = False
+    """Whether it was reported that the retention took unread records, and somebody gave them up."""
+    poisoned: set[int] = field(factory=set)
+    """Numbers of records that no processor can digest."""
     is_listed: bool = True
     """Whether the stream still lists it; its records go when it leaves."""
 
@@ -46,6 +58,51 @@ class SimulatedShard:
     def size(self) -> int:
         """How many records were written to it."""
         return len(self.keys)
+
+
+class PartOfShard(Sequence[StreamRecord]):
+    """Some records of a shard, one behind the other; each is made when it is looked at."""
+
+    def __init__(self, shard: SimulatedShard, start: int, end: int) -> None:
+        self._shard = shard
+        self.places = range(start, end)
+        """Their numbers in the shard."""
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @overload
+    def __getitem__(self, index: int) -> StreamRecord: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> PartOfShard: ...
+
+    def __getitem__(self, index: int | slice) -> StreamRecord | PartOfShard:
+        if isinstance(index, slice):
+            part = self.places[index]
+            return PartOfShard(self._shard, part.start, part.stop)
+        key = (("key", self._shard.keys[self.places[index]]),)
+        return StreamRecord(RecordType.PUT, key, sequence_info=self.sequence_info(index))
+
+    def sequence_info(self, index: int) -> SequenceInfo:
+        """Where a record stands."""
+        place = self.places[index]
+        return SequenceInfo(1, int(self._shard.times[place] * 1_000_000), place)
+
+
+@frozen
+class SimulatedPage:
+    """What one read gave."""
+
+    records: PartOfShard
+    next_position: Position
+    may_more_record: bool | None
+    body_bytes: int
+
+
+def places_of(records: Sequence[StreamRecord]) -> Sequence[int]:
+    """The numbers of some records in their shard."""
+    return records.places if isinstance(records, PartOfShard) else [each.sequence_info.row_index for each in records]
 
 
 @define(eq=False)
@@ -108,6 +165,13 @@ class SimulatedStream:
         """Let a closed shard leave with everything in it."""
         self.shards[shard_id].is_listed = False
         self._list(now)
+
+    def trim(self, shard_id: str, share: float) -> bool:
+        """Let the retention take a share of what is left of a shard; whether there was anything."""
+        entry = self.shards[shard_id]
+        taken = int((entry.size - entry.trimmed) * share)
+        entry.trimmed += taken
+        return taken > 0
 
     # --- reading -----------------------------------------------------------------------------------------------
 

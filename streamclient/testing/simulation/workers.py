@@ -61,7 +61,7 @@ class QueuedPool(Executor):
         if not future.set_running_or_notify_cancel():
             return
         if self.may_wait:
-            Strand(self, partial(_complete, future, call)).go_on()
+            SimulatedCall(self, partial(_complete, future, call)).go_on()
         else:
             _complete(future, call)
 
@@ -77,7 +77,7 @@ def _complete(future: Future[Any], call: Callable[[], Any]) -> None:
         future.set_exception(error)
 
 
-class Strand:
+class SimulatedCall:
     """One call in a thread of its own, which runs only while the simulation stands still."""
 
     def __init__(self, pool: QueuedPool, call: Callable[[], None]) -> None:
@@ -93,12 +93,12 @@ class Strand:
     def go_on(self) -> None:
         """Run until the call ends or waits."""
         self.event = None
-        self.pool.simulation.strands[self._thread.ident or 0] = self
+        self.pool.simulation.simulated_calls[self._thread.ident or 0] = self
         self._mine.release()
         self._theirs.acquire()
 
     def wait(self, event: threading.Event, limit: float) -> None:
-        """In the strand: stand still until the event is set or the time has come."""
+        """In the thread of the call: stand still until the event is set or the time has come."""
         self.event, self.limit = event, limit
         self._theirs.release()
         self._mine.acquire()
@@ -112,7 +112,7 @@ class Strand:
     def _run(self) -> None:
         self._mine.acquire()
         self._call()
-        self.pool.simulation.strands.pop(threading.get_ident(), None)
+        self.pool.simulation.simulated_calls.pop(threading.get_ident(), None)
         self._theirs.release()
 
 
@@ -145,7 +145,7 @@ class Simulation:
         self.pools: list[QueuedPool] = []
         self.tickers: list[_Ticker] = []
         self.workers: list[SimulatedWorker] = []
-        self.strands: dict[int, Strand] = {}
+        self.simulated_calls: dict[int, SimulatedCall] = {}
         self._calls: list[tuple[float, int, Callable[[], None]]] = []
         self.dice = random.Random(seed)
         self.identifiers = 0
@@ -165,10 +165,10 @@ class Simulation:
     def wait(self, event: threading.Event, seconds: float) -> bool:
         """Let everything else go on until the event is set or the time is over."""
         limit = self.now + seconds
-        strand = self.strands.get(threading.get_ident())
-        if strand is not None:
+        simulated_call = self.simulated_calls.get(threading.get_ident())
+        if simulated_call is not None:
             if not event.is_set():
-                strand.wait(event, limit)
+                simulated_call.wait(event, limit)
             return event.is_set()
         for _ in range(MOST_STEPS):
             if event.is_set() or self.now >= limit:
@@ -195,8 +195,8 @@ class Simulation:
     def close(self) -> None:
         """End every thread of user code that still waits, in whatever process. Nothing may be run afterwards."""
         self.is_closed = True
-        for strand in list(self.strands.values()):
-            strand.go_on()
+        for simulated_call in list(self.simulated_calls.values()):
+            simulated_call.go_on()
 
     def call_at(self, moment: float, call: Callable[[], None]) -> None:
         """Have something happen at a moment, from outside of every worker."""
@@ -211,7 +211,11 @@ class Simulation:
             worker.thaw()
             worker.turn()
         ready: list[Callable[[], None]] = [p.run_one for p in self.pools if p.calls and not p.is_frozen]
-        ready += [strand.go_on for strand in self.strands.values() if strand.can_go_on(self.now)]
+        ready += [
+            simulated_call.go_on
+            for simulated_call in self.simulated_calls.values()
+            if simulated_call.can_go_on(self.now)
+        ]
         if ready:
             self.dice.choice(ready)()
         elif not condition() and not any(worker.has_messages for worker in self.workers):
@@ -221,7 +225,11 @@ class Simulation:
         moments = [due for ticker in self.tickers if not ticker.is_stopped for due in ticker.due.values()]
         moments += [moment for moment, _, _ in self._calls[:1]]
         moments += [worker.next_moment for worker in self.workers if not worker.is_over]
-        moments += [strand.limit for strand in self.strands.values() if not strand.pool.is_frozen]
+        moments += [
+            simulated_call.limit
+            for simulated_call in self.simulated_calls.values()
+            if not simulated_call.pool.is_frozen
+        ]
         return min([*moments, limit])
 
     def _identifier(self) -> str:
@@ -255,9 +263,9 @@ class SimulatedWorker:
         self.error: BaseException | None = None
         """What its owner thread would have raised."""
         made_before = len(simulation.pools)
-        (self.machinery,) = worker.prepare()
+        (self.parts,) = worker.prepare()
         self._pools = simulation.pools[made_before:]
-        coordinator = self.machinery.coordinator
+        coordinator = self.parts.coordinator
         self.ticker = simulation._schedule([each.job() for each in coordinator.recurring])
         simulation.workers.append(self)
 
@@ -269,21 +277,21 @@ class SimulatedWorker:
     @property
     def holdings(self) -> Holdings:
         """Its decisions about leases, to be looked at and never to be told anything."""
-        return self.machinery.coordinator.holdings
+        return self.parts.coordinator.holdings
 
     def turn(self) -> None:
         """One turn of the owner thread, if it has something to do and its process does not stand still."""
-        if self.is_over or self.machinery.loop.is_inside or (not self.has_messages and self.next_moment > self._now):
+        if self.is_over or self.parts.loop.is_inside or (not self.has_messages and self.next_moment > self._now):
             return
         try:
-            self.machinery.coordinator.step(0.0)
+            self.parts.coordinator.step(0.0)
         except Exception as error:
             self.error = error
-            self.machinery.coordinator.fail(error)
-        self._due = self.machinery.coordinator.next_deadline()
-        if self.machinery.coordinator.is_finished:
+            self.parts.coordinator.fail(error)
+        self._due = self.parts.coordinator.next_deadline()
+        if self.parts.coordinator.is_finished:
             self.ticker.stop()
-            self.machinery.coordinator.close()
+            self.parts.coordinator.close()
             self.is_over = True
 
     @property
@@ -319,12 +327,12 @@ class SimulatedWorker:
 
     def stop(self) -> None:
         """Ask it to stop in order."""
-        self.machinery.coordinator.request_stop()
+        self.parts.coordinator.request_stop()
 
     @property
     def has_messages(self) -> bool:
         """Whether a turn would find something to do at once."""
-        return not self.is_over and not self.is_frozen and self.machinery.loop.has_messages
+        return not self.is_over and not self.is_frozen and self.parts.loop.has_messages
 
     @property
     def next_moment(self) -> float:
@@ -333,7 +341,7 @@ class SimulatedWorker:
 
     def statuses(self) -> dict[str, Any]:
         """Status of each shard, by id."""
-        return dict(self.machinery.coordinator._statuses())
+        return dict(self.parts.coordinator._statuses())
 
     @property
     def reads(self) -> set[str]:

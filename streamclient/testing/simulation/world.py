@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import Protocol
 
@@ -12,9 +12,11 @@ from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite
 from streamclient.core.rows import WorkerWriteKind, WriteKind
 from streamclient.model import CheckpointPosition, Lease, Shard
-from streamclient.testing.simulation.actors.consumer import PROMPT_SECONDS, Consumer, Request
+from streamclient.parking.memory import MemoryParkingStore
+from streamclient.testing.simulation.actors.consumer import Consumer
 from streamclient.testing.simulation.actors.java.worker import JavaWorker
 from streamclient.testing.simulation.actors.process import PythonProcess
+from streamclient.testing.simulation.actors.processor import Request
 from streamclient.testing.simulation.agenda import Agenda
 from streamclient.testing.simulation.dice import Dice
 from streamclient.testing.simulation.laws import Laws, make_laws
@@ -51,12 +53,13 @@ QUIET_WRITES = frozenset({WriteKind.RENEW.value})
 """Writes too many and too dull for the trace of a history."""
 
 
-class World:
+class SimulatedWorld:
     """Everything there is in one history."""
 
     def __init__(self, plan: Plan, observer: Observer | None = None) -> None:  # noqa: PLR0915  # a list of fields
         self.plan, self.observer = plan, observer
-        self.config = plan.config()
+        self.parking = MemoryParkingStore()
+        self.config = plan.config(self.parking)
         self.agenda = Agenda()
         self.trace = Trace(listener=None if observer is None else observer.noted)
         self.injected: Counter[str] = Counter()
@@ -149,7 +152,9 @@ class World:
                 places = [p for p, n in enumerate(shard.numbers) if n == number and shard.keys[p] == record]
                 if places:
                     is_known = name in self.losses or name in self.touched or name not in self._started_at
-                    return places[0] < self._started_at.get(name, 0) or (not shard.is_listed and is_known)
+                    is_trimmed = places[0] < shard.trimmed and (shard.is_given_up or name in self.touched)
+                    is_skipped = places[0] < self._started_at.get(name, 0)
+                    return is_skipped or is_trimmed or (not shard.is_listed and is_known)
         return False
 
     # --- rows --------------------------------------------------------------------------------------------------
@@ -285,6 +290,28 @@ class World:
         self.injected["processor raised"] += 1
         return True
 
+    def is_poisoned(self, lease_key: str, places: Sequence[int]) -> bool:
+        """Whether a batch of a shard holds a record that no processor can digest."""
+        poisoned = self.stream.shards[lease_key].poisoned
+        return bool(poisoned) and any(place in poisoned for place in places)
+
+    def loss_given_up(self, lease_key: str) -> None:
+        """A consumer has reported what the retention took, and goes on behind it."""
+        self.stream.shards[lease_key].is_given_up = True
+
+    def begins_at_oldest(self, lease_key: str) -> None:
+        """A shard is read from what is left of it; what was taken before is not asked for if that was reported."""
+        shard = self.stream.shards[lease_key]
+        if shard.is_given_up or lease_key in self.touched:
+            self.sink.advance(lease_key, 0, shard.trimmed)
+
+    def replay_parked(self) -> None:
+        """Somebody mended what was wrong with parked records, and replays them."""
+        parked = sorted(self.parking.parked(), key=lambda each: (each.generation, each.record_id))
+        places = [(self.stream.shards[each.shard_id], each.record.sequence_info.row_index) for each in parked]
+        self.deliveries.replayed((shard.shard.shard_id, shard.keys[at], shard.numbers[at]) for shard, at in places)
+        self.parking.remove(parked)
+
     def drag(self, lease_key: str) -> float:
         """By what factor the processor of a shard is slow."""
         until, factor = self.dragging.get(lease_key, (0.0, 1.0))
@@ -310,7 +337,7 @@ class World:
         self.counts[f"checkpoint {outcome.value}"] += 1
         self.trace.note(self.now, process.label, outcome.value, key, request.value)
         self.laws.checkpoint_answered(process, request, answer)
-        self.agenda.after(PROMPT_SECONDS, request.consumer.answered, request, outcome)
+        request.consumer.checkpoint_answered(request, outcome)
 
     def reported(self, process: PythonProcess, report: Report) -> None:
         """A worker reports something."""

@@ -1,27 +1,32 @@
-/* Columns handed out through the C data interface of Apache Arrow; nothing is copied. */
+/* Columns handed out through the C data interface of Apache Arrow; nothing is copied but names. */
 #include "arrow.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const ACTIONS[] = {"PUT", "UPDATE", "DELETE"};
-static const char *const OPERATIONS[] = {"PUT", "DELETE_ONE_VERSION", "DELETE_ALL_VERSION"};
+/* ---- the tree of the layout, from which both structures of the interface are made ---- */
 
-/* One node of the layout: what both structures of the interface are made from. */
-struct part {
+struct node {
     const char *name, *format;
-    const struct values *values; /* of a struct: whose validity it has, or NULL if it is never null */
-    const char *const *words;
-    size_t length, child_count;
-    struct part *children;
+    const struct array *values; /* of a struct: the array whose validity it has, or NULL if it is never null */
+    const struct words *words;  /* that it is an array of */
+    size_t length;
+    size_t first_child, child_count; /* in the list of all nodes */
+    size_t dictionary;               /* likewise, of an array of places in it; 0 is none */
 };
 
-static void free_parts(struct part *part)
-{
-    for (size_t child = 0; child < part->child_count; child++)
-        free_parts(&part->children[child]);
-    free(part->children);
-}
+struct words {
+    const char *text;
+    int32_t offsets[4];
+};
+
+static const struct words ACTIONS = {"PUTUPDATEDELETE", {0, 3, 9, 15}};
+static const struct words OPERATIONS = {"PUTDELETE_ONE_VERSIONDELETE_ALL_VERSION", {0, 3, 21, 39}};
+
+struct tree {
+    struct node *nodes;
+    size_t count;
+};
 
 static const char *format_of(uint8_t type)
 {
@@ -45,247 +50,242 @@ static const char *format_of(uint8_t type)
     }
 }
 
-static struct part leaf(const char *name, const struct values *values, size_t length)
+/* The nodes of so many children, one behind the other. */
+static struct node *add_children(struct tree *tree, struct node *parent, size_t count)
 {
-    return (struct part){.name = name, .format = format_of(values->type), .values = values, .length = length};
+    parent->first_child = tree->count;
+    parent->child_count = count;
+    tree->count += count;
+    return &tree->nodes[parent->first_child];
 }
 
-static struct part words_of(const char *name, const struct values *values, const char *const *words, size_t length)
+static struct node structure(const char *name, const struct array *validity, size_t length)
 {
-    struct part part = leaf(name, values, length);
-    part.words = words;
-    return part;
+    return (struct node){.name = name, .format = "+s", .values = validity, .length = length};
 }
 
-/* A struct whose children are to be filled in; false if memory ran out. */
-static bool structure(struct part *part, const char *name, const struct values *values, size_t length, size_t children)
+static struct node leaf(const char *name, const struct array *values)
 {
-    *part = (struct part){.name = name, .format = "+s", .values = values, .length = length};
-    part->children = calloc(children + 1, sizeof *part->children);
-    if (part->children == NULL)
-        return false;
-    part->child_count = children;
-    return true;
+    return (struct node){
+        .name = name, .format = format_of(values->type), .values = values, .length = values->length};
 }
 
-static bool list_part(struct part *part, const char *name, const struct cell_list *list, size_t length)
+static void set_words(struct tree *tree, struct node *node, const char *name, const struct array *values,
+                      const struct words *words)
+{
+    *node = leaf(name, values);
+    node->dictionary = tree->count++;
+    tree->nodes[node->dictionary] = (struct node){.name = "", .format = "u", .words = words, .length = 3};
+}
+
+static void set_list(struct tree *tree, struct node *node, const char *name, const struct cell_list *list)
 {
     static const char *const NAMES[] = {"integer", "double", "boolean", "string", "binary"};
-    struct part *item;
-    *part = leaf(name, &list->lists, length);
-    part->children = calloc(1, sizeof *part->children);
-    if (part->children == NULL)
-        return false;
-    part->child_count = 1;
-    item = part->children;
-    if (!structure(item, "item", NULL, list->count, 3 + CELL_KINDS))
-        return false;
-    item->children[0] = leaf("name", &list->name, list->count);
-    item->children[1] = words_of("operation", &list->operation, OPERATIONS, list->count);
-    item->children[2] = leaf("timestamp_millis", &list->stamp, list->count);
+    *node = leaf(name, &list->lists);
+    struct node *item = add_children(tree, node, 1);
+    *item = structure("item", NULL, list->count);
+    struct node *children = add_children(tree, item, 3 + CELL_KINDS);
+    children[0] = leaf("name", &list->name);
+    set_words(tree, &children[1], "operation", &list->operation, &OPERATIONS);
+    children[2] = leaf("timestamp_millis", &list->stamp);
     for (int kind = 0; kind < CELL_KINDS; kind++)
-        item->children[3 + kind] = leaf(NAMES[kind], &list->kinds[kind], list->count);
-    return true;
+        children[3 + kind] = leaf(NAMES[kind], &list->kinds[kind]);
 }
 
-static bool columns_part(struct part *part, const struct batch *batch)
+static void set_attributes(struct tree *tree, struct node *node, const struct batch *batch)
 {
-    size_t length = batch->row_count;
-    if (!structure(part, "columns", NULL, length, batch->attribute_count))
-        return false;
+    *node = structure("columns", NULL, batch->row_count);
+    struct node *columns = add_children(tree, node, batch->attribute_count);
     for (size_t number = 0; number < batch->attribute_count; number++) {
         const struct attribute *attribute = &batch->attributes[number];
-        struct part *own = &part->children[number];
-        if (!structure(own, batch->names[batch->key_count + number], &attribute->operation, length, 3))
-            return false;
-        own->children[0] = words_of("operation", &attribute->operation, OPERATIONS, length);
-        own->children[1] = leaf("value", &attribute->value, length);
-        own->children[2] = leaf("timestamp_millis", &attribute->stamp, length);
+        columns[number] = structure((const char *)attribute->name.bytes, &attribute->operation, batch->row_count);
+        struct node *children = add_children(tree, &columns[number], 3);
+        set_words(tree, &children[0], "operation", &attribute->operation, &OPERATIONS);
+        children[1] = leaf("value", &attribute->value);
+        children[2] = leaf("timestamp_millis", &attribute->stamp);
     }
-    return true;
 }
 
-static bool batch_parts(struct part *root, const struct batch *batch)
+/* The root, record_type and its words, three places, keys; per column the struct, its three parts and the words; two
+   lists of an item with its parts and their words. */
+static size_t node_count(const struct batch *batch)
 {
-    size_t length = batch->row_count;
-    if (!structure(root, "", NULL, length, 6))
+    return 1 + 6 + 1 + 3 + batch->key_count + 5 * batch->attribute_count + 2 * (1 + 3 + CELL_KINDS + 1);
+}
+
+/* False if memory ran out. The nodes are to be freed. */
+static bool tree_of(struct tree *tree, const struct batch *batch)
+{
+    static const char *const NUMBERS[] = {"epoch", "timestamp_micros", "row_index"};
+    const struct array *const numbers[] = {&batch->epoch, &batch->timestamp_micros, &batch->row_index};
+    *tree = (struct tree){.nodes = calloc(node_count(batch), sizeof *tree->nodes), .count = 1};
+    if (tree->nodes == NULL)
         return false;
-    struct part *children = root->children;
-    children[0] = words_of("record_type", &batch->action, ACTIONS, length);
-    if (!structure(&children[1], "sequence_info", NULL, length, 3) ||
-        !structure(&children[2], "primary_key", NULL, length, batch->key_count) ||
-        !columns_part(&children[3], batch) || !list_part(&children[4], "other_cells", &batch->others, length) ||
-        !list_part(&children[5], "original_columns", &batch->originals, length))
-        return false;
-    children[1].children[0] = leaf("epoch", &batch->epoch, length);
-    children[1].children[1] = leaf("timestamp_micros", &batch->timestamp_micros, length);
-    children[1].children[2] = leaf("row_index", &batch->row_index, length);
+    tree->nodes[0] = structure("", NULL, batch->row_count);
+    struct node *parts = add_children(tree, &tree->nodes[0], 6);
+    set_words(tree, &parts[0], "record_type", &batch->action, &ACTIONS);
+    parts[1] = structure("sequence_info", NULL, batch->row_count);
+    struct node *children = add_children(tree, &parts[1], 3);
+    for (int number = 0; number < 3; number++)
+        children[number] = leaf(NUMBERS[number], numbers[number]);
+    parts[2] = structure("primary_key", NULL, batch->row_count);
+    children = add_children(tree, &parts[2], batch->key_count);
     for (size_t key = 0; key < batch->key_count; key++)
-        children[2].children[key] = leaf(batch->names[key], &batch->keys[key], length);
+        children[key] = leaf((const char *)batch->keys[key].name.bytes, &batch->keys[key].value);
+    set_attributes(tree, &parts[3], batch);
+    set_list(tree, &parts[4], "other_cells", &batch->others);
+    set_list(tree, &parts[5], "original_columns", &batch->originals);
     return true;
 }
 
-/* ---- schemas ---- */
+/* ---- schemas: the whole tree in one block, which goes with the last node that is released ---- */
+
+struct schema_block {
+    atomic_long references;
+    struct ArrowSchema **pointers;
+    char *names;
+    struct ArrowSchema nodes[];
+};
 
 static void release_schema(struct ArrowSchema *schema)
 {
-    for (int64_t child = 0; child < schema->n_children; child++) {
-        if (schema->children[child] != NULL && schema->children[child]->release != NULL)
+    struct schema_block *block = schema->private_data;
+    for (int64_t child = 0; child < schema->n_children; child++)
+        if (schema->children[child]->release != NULL)
             schema->children[child]->release(schema->children[child]);
-        free(schema->children[child]);
-    }
     if (schema->dictionary != NULL && schema->dictionary->release != NULL)
         schema->dictionary->release(schema->dictionary);
-    free(schema->dictionary);
-    free(schema->children);
-    free(schema->private_data);
     schema->release = NULL;
+    if (atomic_fetch_sub(&block->references, 1) == 1)
+        free(block);
 }
 
-static bool export_schema(const struct part *part, struct ArrowSchema *schema)
+static struct schema_block *new_schema_block(const struct tree *tree)
 {
-    *schema = (struct ArrowSchema){.format = part->format, .flags = ARROW_FLAG_NULLABLE, .release = release_schema};
-    size_t size = strlen(part->name) + 1;
-    char *name = malloc(size);
-    if (name == NULL)
-        return false;
-    memcpy(name, part->name, size);
-    schema->name = schema->private_data = name;
-    schema->children = calloc(part->child_count + 1, sizeof *schema->children);
-    if (schema->children == NULL)
-        return false;
-    schema->n_children = (int64_t)part->child_count;
-    for (size_t child = 0; child < part->child_count; child++) {
-        schema->children[child] = calloc(1, sizeof **schema->children);
-        if (schema->children[child] == NULL || !export_schema(&part->children[child], schema->children[child]))
-            return false;
-    }
-    if (part->words == NULL)
-        return true;
-    schema->dictionary = calloc(1, sizeof *schema->dictionary);
-    struct part words = {.name = "", .format = "u"};
-    return schema->dictionary != NULL && export_schema(&words, schema->dictionary);
+    struct schema_block *block;
+    size_t names = 0;
+    for (size_t number = 0; number < tree->count; number++)
+        names += strlen(tree->nodes[number].name) + 1;
+    block = malloc(sizeof *block + tree->count * (sizeof block->nodes[0] + sizeof *block->pointers) + names);
+    if (block == NULL)
+        return NULL;
+    atomic_init(&block->references, (long)tree->count);
+    block->pointers = (struct ArrowSchema **)&block->nodes[tree->count];
+    block->names = (char *)&block->pointers[tree->count];
+    return block;
 }
 
 bool schema_of(const struct batch *batch, struct ArrowSchema *schema)
 {
-    struct part root;
-    bool done = batch_parts(&root, batch) && export_schema(&root, schema);
-    free_parts(&root);
-    return done;
+    struct tree tree;
+    struct schema_block *block = tree_of(&tree, batch) ? new_schema_block(&tree) : NULL;
+    for (size_t number = 0, used = 0; block != NULL && number < tree.count; number++) {
+        const struct node *node = &tree.nodes[number];
+        size_t size = strlen(node->name) + 1;
+        block->pointers[number] = number ? &block->nodes[number] : schema;
+        *block->pointers[number] = (struct ArrowSchema){
+            .format = node->format,
+            .name = memcpy(block->names + used, node->name, size),
+            .flags = ARROW_FLAG_NULLABLE,
+            .n_children = (int64_t)node->child_count,
+            .children = &block->pointers[node->first_child],
+            .dictionary = node->dictionary ? &block->nodes[node->dictionary] : NULL,
+            .release = release_schema,
+            .private_data = block,
+        };
+        used += size;
+    }
+    free(tree.nodes);
+    return block != NULL;
 }
 
-/* ---- arrays ---- */
+/* ---- arrays: likewise, and the block keeps the batch ---- */
 
-/* What a handed-out array keeps alive: all of its batch, as parts share nothing smaller. */
-struct holder {
-    struct batch *batch;
+struct array_node {
+    struct ArrowArray array;
     const void *buffers[3];
-    int32_t offsets[4]; /* of the words of a dictionary */
-    char text[64];
+};
+
+struct array_block {
+    atomic_long references;
+    struct batch *batch;
+    struct ArrowArray **pointers;
+    struct array_node nodes[];
 };
 
 static void release_array(struct ArrowArray *array)
 {
-    struct holder *holder = array->private_data;
-    for (int64_t child = 0; child < array->n_children; child++) {
-        if (array->children[child] != NULL && array->children[child]->release != NULL)
+    struct array_block *block = array->private_data;
+    for (int64_t child = 0; child < array->n_children; child++)
+        if (array->children[child]->release != NULL)
             array->children[child]->release(array->children[child]);
-        free(array->children[child]);
-    }
     if (array->dictionary != NULL && array->dictionary->release != NULL)
         array->dictionary->release(array->dictionary);
-    free(array->dictionary);
-    free(array->children);
-    if (holder != NULL)
-        batch_release(holder->batch);
-    free(holder);
     array->release = NULL;
-}
-
-static bool begin_array(struct batch *batch, struct ArrowArray *array, size_t length, size_t children)
-{
-    *array = (struct ArrowArray){.length = (int64_t)length, .release = release_array};
-    struct holder *holder = calloc(1, sizeof *holder);
-    array->private_data = holder;
-    if (holder == NULL)
-        return false;
-    holder->batch = batch;
-    atomic_fetch_add(&batch->references, 1);
-    array->buffers = holder->buffers;
-    array->children = calloc(children + 1, sizeof *array->children);
-    array->n_children = array->children == NULL ? 0 : (int64_t)children;
-    return array->children != NULL;
-}
-
-static bool export_words(struct batch *batch, const char *const *words, struct ArrowArray *array)
-{
-    if (!begin_array(batch, array, 3, 0))
-        return false;
-    struct holder *holder = array->private_data;
-    for (int word = 0; word < 3; word++) {
-        size_t size = strlen(words[word]);
-        memcpy(holder->text + holder->offsets[word], words[word], size);
-        holder->offsets[word + 1] = holder->offsets[word] + (int32_t)size;
-    }
-    holder->buffers[1] = holder->offsets;
-    holder->buffers[2] = holder->text;
-    array->n_buffers = 3;
-    return true;
-}
-
-static void set_buffers(const struct part *part, struct ArrowArray *array)
-{
-    const struct values *values = part->values;
-    const void **buffers = array->buffers;
-    array->n_buffers = 1;
-    if (values != NULL) {
-        array->null_count = (int64_t)(part->length - values->valid_count);
-        buffers[0] = array->null_count ? values->valid : NULL;
-    }
-    switch (part->format[0]) {
-    case 'n':
-        array->n_buffers = 0;
-        array->null_count = (int64_t)part->length;
+    if (atomic_fetch_sub(&block->references, 1) != 1)
         return;
+    batch_release(block->batch);
+    free(block);
+}
+
+/* Returns how many buffers the node has. */
+static int64_t set_buffers(const struct node *node, const void *buffers[3])
+{
+    const struct array *values = node->values;
+    buffers[0] = values != NULL && values->null_count ? values->valid : NULL;
+    buffers[1] = buffers[2] = NULL;
+    switch (node->format[0]) {
+    case 'n':
+        return 0;
     case 'u':
     case 'z':
-        buffers[2] = values->data;
-        array->n_buffers = 3;
-        buffers[1] = values->offsets;
-        return;
+        buffers[1] = node->words != NULL ? node->words->offsets : values->offsets;
+        buffers[2] = node->words != NULL ? (const void *)node->words->text : values->data;
+        return 3;
     case '+':
-        if (part->format[1] == 'l') {
-            buffers[1] = values->offsets;
-            array->n_buffers = 2;
-        }
-        return;
+        if (node->format[1] == 's')
+            return 1;
+        buffers[1] = values->offsets;
+        return 2;
     default:
         buffers[1] = values->data;
-        array->n_buffers = 2;
+        return 2;
     }
 }
 
-static bool export_array(struct batch *batch, const struct part *part, struct ArrowArray *array)
+static void set_array(const struct node *node, struct array_block *block, struct array_node *own,
+                      struct ArrowArray *array)
 {
-    if (!begin_array(batch, array, part->length, part->child_count))
-        return false;
-    set_buffers(part, array);
-    for (size_t child = 0; child < part->child_count; child++) {
-        array->children[child] = calloc(1, sizeof **array->children);
-        if (array->children[child] == NULL || !export_array(batch, &part->children[child], array->children[child]))
-            return false;
-    }
-    if (part->words == NULL)
-        return true;
-    array->dictionary = calloc(1, sizeof *array->dictionary);
-    return array->dictionary != NULL && export_words(batch, part->words, array->dictionary);
+    *array = (struct ArrowArray){
+        .length = (int64_t)node->length,
+        .null_count = node->values == NULL ? 0 : (int64_t)node->values->null_count,
+        .n_children = (int64_t)node->child_count,
+        .buffers = own->buffers,
+        .children = &block->pointers[node->first_child],
+        .dictionary = node->dictionary ? &block->nodes[node->dictionary].array : NULL,
+        .release = release_array,
+        .private_data = block,
+    };
+    array->n_buffers = set_buffers(node, own->buffers);
 }
 
 bool array_of(struct batch *batch, struct ArrowArray *array)
 {
-    struct part root;
-    bool done = batch_parts(&root, batch) && export_array(batch, &root, array);
-    free_parts(&root);
-    return done;
+    struct tree tree;
+    struct array_block *block = NULL;
+    if (tree_of(&tree, batch))
+        block = malloc(sizeof *block + tree.count * (sizeof block->nodes[0] + sizeof *block->pointers));
+    if (block != NULL) {
+        atomic_init(&block->references, (long)tree.count);
+        atomic_fetch_add(&batch->references, 1);
+        block->batch = batch;
+        block->pointers = (struct ArrowArray **)&block->nodes[tree.count];
+    }
+    for (size_t number = 0; block != NULL && number < tree.count; number++) {
+        struct array_node *own = &block->nodes[number];
+        block->pointers[number] = number ? &own->array : array;
+        set_array(&tree.nodes[number], block, own, block->pointers[number]);
+    }
+    free(tree.nodes);
+    return block != NULL;
 }

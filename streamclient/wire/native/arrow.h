@@ -31,7 +31,7 @@ struct ArrowArray {
     void *private_data;
 };
 
-/* Both leave something to release, also where they fail: then memory ran out. */
+/* False if memory ran out; then there is nothing to release. */
 bool schema_of(const struct batch *batch, struct ArrowSchema *schema);
 bool array_of(struct batch *batch, struct ArrowArray *array);
 

@@ -10,143 +10,70 @@ struct columns_object {
     struct batch *batch;
 };
 
-/* ---- which columns ---- */
-
-static bool is_c_text(const struct name *name) { return memchr(name->bytes, 0, name->size) == NULL; }
-
-static char *copy_text(const void *bytes, size_t size)
+/* The columns of a schema, a tuple of pairs of name and type, or NULL with an exception. Their texts are those of the
+   tuple. */
+static struct wanted *wanted_of(PyObject *schema, Py_ssize_t count)
 {
-    char *text = malloc(size + 1);
-    if (text != NULL) {
-        memcpy(text, bytes, size);
-        text[size] = 0;
-    }
-    return text;
-}
-
-/* The columns that were found, but for those whose names Arrow cannot hold: those stay without a place. */
-static enum verdict keep_found(struct batch *batch, const struct names *names, uint32_t *places)
-{
-    size_t kept = 0;
-    batch->names = calloc(batch->key_count + batch->attribute_count + 1, sizeof *batch->names);
-    if (batch->names == NULL)
-        return OUT_OF_MEMORY;
-    for (size_t number = 0; number < batch->attribute_count; number++) {
-        struct attribute *attribute = &batch->attributes[number];
-        const struct name *name = name_at(names, attribute->name);
-        places[attribute->name] = 0;
-        if (!is_c_text(name))
-            continue;
-        char *text = batch->names[batch->key_count + kept] = copy_text(name->bytes, name->size);
-        if (text == NULL)
-            return OUT_OF_MEMORY;
-        batch->attributes[kept] = *attribute;
-        places[attribute->name] = (uint32_t)++kept;
-    }
-    batch->attribute_count = kept;
-    return ACCEPTED;
-}
-
-/* The columns of a schema, a tuple of pairs of name and type, in its order. What it lacks has no place. */
-static enum verdict arrange(struct batch *batch, const struct names *names, uint32_t *places, PyObject *schema)
-{
-    Py_ssize_t count = PyTuple_Size(schema);
-    struct attribute *arranged = calloc((size_t)count + 1, sizeof *arranged);
-    PyObject *order = PyDict_New();
-    enum verdict verdict = ACCEPTED;
-    batch->names = calloc(batch->key_count + (size_t)count + 1, sizeof *batch->names);
-    if (arranged == NULL || order == NULL || batch->names == NULL)
-        verdict = OUT_OF_MEMORY;
-    for (Py_ssize_t place = 0; verdict == ACCEPTED && place < count; place++) {
-        PyObject *name;
-        int type;
+    struct wanted *wanted = calloc((size_t)count + 1, sizeof *wanted);
+    if (wanted == NULL)
+        return (struct wanted *)PyErr_NoMemory();
+    for (Py_ssize_t place = 0; place < count; place++) {
+        PyObject *name, *pair = PyTuple_GetItem(schema, place);
         Py_ssize_t size;
-        PyObject *pair = PyTuple_GetItem(schema, place);
-        if (!PyTuple_Check(pair) || !PyArg_ParseTuple(pair, "Ui", &name, &type)) {
-            if (!PyErr_Occurred())
-                PyErr_SetString(PyExc_TypeError, "expected pairs of name and type in a schema");
-            verdict = OUT_OF_MEMORY; /* an exception is set */
-            break;
+        int type;
+        const char *text = NULL;
+        if (!PyTuple_Check(pair))
+            PyErr_SetString(PyExc_TypeError, "expected pairs of name and type in a schema");
+        else if (PyArg_ParseTuple(pair, "Ui", &name, &type)) {
+            if (type < 0 || type > TYPE_BINARY || (type > TYPE_STRING && type < TYPE_BINARY))
+                PyErr_Format(PyExc_TypeError, "expected the number of a type in a schema, got %d", type);
+            else
+                text = PyUnicode_AsUTF8AndSize(name, &size);
         }
-        PyObject *number = PyLong_FromSsize_t(place);
-        const char *text = PyUnicode_AsUTF8AndSize(name, &size);
-        if (number == NULL || text == NULL || PyDict_SetItem(order, name, number) < 0)
-            verdict = OUT_OF_MEMORY;
-        else if ((batch->names[batch->key_count + (size_t)place] = copy_text(text, (size_t)size)) == NULL)
-            verdict = OUT_OF_MEMORY;
-        Py_XDECREF(number);
-        arranged[place].type = (uint8_t)type;
+        if (text == NULL) {
+            free(wanted);
+            return NULL;
+        }
+        wanted[place] = (struct wanted){{(const uint8_t *)text, (size_t)size}, (uint8_t)type};
     }
-    for (size_t found = 0; verdict == ACCEPTED && found < batch->attribute_count; found++) {
-        uint16_t name = batch->attributes[found].name;
-        PyObject *number = PyDict_GetItemWithError(order, name_at(names, name)->object);
-        if (number == NULL && PyErr_Occurred())
-            verdict = OUT_OF_MEMORY;
-        places[name] = number == NULL ? 0 : (uint32_t)PyLong_AsLong(number) + 1;
-    }
-    Py_XDECREF(order);
-    if (verdict == ACCEPTED) {
-        free(batch->attributes);
-        batch->attributes = arranged;
-        batch->attribute_count = (size_t)count;
-    } else {
-        free(arranged);
-    }
-    return verdict;
+    return wanted;
 }
 
-static enum verdict name_keys(struct batch *batch, const struct page *page, const struct names *names)
-{
-    for (size_t key = 0; key < batch->key_count; key++) {
-        const struct name *name = name_at(names, page->cells[page->rows[0].first_cell + key].name);
-        if (!is_c_text(name))
-            return NOT_ACCEPTED;
-        for (size_t other = 0; other < key; other++)
-            if (page->cells[page->rows[0].first_cell + other].name == page->cells[page->rows[0].first_cell + key].name)
-                return NOT_ACCEPTED;
-        if ((batch->names[key] = copy_text(name->bytes, name->size)) == NULL)
-            return OUT_OF_MEMORY;
-    }
-    return ACCEPTED;
-}
-
-/* The lock is given up for what takes long: looking at each cell, twice. Names are only added meanwhile, never moved. */
-static enum verdict build(struct batch *batch, const struct page *page, const struct names *names, uint32_t *places,
-                          PyObject *schema)
+static enum verdict fill(struct batch *batch, const struct page *page, const struct vocabulary *vocabulary,
+                         const struct wanted *wanted, size_t count)
 {
     enum verdict verdict;
-    size_t bad;
-    batch->key_count = page->row_count ? page->rows[0].key_count : 0;
+    uint32_t named = vocabulary->named;
+    if (page->size < UNLOCK_FROM_BYTES)
+        return batch_fill(batch, page, &vocabulary->names, named, wanted, count);
     Py_BEGIN_ALLOW_THREADS
-    verdict = batch_survey(batch, page, places);
-    Py_END_ALLOW_THREADS
-    if (verdict == ACCEPTED)
-        verdict = schema == Py_None ? keep_found(batch, names, places) : arrange(batch, names, places, schema);
-    if (verdict == ACCEPTED)
-        verdict = name_keys(batch, page, names);
-    if (verdict != ACCEPTED)
-        return verdict;
-    Py_BEGIN_ALLOW_THREADS
-    verdict = batch_fill(batch, page, names, places, &bad);
+    verdict = batch_fill(batch, page, &vocabulary->names, named, wanted, count);
     Py_END_ALLOW_THREADS
     return verdict;
 }
 
 PyObject *columns_of_page(PyTypeObject *type, const struct page *page, struct vocabulary *vocabulary, PyObject *schema)
 {
-    if (schema != Py_None && !PyTuple_Check(schema)) {
-        PyErr_SetString(PyExc_TypeError, "expected None or a tuple of pairs of name and type");
-        return NULL;
+    struct wanted *wanted = NULL;
+    size_t count = 0;
+    if (schema != Py_None) {
+        if (!PyTuple_Check(schema)) {
+            PyErr_SetString(PyExc_TypeError, "expected None or a tuple of pairs of name and type");
+            return NULL;
+        }
+        count = (size_t)PyTuple_Size(schema);
+        wanted = wanted_of(schema, (Py_ssize_t)count);
+        if (wanted == NULL)
+            return NULL;
     }
-    uint32_t *places = calloc(vocabulary->named + 1, sizeof *places);
-    struct batch *batch = calloc(1, sizeof *batch);
-    enum verdict verdict = OUT_OF_MEMORY;
-    if (batch != NULL)
-        atomic_init(&batch->references, 1);
-    if (places != NULL && batch != NULL)
-        verdict = build(batch, page, &vocabulary->names, places, schema);
-    free(places);
-    struct columns_object *columns = verdict == ACCEPTED ? PyObject_New(struct columns_object, type) : NULL;
+    struct batch *batch = batch_new();
+    enum verdict verdict = batch == NULL ? OUT_OF_MEMORY : fill(batch, page, vocabulary, wanted, count);
+    free(wanted);
+    struct columns_object *columns = NULL;
+    if (verdict == ACCEPTED)
+        columns = PyObject_New(struct columns_object, type);
+    else if (verdict == OUT_OF_MEMORY)
+        PyErr_NoMemory();
     if (columns != NULL) {
         columns->batch = batch;
         return (PyObject *)columns;
@@ -154,7 +81,7 @@ PyObject *columns_of_page(PyTypeObject *type, const struct page *page, struct vo
     batch_release(batch);
     if (verdict == NOT_ACCEPTED)
         Py_RETURN_NONE;
-    return PyErr_Occurred() ? NULL : PyErr_NoMemory();
+    return NULL;
 }
 
 /* ---- handing them out ---- */

@@ -7,7 +7,7 @@
    of one byte do. */
 uint8_t crc8_after[16][256];
 
-void crc8_prepare(void)
+static void crc8_prepare(void)
 {
     for (unsigned byte = 0; byte < 256; byte++) {
         unsigned value = byte;
@@ -20,16 +20,18 @@ void crc8_prepare(void)
             crc8_after[zeros][byte] = crc8_after[0][crc8_after[zeros - 1][byte]];
 }
 
+static inline uint8_t crc8_of_16(uint64_t low, uint64_t high)
+{
+    uint8_t sum = 0;
+    for (int place = 0; place < 8; place++, low >>= 8, high >>= 8)
+        sum ^= crc8_after[15 - place][low & 0xff] ^ crc8_after[7 - place][high & 0xff];
+    return sum;
+}
+
 uint8_t crc8(uint8_t state, const uint8_t *bytes, size_t size)
 {
-    while (size >= 16) {
-        uint64_t low = read_u64(bytes) ^ state, high = read_u64(bytes + 8);
-        state = 0;
-        for (int place = 0; place < 8; place++, low >>= 8, high >>= 8)
-            state ^= crc8_after[15 - place][low & 0xff] ^ crc8_after[7 - place][high & 0xff];
-        bytes += 16;
-        size -= 16;
-    }
+    for (; size >= 16; bytes += 16, size -= 16)
+        state = crc8_of_16(read_u64(bytes) ^ state, read_u64(bytes + 8));
     if (size == 0)
         return state;
     uint8_t sum = crc8_after[--size][*bytes ^ state];
@@ -38,43 +40,112 @@ uint8_t crc8(uint8_t state, const uint8_t *bytes, size_t size)
     return sum;
 }
 
-static bool is_continuation(uint8_t byte) { return (byte & 0xc0) == 0x80; }
+/* Zeros in front change no checksum: what is left over in the end is read as the last sixteen bytes, of which those in
+   front are cleared. So no branch depends on the size of a short text, which would be guessed wrong. */
+uint8_t crc8_inside(uint8_t state, const uint8_t *bytes, size_t size)
+{
+    for (; size > 16; bytes += 16, size -= 16)
+        state = crc8_of_16(read_u64(bytes) ^ state, read_u64(bytes + 8));
+    uint64_t low = read_u64(bytes + size - 16), high = read_u64(bytes + size - 8);
+    unsigned bits = (unsigned)(16 - size) * 8;
+    if (bits < 64)
+        return crc8_of_16((low >> bits << bits) ^ (uint64_t)state << bits, high);
+    bits -= 64;
+    return crc8_of_16(0, (high >> bits << bits) ^ (uint64_t)state << bits);
+}
 
-/* UTF-8 as Python's strict decoder takes it: shortest forms only, no surrogates, nothing above U+10FFFF. */
+/* ---- text ---- */
+
+/* UTF-8 as Python's strict decoder takes it: shortest forms only, no surrogates, nothing above U+10FFFF.
+
+   An automaton that takes a step per byte without a branch, as a branch per byte of mixed text is mostly guessed wrong:
+   the state is a number of bits, and the row of a byte, shifted right by it, begins with the state after that byte. */
+enum text_state {
+    WHOLE = 0,      /* between two characters */
+    WRONG = 6,      /* for ever */
+    ONE_MORE = 12,  /* any continuation byte, so many times */
+    TWO_MORE = 18,
+    THREE_MORE = 24,
+    AFTER_E0 = 30,  /* bytes a0 to bf: others would be a longer form than needed */
+    AFTER_ED = 36,  /* bytes 80 to 9f: others would be surrogates */
+    AFTER_F0 = 42,  /* bytes 90 to bf: others would be a longer form than needed */
+    AFTER_F4 = 48,  /* bytes 80 to 8f: others would be above U+10FFFF */
+};
+
+static uint64_t text_after[256];
+
+static enum text_state text_state_after(enum text_state state, unsigned byte)
+{
+    if (state == WHOLE) {
+        if (byte < 0x80)
+            return WHOLE;
+        if (byte < 0xc2 || byte > 0xf4)
+            return WRONG;
+        if (byte < 0xe0)
+            return ONE_MORE;
+        if (byte < 0xf0)
+            return byte == 0xe0 ? AFTER_E0 : byte == 0xed ? AFTER_ED : TWO_MORE;
+        return byte == 0xf0 ? AFTER_F0 : byte == 0xf4 ? AFTER_F4 : THREE_MORE;
+    }
+    if (state == WRONG || byte < 0x80 || byte > 0xbf)
+        return WRONG;
+    switch (state) {
+    case ONE_MORE:
+        return WHOLE;
+    case TWO_MORE:
+        return ONE_MORE;
+    case THREE_MORE:
+        return TWO_MORE;
+    case AFTER_E0:
+        return byte >= 0xa0 ? ONE_MORE : WRONG;
+    case AFTER_ED:
+        return byte < 0xa0 ? ONE_MORE : WRONG;
+    case AFTER_F0:
+        return byte >= 0x90 ? TWO_MORE : WRONG;
+    default:
+        return byte < 0x90 ? TWO_MORE : WRONG;
+    }
+}
+
+static void text_prepare(void)
+{
+    for (unsigned byte = 0; byte < 256; byte++) {
+        uint64_t row = 0;
+        for (int state = WHOLE; state <= AFTER_F4; state += 6)
+            row |= (uint64_t)text_state_after((enum text_state)state, byte) << state;
+        text_after[byte] = row;
+    }
+}
+
 bool is_utf8(const uint8_t *bytes, size_t size)
 {
     const uint8_t *end = bytes + size;
-    uint64_t eight;
-    while (bytes < end) {
-        if (end - bytes >= 8 && (memcpy(&eight, bytes, 8), (eight & 0x8080808080808080u) == 0)) {
-            bytes += 8;
-            continue;
-        }
-        uint8_t lead = *bytes;
-        ptrdiff_t left = end - bytes;
-        if (lead < 0x80) {
-            bytes += 1;
-        } else if (lead < 0xc2) {
-            return false;
-        } else if (lead < 0xe0) {
-            if (left < 2 || !is_continuation(bytes[1]))
-                return false;
-            bytes += 2;
-        } else if (lead < 0xf0) {
-            if (left < 3 || !is_continuation(bytes[1]) || !is_continuation(bytes[2]))
-                return false;
-            if ((lead == 0xe0 && bytes[1] < 0xa0) || (lead == 0xed && bytes[1] >= 0xa0))
-                return false;
-            bytes += 3;
-        } else if (lead < 0xf5) {
-            if (left < 4 || !is_continuation(bytes[1]) || !is_continuation(bytes[2]) || !is_continuation(bytes[3]))
-                return false;
-            if ((lead == 0xf0 && bytes[1] < 0x90) || (lead == 0xf4 && bytes[1] >= 0x90))
-                return false;
-            bytes += 4;
-        } else {
-            return false;
-        }
-    }
-    return true;
+    uint64_t state = WHOLE, high_bits = 0;
+    size_t place = 0;
+    for (; place + 8 <= size; place += 8)
+        high_bits |= read_u64(bytes + place);
+    for (; place < size; place++)
+        high_bits |= bytes[place];
+    if ((high_bits & 0x8080808080808080u) == 0)
+        return true;
+    for (; bytes < end; bytes++)
+        state = text_after[*bytes] >> (state & 63);
+    return (state & 63) == WHOLE;
+}
+
+bool is_utf8_inside(const uint8_t *bytes, size_t size)
+{
+    uint64_t high_bits = 0;
+    if (size == 0)
+        return true;
+    for (size_t place = 0; place + 8 < size; place += 8)
+        high_bits |= read_u64(bytes + place);
+    high_bits |= size >= 8 ? read_u64(bytes + size - 8) : read_u64(bytes + size - 8) >> (8 - size) * 8;
+    return (high_bits & 0x8080808080808080u) == 0 || is_utf8(bytes, size);
+}
+
+void checks_prepare(void)
+{
+    crc8_prepare();
+    text_prepare();
 }

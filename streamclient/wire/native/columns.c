@@ -1,395 +1,553 @@
-/* Filling columns, row by row. */
+/* Columns of a page: first where each cell goes, then memory for all of them at once, then the cells, column by column
+   for some rows at a time, which the nearest cache holds. */
 #include "columns.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static const uint8_t OPERATION_INDEX[] = {0, 2, 0, 1}; /* by operation: put, delete all, -, delete one */
+#define ROWS_AT_A_TIME 64 /* bits of a word; what these rows need fits the cache in all but the widest tables */
+#define NO_PLACE UINT32_MAX
 
-static size_t width_of(uint8_t type)
-{
-    return type == TYPE_INTEGER || type == TYPE_DOUBLE ? 8 : type == TYPE_INDEX ? 1 : 0;
-}
+static const uint8_t OPERATION_INDEX[] = {0, 2, 0, 1}; /* by operation: put, delete all, -, delete one */
 
 static bool is_sized(uint8_t type) { return type == TYPE_STRING || type == TYPE_BINARY; }
 
-static bool has_offsets(uint8_t type) { return is_sized(type) || type == TYPE_LIST; }
-
-/* Memory of `size` bytes in place of `old`, the part behind `used` cleared. */
-static bool grow(void *place, size_t used, size_t size)
+struct batch *batch_new(void)
 {
-    uint8_t **old = place, *now = realloc(*old, size ? size : 1);
-    if (now == NULL)
-        return false;
-    memset(now + used, 0, size - used);
-    *old = now;
-    return true;
+    struct batch *batch = calloc(1, sizeof *batch);
+    if (batch != NULL)
+        atomic_init(&batch->references, 1);
+    return batch;
 }
 
-static bool reserve(struct values *values, size_t room)
+/* What is needed until the arrays are filled. */
+static void free_scratch(struct batch *batch)
 {
-    size_t before = values->room;
-    if (room <= before && values->valid != NULL)
-        return true;
-    if (before && room < before * 2)
-        room = before * 2;
-    size_t width = width_of(values->type);
-    if (!grow(&values->valid, (before + 7) / 8, (room + 7) / 8))
-        return false;
-    if (width && !grow(&values->data, before * width, room * width))
-        return false;
-    if (values->type == TYPE_BOOLEAN && !grow(&values->data, (before + 7) / 8, (room + 7) / 8))
-        return false;
-    if (has_offsets(values->type) &&
-        !grow(&values->offsets, before ? (before + 1) * sizeof(int32_t) : 0, (room + 1) * sizeof(int32_t)))
-        return false;
-    values->room = room;
-    return true;
-}
-
-static bool reserve_data(struct values *values, size_t size)
-{
-    if (size <= values->data_room && values->data != NULL)
-        return true;
-    size_t room = values->data_room * 2 < size ? size + values->room * 8 : values->data_room * 2;
-    uint8_t *data = realloc(values->data, room ? room : 1);
-    if (data == NULL)
-        return false;
-    values->data = data;
-    values->data_room = room;
-    return true;
-}
-
-static inline void set_valid(struct values *values, size_t row)
-{
-    values->valid[row / 8] |= (uint8_t)(1u << row % 8);
-    values->valid_count++;
-}
-
-static inline void put_i64(struct values *values, size_t row, int64_t number)
-{
-    memcpy(values->data + row * 8, &number, 8);
-    set_valid(values, row);
-}
-
-static inline void put_index(struct values *values, size_t row, uint8_t index)
-{
-    values->data[row] = index;
-    set_valid(values, row);
-}
-
-static void fill_offsets(struct values *values, size_t until)
-{
-    for (; values->filled < until; values->filled++)
-        values->offsets[values->filled + 1] = (int32_t)values->data_used;
-}
-
-static bool put_sized(struct values *values, size_t row, const uint8_t *bytes, size_t size)
-{
-    fill_offsets(values, row);
-    if (!reserve_data(values, values->data_used + size))
-        return false;
-    memcpy(values->data + values->data_used, bytes, size);
-    values->data_used += size;
-    fill_offsets(values, row + 1);
-    set_valid(values, row);
-    return true;
-}
-
-/* The value of a cell whose type is that of the values. There is room for the row. */
-static inline bool put_cell(struct values *values, size_t row, const uint8_t *body, const struct cell *cell)
-{
-    const uint8_t *at = body + cell->offset;
-    switch (cell->type) {
-    case TYPE_INTEGER:
-    case TYPE_DOUBLE:
-        put_i64(values, row, read_i64(at));
-        return true;
-    case TYPE_BOOLEAN:
-        values->data[row / 8] |= (uint8_t)(*at << row % 8);
-        set_valid(values, row);
-        return true;
-    default:
-        return put_sized(values, row, at, cell->size);
-    }
-}
-
-static bool finish(struct values *values, size_t length)
-{
-    values->length = length;
-    if (!reserve(values, length) || (is_sized(values->type) && !reserve_data(values, values->data_used)))
-        return false;
-    if (has_offsets(values->type))
-        fill_offsets(values, length);
-    return true;
-}
-
-/* ---- lists of cells ---- */
-
-static const uint8_t KINDS[] = {TYPE_INTEGER, TYPE_DOUBLE, TYPE_BOOLEAN, TYPE_STRING, TYPE_BINARY};
-
-static struct values *kind_of(struct cell_list *list, uint8_t type)
-{
-    for (int kind = 0; kind < CELL_KINDS; kind++)
-        if (KINDS[kind] == type)
-            return &list->kinds[kind];
-    return NULL;
-}
-
-static bool begin_list(struct cell_list *list, size_t row_count)
-{
-    list->name.type = TYPE_STRING;
-    list->operation.type = TYPE_INDEX;
-    list->stamp.type = TYPE_INTEGER;
-    list->lists.type = TYPE_LIST;
-    for (int kind = 0; kind < CELL_KINDS; kind++)
-        list->kinds[kind].type = KINDS[kind];
-    return reserve(&list->lists, row_count);
-}
-
-static bool list_cell(struct cell_list *list, const struct page *page, const struct names *names,
-                      const struct cell *cell)
-{
-    const struct name *name = name_at(names, cell->name);
-    struct values *value = cell->type == TYPE_NONE ? NULL : kind_of(list, cell->type);
-    size_t place = list->count++;
-    if (!reserve(&list->name, place + 1) || !reserve(&list->operation, place + 1) ||
-        !reserve(&list->stamp, place + 1) || !put_sized(&list->name, place, name->bytes, name->size))
-        return false;
-    put_index(&list->operation, place, OPERATION_INDEX[cell->operation]);
-    if (cell->has_stamp)
-        put_i64(&list->stamp, place, cell->stamp);
-    return value == NULL || (reserve(value, place + 1) && put_cell(value, place, page->body, cell));
-}
-
-static bool finish_list(struct cell_list *list, size_t row_count)
-{
-    for (int kind = 0; kind < CELL_KINDS; kind++)
-        if (!finish(&list->kinds[kind], list->count))
-            return false;
-    return finish(&list->name, list->count) && finish(&list->operation, list->count) &&
-           finish(&list->stamp, list->count) && finish(&list->lists, row_count);
-}
-
-/* ---- columns ---- */
-
-enum verdict batch_survey(struct batch *batch, const struct page *page, uint32_t *places)
-{
-    size_t room = 0;
-    for (size_t number = 0; number < page->row_count; number++) {
-        const struct row *row = &page->rows[number];
-        const struct cell *cell = page->cells + row->first_cell + row->key_count;
-        for (const struct cell *end = cell + row->cell_count; cell < end; cell++) {
-            uint32_t place = places[cell->name];
-            if (place && batch->attributes[place - 1].type != TYPE_NONE)
-                continue;
-            if (!place) {
-                if (batch->attribute_count == room) {
-                    room = room ? room * 2 : 32;
-                    struct attribute *attributes = realloc(batch->attributes, room * sizeof *attributes);
-                    if (attributes == NULL)
-                        return OUT_OF_MEMORY;
-                    batch->attributes = attributes;
-                }
-                batch->attributes[batch->attribute_count] = (struct attribute){.name = cell->name, .type = TYPE_NONE};
-                place = places[cell->name] = (uint32_t)++batch->attribute_count;
-            }
-            batch->attributes[place - 1].type = cell->type;
-        }
-    }
-    return ACCEPTED;
-}
-
-static bool begin_attribute(struct attribute *attribute, size_t row_count)
-{
-    attribute->operation.type = TYPE_INDEX;
-    attribute->stamp.type = TYPE_INTEGER;
-    attribute->value.type = attribute->type;
-    return reserve(&attribute->operation, row_count) && reserve(&attribute->stamp, row_count) &&
-           (attribute->type == TYPE_NONE || reserve(&attribute->value, row_count));
-}
-
-static enum verdict begin(struct batch *batch, const struct page *page)
-{
-    size_t count = batch->row_count = page->row_count;
-    batch->action.type = TYPE_INDEX;
-    batch->epoch.type = batch->timestamp_micros.type = batch->row_index.type = TYPE_INTEGER;
-    batch->keys = calloc(batch->key_count + 1, sizeof *batch->keys);
-    batch->key_names = calloc(batch->key_count + 1, sizeof *batch->key_names);
-    if (batch->keys == NULL || batch->key_names == NULL || !reserve(&batch->action, count) ||
-        !reserve(&batch->epoch, count) || !reserve(&batch->timestamp_micros, count) ||
-        !reserve(&batch->row_index, count) || !begin_list(&batch->others, count) ||
-        !begin_list(&batch->originals, count))
-        return OUT_OF_MEMORY;
-    for (size_t key = 0; key < batch->key_count; key++) {
-        const struct cell *cell = &page->cells[page->rows[0].first_cell + key];
-        batch->keys[key].type = cell->type;
-        batch->key_names[key] = cell->name;
-        if (!reserve(&batch->keys[key], count))
-            return OUT_OF_MEMORY;
-    }
-    for (size_t number = 0; number < batch->attribute_count; number++)
-        if (!begin_attribute(&batch->attributes[number], count))
-            return OUT_OF_MEMORY;
-    return ACCEPTED;
-}
-
-static enum verdict fill_key(struct batch *batch, const struct page *page, size_t number)
-{
-    const struct row *row = &page->rows[number];
-    const struct cell *cells = page->cells + row->first_cell;
-    if (row->key_count != batch->key_count)
-        return NOT_ACCEPTED;
-    for (size_t key = 0; key < batch->key_count; key++) {
-        if (cells[key].name != batch->key_names[key] || cells[key].type != batch->keys[key].type)
-            return NOT_ACCEPTED;
-        if (!put_cell(&batch->keys[key], number, page->body, &cells[key]))
-            return OUT_OF_MEMORY;
-    }
-    return ACCEPTED;
-}
-
-/* Of several cells of one column, the put with the newest version is shown, the first of equals; without a put, the
-   first cell. */
-static void choose(struct attribute *attribute, const struct cell *cell)
-{
-    const struct cell *shown = attribute->shown;
-    if (cell->operation == PUT_CELL && (shown->operation != PUT_CELL || cell->stamp > shown->stamp))
-        attribute->shown = cell;
-}
-
-/* The cells of a record: each either shown in its column or listed beside, and listed too if its value does not fit. */
-static bool fill_cells(struct batch *batch, const struct page *page, const struct names *names,
-                       const uint32_t *places, size_t number)
-{
-    const struct row *row = &page->rows[number];
-    const struct cell *first = page->cells + row->first_cell + row->key_count, *end = first + row->cell_count;
-    for (const struct cell *cell = first; cell < end; cell++) {
-        if (!places[cell->name])
-            continue;
-        struct attribute *attribute = &batch->attributes[places[cell->name] - 1];
-        if (attribute->seen_in == number + 1) {
-            choose(attribute, cell);
-        } else {
-            attribute->seen_in = number + 1;
-            attribute->shown = cell;
-        }
-    }
-    for (const struct cell *cell = first; cell < end; cell++) {
-        uint32_t place = places[cell->name];
-        struct attribute *attribute = place ? &batch->attributes[place - 1] : NULL;
-        if (attribute == NULL || attribute->shown != cell) {
-            if (!list_cell(&batch->others, page, names, cell))
-                return false;
-            continue;
-        }
-        put_index(&attribute->operation, number, OPERATION_INDEX[cell->operation]);
-        if (cell->has_stamp)
-            put_i64(&attribute->stamp, number, cell->stamp);
-        if (cell->type == TYPE_NONE)
-            continue;
-        if (cell->type == attribute->type ? !put_cell(&attribute->value, number, page->body, cell)
-                                          : !list_cell(&batch->others, page, names, cell))
-            return false;
-    }
-    return true;
-}
-
-static void end_list(struct cell_list *list, size_t number, bool is_valid)
-{
-    list->lists.data_used = list->count;
-    fill_offsets(&list->lists, number + 1);
-    if (is_valid)
-        set_valid(&list->lists, number);
-}
-
-static bool fill_lists(struct batch *batch, const struct page *page, const struct names *names, size_t number)
-{
-    const struct row *row = &page->rows[number];
-    const struct cell *cell = page->cells + row->first_cell + row->key_count + row->cell_count;
-    for (const struct cell *end = cell + row->origin_count; cell < end; cell++)
-        if (!list_cell(&batch->originals, page, names, cell))
-            return false;
-    end_list(&batch->others, number, true);
-    end_list(&batch->originals, number, row->has_origin);
-    return true;
-}
-
-static bool finish_all(struct batch *batch)
-{
-    size_t count = batch->row_count;
-    for (size_t key = 0; key < batch->key_count; key++)
-        if (!finish(&batch->keys[key], count))
-            return false;
     for (size_t number = 0; number < batch->attribute_count; number++) {
-        struct attribute *attribute = &batch->attributes[number];
-        if (!finish(&attribute->operation, count) || !finish(&attribute->stamp, count) ||
-            (attribute->type != TYPE_NONE && !finish(&attribute->value, count)))
-            return false;
+        free(batch->attributes[number].shown);
+        batch->attributes[number].shown = NULL;
     }
-    return finish(&batch->action, count) && finish(&batch->epoch, count) && finish(&batch->timestamp_micros, count) &&
-           finish(&batch->row_index, count) && finish_list(&batch->others, count) &&
-           finish_list(&batch->originals, count);
-}
-
-enum verdict batch_fill(struct batch *batch, const struct page *page, const struct names *names,
-                        const uint32_t *places, size_t *bad)
-{
-    enum verdict verdict = begin(batch, page);
-    for (size_t number = 0; verdict == ACCEPTED && number < page->row_count; number++) {
-        const struct row *row = &page->rows[number];
-        put_index(&batch->action, number, (uint8_t)(row->action - PUT_ROW));
-        put_i64(&batch->epoch, number, row->epoch);
-        put_i64(&batch->timestamp_micros, number, row->timestamp_micros);
-        put_i64(&batch->row_index, number, row->row_index);
-        *bad = number;
-        verdict = fill_key(batch, page, number);
-        if (verdict == ACCEPTED && (!fill_cells(batch, page, names, places, number) ||
-                                    !fill_lists(batch, page, names, number)))
-            verdict = OUT_OF_MEMORY;
+    struct cell_list *const lists[] = {&batch->others, &batch->originals};
+    for (int number = 0; number < 2; number++) {
+        free(lists[number]->cells);
+        free(lists[number]->ends);
+        lists[number]->cells = NULL;
+        lists[number]->ends = NULL;
     }
-    return verdict == ACCEPTED && !finish_all(batch) ? OUT_OF_MEMORY : verdict;
-}
-
-static void free_values(struct values *values)
-{
-    free(values->valid);
-    free(values->data);
-    free(values->offsets);
-}
-
-static void free_list(struct cell_list *list)
-{
-    free_values(&list->name);
-    free_values(&list->operation);
-    free_values(&list->stamp);
-    free_values(&list->lists);
-    for (int kind = 0; kind < CELL_KINDS; kind++)
-        free_values(&list->kinds[kind]);
 }
 
 void batch_release(struct batch *batch)
 {
     if (batch == NULL || atomic_fetch_sub(&batch->references, 1) != 1)
         return;
-    free_values(&batch->action);
-    free_values(&batch->epoch);
-    free_values(&batch->timestamp_micros);
-    free_values(&batch->row_index);
-    for (size_t key = 0; batch->keys != NULL && key < batch->key_count; key++)
-        free_values(&batch->keys[key]);
-    for (size_t number = 0; number < batch->attribute_count; number++) {
-        free_values(&batch->attributes[number].operation);
-        free_values(&batch->attributes[number].value);
-        free_values(&batch->attributes[number].stamp);
-    }
-    for (char **name = batch->names; name != NULL && *name != NULL; name++)
-        free(*name);
-    free(batch->names);
+    free_scratch(batch);
     free(batch->keys);
-    free(batch->key_names);
     free(batch->attributes);
-    free_list(&batch->others);
-    free_list(&batch->originals);
+    free(batch->memory);
     free(batch);
+}
+
+/* ---- where each cell goes ---- */
+
+struct placing {
+    struct batch *batch;
+    const struct page *page;
+    const struct names *names;
+    bool has_schema;
+    uint32_t *places;    /* by name: the place of its attribute plus one; NO_PLACE for others; 0 where not known yet */
+    size_t next_wanted;  /* where a name is looked for first: columns mostly come in the order of the schema */
+};
+
+static bool has_nul(const struct name *name) { return memchr(name->bytes, 0, name->size) != NULL; }
+
+static struct attribute *add_attribute(struct batch *batch, struct text name, uint8_t type)
+{
+    if (batch->attribute_count == batch->attribute_room) {
+        size_t room = batch->attribute_room ? batch->attribute_room * 2 : 32;
+        struct attribute *attributes = realloc(batch->attributes, room * sizeof *attributes);
+        if (attributes == NULL)
+            return NULL;
+        batch->attributes = attributes;
+        batch->attribute_room = room;
+    }
+    uint32_t *shown = calloc(batch->row_count + 1, sizeof *shown);
+    if (shown == NULL)
+        return NULL;
+    struct attribute *attribute = &batch->attributes[batch->attribute_count++];
+    *attribute = (struct attribute){.name = name, .type = type, .shown = shown};
+    return attribute;
+}
+
+static uint32_t wanted_place(struct placing *placing, const struct name *name)
+{
+    size_t count = placing->batch->attribute_count;
+    for (size_t tried = 0; tried < count; tried++) {
+        size_t place = (placing->next_wanted + tried) % count;
+        const struct text *wanted = &placing->batch->attributes[place].name;
+        if (wanted->size == name->size && memcmp(wanted->bytes, name->bytes, name->size) == 0) {
+            placing->next_wanted = place + 1;
+            return (uint32_t)place + 1;
+        }
+    }
+    return NO_PLACE;
+}
+
+/* The place of a name that occurs for the first time; 0 if memory ran out. Arrow cannot hold a name with a NUL. */
+static uint32_t new_place(struct placing *placing, uint16_t number)
+{
+    const struct name *name = name_at(placing->names, number);
+    if (placing->has_schema)
+        return wanted_place(placing, name);
+    if (has_nul(name))
+        return NO_PLACE;
+    if (add_attribute(placing->batch, (struct text){name->bytes, name->size}, TYPE_NONE) == NULL)
+        return 0;
+    return (uint32_t)placing->batch->attribute_count;
+}
+
+static bool add_listed(struct cell_list *list, const struct names *names, const struct cell *cell)
+{
+    if (list->count == list->room) {
+        size_t room = list->room ? list->room * 2 : 64;
+        const struct cell **cells = realloc(list->cells, room * sizeof *cells);
+        if (cells == NULL)
+            return false;
+        list->cells = cells;
+        list->room = room;
+    }
+    list->cells[list->count++] = cell;
+    list->name_bytes += name_at(names, cell->name)->size;
+    if (cell->type == TYPE_STRING)
+        list->string_bytes += cell->size;
+    else if (cell->type == TYPE_BINARY)
+        list->binary_bytes += cell->size;
+    return true;
+}
+
+static bool fits(const struct attribute *attribute, const struct cell *cell)
+{
+    return cell->type == TYPE_NONE || cell->type == attribute->type;
+}
+
+/* Of several cells of one column, the put with the newest version is shown, the first of equals; without a put, the
+   first cell. */
+static bool is_shown_before(const struct cell *cell, const struct cell *shown)
+{
+    return cell->operation == PUT_CELL && (shown->operation != PUT_CELL || cell->stamp > shown->stamp);
+}
+
+/* Cells that their columns do not show, or do not show wholly, in the order in which they stand in the record. */
+static bool list_others(struct placing *placing, size_t number, const struct cell *cell, const struct cell *end)
+{
+    for (; cell < end; cell++) {
+        uint32_t place = placing->places[cell->name];
+        const struct attribute *attribute = place == NO_PLACE ? NULL : &placing->batch->attributes[place - 1];
+        bool is_whole = attribute != NULL &&
+                        attribute->shown[number] == (uint32_t)(cell - placing->page->cells) + 1 &&
+                        fits(attribute, cell);
+        if (!is_whole && !add_listed(&placing->batch->others, placing->names, cell))
+            return false;
+    }
+    return true;
+}
+
+static bool place_row(struct placing *placing, size_t number)
+{
+    const struct cell *cells = placing->page->cells;
+    const struct row *row = &placing->page->rows[number];
+    const struct cell *first = cells + row->first_cell + row->key_count, *end = first + row->cell_count;
+    bool has_others = false;
+    for (const struct cell *cell = first; cell < end; cell++) {
+        uint32_t *place = &placing->places[cell->name];
+        if (*place == 0 && (*place = new_place(placing, cell->name)) == 0)
+            return false;
+        if (*place == NO_PLACE) {
+            has_others = true;
+            continue;
+        }
+        struct attribute *attribute = &placing->batch->attributes[*place - 1];
+        uint32_t *shown = &attribute->shown[number];
+        if (attribute->type == TYPE_NONE && !placing->has_schema)
+            attribute->type = cell->type;
+        has_others |= *shown != 0 || !fits(attribute, cell);
+        attribute->bytes += cell->size;
+        if (*shown == 0 || is_shown_before(cell, &cells[*shown - 1]))
+            *shown = (uint32_t)(cell - cells) + 1;
+    }
+    return !has_others || list_others(placing, number, first, end);
+}
+
+/* The keys have the same columns in each record, or the page is not of one table. */
+static bool has_keys_of_first(const struct page *page, const struct row *row)
+{
+    const struct row *first = &page->rows[0];
+    if (row->key_count != first->key_count)
+        return false;
+    for (uint32_t place = 0; place < row->key_count; place++) {
+        const struct cell *own = &page->cells[row->first_cell + place], *other = &page->cells[first->first_cell + place];
+        if (own->name != other->name || own->type != other->type)
+            return false;
+    }
+    return true;
+}
+
+static enum verdict begin_keys(struct batch *batch, const struct page *page, const struct names *names)
+{
+    const struct row *first = &page->rows[0];
+    batch->keys = calloc((size_t)first->key_count + 1, sizeof *batch->keys);
+    if (batch->keys == NULL)
+        return OUT_OF_MEMORY;
+    batch->key_count = first->key_count;
+    for (size_t place = 0; place < batch->key_count; place++) {
+        const struct cell *cell = &page->cells[first->first_cell + place];
+        const struct name *name = name_at(names, cell->name);
+        if (has_nul(name))
+            return NOT_ACCEPTED;
+        for (size_t other = 0; other < place; other++)
+            if (batch->keys[other].number == cell->name)
+                return NOT_ACCEPTED;
+        batch->keys[place] = (struct key){.name = {name->bytes, name->size}, .number = cell->name};
+        batch->keys[place].value.type = cell->type;
+    }
+    return ACCEPTED;
+}
+
+static enum verdict place_all(struct placing *placing)
+{
+    struct batch *batch = placing->batch;
+    const struct page *page = placing->page;
+    enum verdict verdict = page->row_count ? begin_keys(batch, page, placing->names) : ACCEPTED;
+    for (size_t number = 0; verdict == ACCEPTED && number < page->row_count; number++) {
+        const struct row *row = &page->rows[number];
+        const struct cell *cell = page->cells + row->first_cell;
+        if (!has_keys_of_first(page, row))
+            return NOT_ACCEPTED;
+        for (size_t key = 0; key < batch->key_count; key++)
+            batch->keys[key].bytes += cell[key].size;
+        if (!place_row(placing, number))
+            return OUT_OF_MEMORY;
+        cell += row->key_count + row->cell_count;
+        for (const struct cell *end = cell + row->origin_count; cell < end; cell++)
+            if (!add_listed(&batch->originals, placing->names, cell))
+                return OUT_OF_MEMORY;
+        batch->others.ends[number] = (uint32_t)batch->others.count;
+        batch->originals.ends[number] = (uint32_t)batch->originals.count;
+    }
+    return verdict;
+}
+
+/* ---- memory ---- */
+
+/* Takes pieces of one block, of which it finds out the size at first, without memory. */
+struct taker {
+    uint8_t *memory;
+    size_t used;
+    bool is_too_much;
+};
+
+#define SHORT_COPY 16 /* this many bytes are copied at once if there are no more: room for them is behind all others */
+#define ALIGNMENT 64  /* what Arrow recommends */
+
+static void *take(struct taker *taker, size_t count, size_t width)
+{
+    size_t begin = (taker->used + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    if (begin < taker->used || (count && width > (SIZE_MAX / 2 - begin) / count)) {
+        taker->is_too_much = true;
+        return NULL;
+    }
+    taker->used = begin + count * width;
+    return taker->memory == NULL ? NULL : taker->memory + begin;
+}
+
+static void take_array(struct taker *taker, struct array *array, size_t length, size_t bytes)
+{
+    array->length = length;
+    array->valid = take(taker, (length + 63) / 64, 8);
+    if (is_sized(array->type) || array->type == TYPE_LIST)
+        array->offsets = take(taker, length + 1, sizeof(int32_t));
+    if (array->offsets != NULL)
+        array->offsets[0] = 0;
+    if (is_sized(array->type)) {
+        taker->is_too_much |= bytes > INT32_MAX;
+        array->data = take(taker, bytes + SHORT_COPY, 1);
+    } else if (array->type == TYPE_BOOLEAN) {
+        array->data = take(taker, (length + 63) / 64, 8);
+    } else if (array->type != TYPE_LIST && array->type != TYPE_NONE) {
+        array->data = take(taker, length, array->type == TYPE_INDEX ? 1 : 8);
+    }
+}
+
+static void take_name(struct taker *taker, struct text *name)
+{
+    char *text = take(taker, name->size + 1, 1);
+    if (text == NULL)
+        return;
+    memcpy(text, name->bytes, name->size);
+    text[name->size] = 0;
+    name->bytes = (const uint8_t *)text;
+}
+
+static const uint8_t KINDS[] = {TYPE_INTEGER, TYPE_DOUBLE, TYPE_BOOLEAN, TYPE_STRING, TYPE_BINARY};
+
+static void take_list(struct taker *taker, struct cell_list *list, size_t row_count)
+{
+    const size_t bytes[] = {0, 0, 0, list->string_bytes, list->binary_bytes};
+    list->lists.type = TYPE_LIST;
+    list->name.type = TYPE_STRING;
+    list->operation.type = TYPE_INDEX;
+    list->stamp.type = TYPE_INTEGER;
+    taker->is_too_much |= list->count > INT32_MAX;
+    take_array(taker, &list->lists, row_count, 0);
+    take_array(taker, &list->name, list->count, list->name_bytes);
+    take_array(taker, &list->operation, list->count, 0);
+    take_array(taker, &list->stamp, list->count, 0);
+    for (int kind = 0; kind < CELL_KINDS; kind++) {
+        list->kinds[kind].type = KINDS[kind];
+        take_array(taker, &list->kinds[kind], list->count, bytes[kind]);
+    }
+}
+
+static void take_all(struct taker *taker, struct batch *batch)
+{
+    size_t count = batch->row_count;
+    struct array *const numbers[] = {&batch->epoch, &batch->timestamp_micros, &batch->row_index};
+    batch->action.type = TYPE_INDEX;
+    take_array(taker, &batch->action, count, 0);
+    for (int number = 0; number < 3; number++) {
+        numbers[number]->type = TYPE_INTEGER;
+        take_array(taker, numbers[number], count, 0);
+    }
+    for (size_t place = 0; place < batch->key_count; place++) {
+        take_name(taker, &batch->keys[place].name);
+        take_array(taker, &batch->keys[place].value, count, batch->keys[place].bytes);
+    }
+    for (size_t place = 0; place < batch->attribute_count; place++) {
+        struct attribute *attribute = &batch->attributes[place];
+        attribute->operation.type = TYPE_INDEX;
+        attribute->value.type = attribute->type;
+        attribute->stamp.type = TYPE_INTEGER;
+        take_name(taker, &attribute->name);
+        take_array(taker, &attribute->operation, count, 0);
+        take_array(taker, &attribute->value, count, attribute->bytes);
+        take_array(taker, &attribute->stamp, count, 0);
+    }
+    take_list(taker, &batch->others, count);
+    take_list(taker, &batch->originals, count);
+}
+
+static enum verdict take_memory(struct batch *batch)
+{
+    struct taker taker = {NULL, 0, false};
+    take_all(&taker, batch);
+    if (taker.is_too_much)
+        return NOT_ACCEPTED;
+    /* Arrow wants no address that is nearer than eight bytes; malloc gives sixteen. */
+    batch->memory = taker.memory = malloc(taker.used + 1);
+    taker.used = 0;
+    if (batch->memory == NULL)
+        return OUT_OF_MEMORY;
+    take_all(&taker, batch);
+    return ACCEPTED;
+}
+
+/* ---- the cells ---- */
+
+/* Bits are kept as whole words of little-endian bytes. */
+static void set_word(uint8_t *bits, size_t row, uint64_t word) 
+{
+    for (int byte = 0; byte < 8; byte++)
+        bits[row / 8 + (size_t)byte] = (uint8_t)(word >> byte * 8);
+}
+
+static size_t ones_in(uint64_t word)
+{
+    word -= word >> 1 & 0x5555555555555555u;
+    word = (word & 0x3333333333333333u) + (word >> 2 & 0x3333333333333333u);
+    return (size_t)(((word + (word >> 4)) & 0x0f0f0f0f0f0f0f0fu) * 0x0101010101010101u >> 56);
+}
+
+static void set_valid(struct array *array, size_t row, size_t count, uint64_t word)
+{
+    set_word(array->valid, row, word);
+    array->null_count += count - ones_in(word);
+}
+
+/* Few bytes as so many at once, where they can be read: memcpy of an unknown size is a call. */
+static inline void copy_bytes(uint8_t *to, const uint8_t *from, size_t size, const uint8_t *end)
+{
+    if (size <= SHORT_COPY && end - from >= SHORT_COPY)
+        memcpy(to, from, SHORT_COPY);
+    else
+        memcpy(to, from, size);
+}
+
+/* The cells of one array for some rows, of which some may be NULL: those have no value of its type. */
+static inline void fill_values(struct array *array, const struct page *page, const struct cell *const *cells,
+                               size_t row, size_t count, uint8_t type)
+{
+    uint64_t valid = 0, bits = 0;
+    for (size_t place = 0; place < count; place++) {
+        const struct cell *cell = cells[place];
+        bool has_value = cell != NULL && cell->type == type;
+        const uint8_t *at = has_value ? page->body + cell->offset : NULL;
+        valid |= (uint64_t)has_value << place;
+        if (type == TYPE_INTEGER || type == TYPE_DOUBLE) {
+            int64_t number = has_value ? read_i64(at) : 0;
+            memcpy(array->data + (row + place) * 8, &number, 8);
+        } else if (type == TYPE_BOOLEAN) {
+            bits |= (uint64_t)(has_value && *at) << place;
+        } else {
+            array->offsets[row + place] = (int32_t)array->used;
+            if (has_value) {
+                copy_bytes(array->data + array->used, at, cell->size, page->body + page->size);
+                array->used += cell->size;
+            }
+        }
+    }
+    if (type == TYPE_BOOLEAN)
+        set_word(array->data, row, bits);
+    if (is_sized(type))
+        array->offsets[row + count] = (int32_t)array->used;
+    set_valid(array, row, count, valid);
+}
+
+static void fill_array(struct array *array, const struct page *page, const struct cell *const *cells, size_t row,
+                       size_t count)
+{
+    switch (array->type) { /* each case is compiled for its type */
+    case TYPE_INTEGER:
+        fill_values(array, page, cells, row, count, TYPE_INTEGER);
+        break;
+    case TYPE_DOUBLE:
+        fill_values(array, page, cells, row, count, TYPE_DOUBLE);
+        break;
+    case TYPE_BOOLEAN:
+        fill_values(array, page, cells, row, count, TYPE_BOOLEAN);
+        break;
+    case TYPE_STRING:
+        fill_values(array, page, cells, row, count, TYPE_STRING);
+        break;
+    case TYPE_BINARY:
+        fill_values(array, page, cells, row, count, TYPE_BINARY);
+        break;
+    default: /* no value is known */
+        array->null_count += count;
+    }
+}
+
+static void fill_stamps(struct array *operation, struct array *stamp, const struct cell *const *cells, size_t row,
+                        size_t count)
+{
+    uint64_t valid = 0, stamped = 0;
+    for (size_t place = 0; place < count; place++) {
+        const struct cell *cell = cells[place];
+        int64_t number = cell == NULL ? 0 : cell->stamp;
+        operation->data[row + place] = cell == NULL ? 0 : OPERATION_INDEX[cell->operation];
+        memcpy(stamp->data + (row + place) * 8, &number, 8);
+        valid |= (uint64_t)(cell != NULL) << place;
+        stamped |= (uint64_t)(cell != NULL && cell->has_stamp) << place;
+    }
+    set_valid(operation, row, count, valid);
+    set_valid(stamp, row, count, stamped);
+}
+
+static void fill_names(struct array *array, const struct names *names, const struct cell *const *cells, size_t row,
+                       size_t count)
+{
+    for (size_t place = 0; place < count; place++) {
+        const struct name *name = name_at(names, cells[place]->name);
+        array->offsets[row + place] = (int32_t)array->used;
+        memcpy(array->data + array->used, name->bytes, name->size);
+        array->used += name->size;
+    }
+    array->offsets[row + count] = (int32_t)array->used;
+}
+
+static void fill_list(struct cell_list *list, const struct page *page, const struct names *names)
+{
+    for (size_t from = 0; from < list->count; from += ROWS_AT_A_TIME) {
+        size_t count = list->count - from < ROWS_AT_A_TIME ? list->count - from : ROWS_AT_A_TIME;
+        const struct cell *const *cells = list->cells + from;
+        fill_names(&list->name, names, cells, from, count);
+        fill_stamps(&list->operation, &list->stamp, cells, from, count);
+        for (int kind = 0; kind < CELL_KINDS; kind++)
+            fill_array(&list->kinds[kind], page, cells, from, count);
+    }
+}
+
+static void fill_attributes(struct batch *batch, const struct page *page, size_t row, size_t count)
+{
+    const struct cell *cells[ROWS_AT_A_TIME];
+    for (size_t number = 0; number < batch->attribute_count; number++) {
+        struct attribute *attribute = &batch->attributes[number];
+        for (size_t place = 0; place < count; place++) {
+            uint32_t shown = attribute->shown[row + place];
+            cells[place] = shown ? &page->cells[shown - 1] : NULL;
+        }
+        fill_stamps(&attribute->operation, &attribute->stamp, cells, row, count);
+        fill_array(&attribute->value, page, cells, row, count);
+    }
+}
+
+static void fill_keys(struct batch *batch, const struct page *page, size_t row, size_t count)
+{
+    const struct cell *cells[ROWS_AT_A_TIME];
+    for (size_t key = 0; key < batch->key_count; key++) {
+        for (size_t place = 0; place < count; place++)
+            cells[place] = &page->cells[page->rows[row + place].first_cell + key];
+        fill_array(&batch->keys[key].value, page, cells, row, count);
+    }
+}
+
+static void put_number(struct array *array, size_t row, int64_t number) { memcpy(array->data + row * 8, &number, 8); }
+
+static void fill_records(struct batch *batch, const struct page *page, size_t row, size_t count)
+{
+    uint64_t with_origin = 0;
+    for (size_t place = 0; place < count; place++) {
+        const struct row *one = &page->rows[row + place];
+        batch->action.data[row + place] = (uint8_t)(one->action - PUT_ROW);
+        put_number(&batch->epoch, row + place, one->epoch);
+        put_number(&batch->timestamp_micros, row + place, one->timestamp_micros);
+        put_number(&batch->row_index, row + place, one->row_index);
+        batch->others.lists.offsets[row + place + 1] = (int32_t)batch->others.ends[row + place];
+        batch->originals.lists.offsets[row + place + 1] = (int32_t)batch->originals.ends[row + place];
+        with_origin |= (uint64_t)one->has_origin << place;
+    }
+    set_valid(&batch->originals.lists, row, count, with_origin);
+}
+
+static void fill_all(struct batch *batch, const struct page *page, const struct names *names)
+{
+    for (size_t row = 0; row < batch->row_count; row += ROWS_AT_A_TIME) {
+        size_t count = batch->row_count - row < ROWS_AT_A_TIME ? batch->row_count - row : ROWS_AT_A_TIME;
+        fill_records(batch, page, row, count);
+        fill_keys(batch, page, row, count);
+        fill_attributes(batch, page, row, count);
+    }
+    fill_list(&batch->others, page, names);
+    fill_list(&batch->originals, page, names);
+}
+
+enum verdict batch_fill(struct batch *batch, const struct page *page, const struct names *names, size_t name_count,
+                        const struct wanted *wanted, size_t wanted_count)
+{
+    struct placing placing = {.batch = batch, .page = page, .names = names, .has_schema = wanted != NULL};
+    enum verdict verdict = OUT_OF_MEMORY;
+    batch->row_count = page->row_count;
+    placing.places = calloc(name_count + 1, sizeof *placing.places);
+    batch->others.ends = malloc((page->row_count + 1) * sizeof *batch->others.ends);
+    batch->originals.ends = malloc((page->row_count + 1) * sizeof *batch->originals.ends);
+    bool has_room = placing.places != NULL && batch->others.ends != NULL && batch->originals.ends != NULL;
+    for (size_t number = 0; has_room && wanted != NULL && number < wanted_count; number++)
+        has_room = add_attribute(batch, wanted[number].name, wanted[number].type) != NULL;
+    if (has_room)
+        verdict = place_all(&placing);
+    free(placing.places);
+    if (verdict == ACCEPTED)
+        verdict = take_memory(batch);
+    if (verdict == ACCEPTED)
+        fill_all(batch, page, names);
+    free_scratch(batch);
+    return verdict;
 }

@@ -9,58 +9,77 @@
 #define TYPE_INDEX 0xfe /* one byte, into a fixed list of words */
 #define TYPE_LIST 0xfd  /* offsets alone, into cells beside */
 
-/* One array: of numbers, of text or bytes with their offsets, or of bits. Grows, and clears what it grows by. */
-struct values {
+/* One array: of numbers, of bits, or of text or bytes with their offsets. */
+struct array {
     uint8_t *valid; /* bits */
     uint8_t *data;
     int32_t *offsets; /* of text, bytes and lists */
-    size_t room;      /* entries that fit */
-    size_t data_used, data_room; /* of text and bytes; of lists, how many cells */
-    size_t filled;    /* entries whose offsets are set */
     size_t length;
-    size_t valid_count;
+    size_t null_count;
+    size_t used; /* bytes of data that are filled; of lists, how many cells */
     uint8_t type;
+};
+
+struct text {
+    const uint8_t *bytes;
+    size_t size;
 };
 
 /* A column of the table: what each record did to it. */
 struct attribute {
-    uint16_t name;
-    uint8_t type; /* TYPE_NONE where no value of it is known */
-    struct values operation, value, stamp;
-    size_t seen_in; /* number of the last row that has it, plus one */
-    const struct cell *shown;
+    struct text name;
+    uint32_t *shown; /* by record: the number of the cell that is shown, plus one */
+    size_t bytes;    /* that its text or bytes need at most */
+    uint8_t type;    /* TYPE_NONE where no value of it is known */
+    struct array operation, value, stamp;
+};
+
+struct key {
+    struct text name;
+    uint16_t number; /* of the name */
+    size_t bytes;
+    struct array value;
 };
 
 enum { INTEGER_CELL, DOUBLE_CELL, BOOLEAN_CELL, STRING_CELL, BINARY_CELL, CELL_KINDS };
 
 /* Cells in a list per record: any column, any type, any number of them. */
 struct cell_list {
-    struct values name, operation, stamp, kinds[CELL_KINDS];
-    struct values lists; /* valid where the record has a list */
-    size_t count;
+    struct array lists; /* valid where the record has a list */
+    const struct cell **cells;
+    uint32_t *ends; /* by record: how many cells stand before the next one's */
+    size_t count, room;
+    size_t name_bytes, string_bytes, binary_bytes;
+    struct array name, operation, stamp, kinds[CELL_KINDS];
 };
 
 /* All of it, alive as long as one part was handed out. */
 struct batch {
     atomic_long references;
+    uint8_t *memory; /* of all arrays, and of the names */
     size_t row_count;
-    struct values action, epoch, timestamp_micros, row_index;
-    struct values *keys;
-    uint16_t *key_names;
+    struct array action, epoch, timestamp_micros, row_index;
+    struct key *keys;
     size_t key_count;
     struct attribute *attributes;
-    size_t attribute_count;
+    size_t attribute_count, attribute_room;
     struct cell_list others, originals;
-    char **names; /* of keys, then of attributes, for the schema */
 };
 
-/* Which columns the page has, in order of appearance, with the type of their first value. Fills `attributes` and
-   `places`, which has a place for each name: that of its attribute plus one. */
-enum verdict batch_survey(struct batch *batch, const struct page *page, uint32_t *places);
+/* A column that is asked for. */
+struct wanted {
+    struct text name;
+    uint8_t type;
+};
 
-/* Not accepted: record `*bad` has other key columns than the first one. */
-enum verdict batch_fill(struct batch *batch, const struct page *page, const struct names *names,
-                        const uint32_t *places, size_t *bad);
+/* A batch without content, or NULL if memory ran out. It has one reference. */
+struct batch *batch_new(void);
+
+/* Fill an empty batch, with the wanted columns, or with those of the page if `wanted` is NULL. All names of the
+   page are below `name_count`; others may be added meanwhile. Not accepted: records of
+   different key columns, a key that Arrow cannot hold, or more than an offset can count. */
+enum verdict batch_fill(struct batch *batch, const struct page *page, const struct names *names, size_t name_count,
+                        const struct wanted *wanted, size_t wanted_count);
 
 void batch_release(struct batch *batch);
 

@@ -1,17 +1,16 @@
 /* The module: a codec that reads pages, and the pages it has read. */
 #include "native.h"
+#include "server.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define IDLE_VOCABULARIES 4 /* as many pages as are usually decoded at the same time */
 #define KEPT_NAMES 4096     /* the columns of several wide tables; with more, a vocabulary is not used again */
-#define KEPT_CELLS 65536    /* 1.5 MB of index that a vocabulary keeps for its next page */
-#define UNLOCK_FROM_BYTES 32768 /* below, giving the lock up and getting it back costs more than it gives others */
 
 struct state {
     PyTypeObject *record_classes[3]; /* StreamRecord, RecordColumn, SequenceInfo */
-    PyTypeObject *page_type, *columns_type;
+    PyTypeObject *page_type, *iterator_type, *columns_type;
 };
 
 struct codec {
@@ -23,47 +22,261 @@ struct codec {
 
 struct page_object {
     PyObject_HEAD
-    PyObject *body;
-    PyObject *records; /* made when first asked for */
-    struct vocabulary *vocabulary;
-    struct page page;
+    struct source *source;
+    PyObject **records; /* those that were made, at their places; NULL before the first one */
 };
 
 /* ---- pages ---- */
 
-static PyObject *page_records(PyObject *self, PyObject *Py_UNUSED(arguments))
+/* The record at a place, as a new reference: the same one each time. */
+static PyObject *record_at(struct page_object *object, size_t number)
 {
-    struct page_object *object = (struct page_object *)self;
+    struct source *source = object->source;
     if (object->records == NULL) {
-        PyObject *records = records_of(&object->page, object->vocabulary);
-        if (records == NULL)
-            return NULL;
-        if (object->records == NULL) /* allocating may have run other code, which asked for the same */
-            object->records = records;
-        else
-            Py_DECREF(records);
+        object->records = calloc(source->page.row_count + 1, sizeof *object->records);
+        if (object->records == NULL)
+            return PyErr_NoMemory();
     }
-    Py_INCREF(object->records);
-    return object->records;
+    PyObject **place = &object->records[number];
+    if (*place == NULL && (*place = record_of(source, (uint32_t)number)) == NULL)
+        return NULL;
+    Py_INCREF(*place);
+    return *place;
 }
 
-static PyObject *page_columns(PyObject *self, PyObject *schema)
+/* Places in a page, given as a range or as a tuple of numbers. */
+struct choice {
+    Py_ssize_t count;
+    uint32_t *numbers; /* in memory that the owner frees */
+};
+
+static bool set_number(struct choice *choice, Py_ssize_t place, Py_ssize_t number, size_t row_count)
+{
+    if (number < 0 || (size_t)number >= row_count) {
+        PyErr_Format(PyExc_IndexError, "record %zd of a page of %zu", number, row_count);
+        return false;
+    }
+    choice->numbers[place] = (uint32_t)number;
+    return true;
+}
+
+static bool number_attribute(PyObject *range, const char *name, Py_ssize_t *number)
+{
+    PyObject *value = PyObject_GetAttrString(range, name);
+    *number = value == NULL ? -1 : PyLong_AsSsize_t(value);
+    Py_XDECREF(value);
+    return !PyErr_Occurred();
+}
+
+static bool choose_range(struct choice *choice, PyObject *range, size_t row_count)
+{
+    Py_ssize_t number, step;
+    if (!number_attribute(range, "start", &number) || !number_attribute(range, "step", &step))
+        return false;
+    for (Py_ssize_t place = 0; place < choice->count; place++) {
+        if (place)
+            number += step; /* which is a place in the range, so it cannot overflow */
+        if (!set_number(choice, place, number, row_count))
+            return false;
+    }
+    return true;
+}
+
+static bool choose_listed(struct choice *choice, PyObject *listed, size_t row_count)
+{
+    for (Py_ssize_t place = 0; place < choice->count; place++) {
+        Py_ssize_t number = PyLong_AsSsize_t(PyTuple_GetItem(listed, place));
+        if ((number == -1 && PyErr_Occurred()) || !set_number(choice, place, number, row_count))
+            return false;
+    }
+    return true;
+}
+
+static bool choose(struct choice *choice, PyObject *rows, size_t row_count)
+{
+    bool is_range = PyObject_TypeCheck(rows, &PyRange_Type);
+    *choice = (struct choice){0, NULL};
+    if (!is_range && !PyTuple_Check(rows)) {
+        PyErr_SetString(PyExc_TypeError, "expected a range or a tuple of numbers of records");
+        return false;
+    }
+    choice->count = PyObject_Size(rows);
+    if (choice->count < 0)
+        return false;
+    if ((size_t)choice->count > SIZE_MAX / sizeof *choice->numbers - 1 ||
+        (choice->numbers = malloc(((size_t)choice->count + 1) * sizeof *choice->numbers)) == NULL) {
+        PyErr_NoMemory();
+        return false;
+    }
+    if (is_range ? choose_range(choice, rows, row_count) : choose_listed(choice, rows, row_count))
+        return true;
+    free(choice->numbers);
+    return false;
+}
+
+/* The records of a choice, one after the other. As long as it goes on, the page stays. */
+struct iterator {
+    PyObject_HEAD
+    struct page_object *page;
+    struct choice choice;
+    Py_ssize_t place;
+};
+
+static PyObject *page_iterate(PyObject *self, PyObject *rows)
+{
+    struct state *state = PyType_GetModuleState(Py_TYPE(self));
+    struct choice choice;
+    if (state == NULL || !choose(&choice, rows, ((struct page_object *)self)->source->page.row_count))
+        return NULL;
+    struct iterator *iterator = PyObject_New(struct iterator, state->iterator_type);
+    if (iterator == NULL) {
+        free(choice.numbers);
+        return NULL;
+    }
+    Py_INCREF(self);
+    iterator->page = (struct page_object *)self;
+    iterator->choice = choice;
+    iterator->place = 0;
+    return (PyObject *)iterator;
+}
+
+static PyObject *iterator_next(PyObject *self)
+{
+    struct iterator *iterator = (struct iterator *)self;
+    if (iterator->place >= iterator->choice.count)
+        return NULL;
+    return record_at(iterator->page, iterator->choice.numbers[iterator->place++]);
+}
+
+static PyObject *iterator_itself(PyObject *self)
+{
+    Py_INCREF(self);
+    return self;
+}
+
+static PyObject *iterator_left(PyObject *self, PyObject *Py_UNUSED(arguments))
+{
+    struct iterator *iterator = (struct iterator *)self;
+    return PyLong_FromSsize_t(iterator->choice.count - iterator->place);
+}
+
+static void iterator_dealloc(PyObject *self)
+{
+    struct iterator *iterator = (struct iterator *)self;
+    PyTypeObject *type = Py_TYPE(self);
+    free(iterator->choice.numbers);
+    Py_DECREF((PyObject *)iterator->page);
+    PyObject_Free(self);
+    Py_DECREF((PyObject *)type);
+}
+
+static PyMethodDef iterator_methods[] = {
+    {"__length_hint__", iterator_left, METH_NOARGS, "How many records are left."},
+    {NULL, NULL, 0, NULL},
+};
+static PyType_Slot iterator_slots[] = {
+    {Py_tp_dealloc, iterator_dealloc},
+    {Py_tp_iter, iterator_itself},
+    {Py_tp_iternext, iterator_next},
+    {Py_tp_methods, iterator_methods},
+    {0, NULL},
+};
+static PyType_Spec iterator_spec = {
+    .name = "streamclient.wire._native.RecordIterator",
+    .basicsize = sizeof(struct iterator),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = iterator_slots,
+};
+
+/* The row at a place given as a number, or NULL with an exception. */
+static const struct row *row_at(struct page_object *object, PyObject *number, uint32_t *place)
+{
+    struct choice one = {1, place};
+    Py_ssize_t asked = PyLong_AsSsize_t(number);
+    if ((asked == -1 && PyErr_Occurred()) || !set_number(&one, 0, asked, object->source->page.row_count))
+        return NULL;
+    return &object->source->page.rows[*place];
+}
+
+static PyObject *page_record(PyObject *self, PyObject *number)
 {
     struct page_object *object = (struct page_object *)self;
+    uint32_t place;
+    return row_at(object, number, &place) == NULL ? NULL : record_at(object, place);
+}
+
+static PyObject *page_sequence(PyObject *self, PyObject *number)
+{
+    struct page_object *object = (struct page_object *)self;
+    uint32_t place;
+    const struct row *row = row_at(object, number, &place);
+    return row == NULL ? NULL : sequence_of(object->source, row);
+}
+
+static PyObject *page_size(PyObject *self, PyObject *rows)
+{
+    const struct page *page = &((struct page_object *)self)->source->page;
+    struct choice choice;
+    uint64_t size = 0;
+    if (!choose(&choice, rows, page->row_count))
+        return NULL;
+    for (Py_ssize_t place = 0; place < choice.count; place++)
+        size += page->rows[choice.numbers[place]].size;
+    free(choice.numbers);
+    return PyLong_FromUnsignedLongLong(size);
+}
+
+/* These rows of a page, as a page that borrows everything but the memory that is returned too, unless they stand
+   together. */
+static struct row *rows_chosen(struct page *page, const struct choice *choice)
+{
+    bool stand_together = true;
+    struct row *rows = NULL;
+    for (Py_ssize_t place = 1; place < choice->count; place++)
+        stand_together &= choice->numbers[place] == choice->numbers[place - 1] + 1;
+    if (choice->count && stand_together) {
+        page->rows += choice->numbers[0];
+    } else if (choice->count) {
+        rows = malloc((size_t)choice->count * sizeof *rows);
+        for (Py_ssize_t place = 0; rows != NULL && place < choice->count; place++)
+            rows[place] = page->rows[choice->numbers[place]];
+        page->rows = rows;
+    }
+    page->row_count = page->rows == NULL ? 0 : (size_t)choice->count;
+    return rows;
+}
+
+static PyObject *page_columns(PyObject *self, PyObject *arguments)
+{
+    struct source *source = ((struct page_object *)self)->source;
     struct state *state = PyType_GetModuleState(Py_TYPE(self));
-    return state == NULL ? NULL : columns_of_page(state->columns_type, &object->page, object->vocabulary, schema);
+    PyObject *schema, *rows, *columns = NULL;
+    struct choice choice;
+    if (state == NULL || !PyArg_ParseTuple(arguments, "OO:columns", &schema, &rows) ||
+        !choose(&choice, rows, source->page.row_count))
+        return NULL;
+    struct page page = source->page;
+    struct row *own_rows = rows_chosen(&page, &choice);
+    if (choice.count && page.rows == NULL)
+        PyErr_NoMemory();
+    else
+        columns = columns_of_page(state->columns_type, &page, source->vocabulary, schema);
+    free(own_rows);
+    free(choice.numbers);
+    return columns;
 }
 
 static PyObject *page_next(PyObject *self, void *Py_UNUSED(closure))
 {
     struct page_object *object = (struct page_object *)self;
-    const char *text = (const char *)object->page.body + object->page.next.offset;
-    return PyUnicode_DecodeUTF8(text, (Py_ssize_t)object->page.next.size, NULL);
+    const struct page *page = &object->source->page;
+    const char *text = (const char *)page->body + page->next.offset;
+    return PyUnicode_DecodeUTF8(text, (Py_ssize_t)page->next.size, NULL);
 }
 
 static PyObject *page_may_more(PyObject *self, void *Py_UNUSED(closure))
 {
-    int may_more = ((struct page_object *)self)->page.may_more;
+    int may_more = ((struct page_object *)self)->source->page.may_more;
     if (may_more < 0)
         Py_RETURN_NONE;
     return PyBool_FromLong(may_more);
@@ -71,33 +284,37 @@ static PyObject *page_may_more(PyObject *self, void *Py_UNUSED(closure))
 
 static PyObject *page_record_count(PyObject *self, void *Py_UNUSED(closure))
 {
-    return PyLong_FromSize_t(((struct page_object *)self)->page.row_count);
+    return PyLong_FromSize_t(((struct page_object *)self)->source->page.row_count);
 }
 
-/* The end of an index: its memory serves the next page, unless that has some already or this is uncommonly much. */
-static void end_index(struct page *page, struct vocabulary *vocabulary)
-{
-    if (vocabulary->spare.cells == NULL && page->cell_room <= KEPT_CELLS)
-        page_swap_memory(page, &vocabulary->spare);
-    page_clear(page);
-}
-
+/* Records that somebody keeps leave the page, so that none keeps all of it. */
 static void page_dealloc(PyObject *self)
 {
     struct page_object *object = (struct page_object *)self;
     PyTypeObject *type = Py_TYPE(self);
-    end_index(&object->page, object->vocabulary);
-    vocabulary_release(object->vocabulary);
-    Py_XDECREF(object->records);
-    Py_XDECREF(object->body);
+    for (size_t number = 0; object->records != NULL && number < object->source->page.row_count; number++) {
+        PyObject *record = object->records[number];
+        if (record == NULL)
+            continue;
+        if (Py_REFCNT(record) > 1)
+            record_settle(record);
+        Py_DECREF(record);
+    }
+    free(object->records);
+    source_release(object->source);
     PyObject_Free(self);
     Py_DECREF((PyObject *)type);
 }
 
 static PyMethodDef page_methods[] = {
-    {"records", page_records, METH_NOARGS, "The records as a tuple, made at the first call."},
-    {"columns", page_columns, METH_O,
-     "columns(schema, /)\n--\n\nThe cells by column, or None where the twin has to say what is wrong."},
+    {"records", page_iterate, METH_O,
+     "records(rows, /)\n--\n\nThese records, given by a range or a tuple; the same objects each time."},
+    {"record", page_record, METH_O, "record(number, /)\n--\n\nOne record."},
+    {"sequence", page_sequence, METH_O, "sequence(number, /)\n--\n\nThe SequenceInfo of one record."},
+    {"size", page_size, METH_O, "size(rows, /)\n--\n\nBytes that these records had on the wire."},
+    {"columns", page_columns, METH_VARARGS,
+     "columns(schema, rows, /)\n--\n\nThe cells of these records by column, or None where the twin has to say what is "
+     "wrong."},
     {NULL, NULL, 0, NULL},
 };
 static PyGetSetDef page_getters[] = {
@@ -165,18 +382,24 @@ static enum verdict read_page(struct page *page, struct names *names)
     return verdict;
 }
 
+/* The page as an object, which has taken over its index; or NULL with an exception. */
 static PyObject *page_of(PyTypeObject *page_type, PyObject *body, struct page *page, struct vocabulary *vocabulary)
 {
-    struct page_object *object = PyObject_New(struct page_object, page_type);
+    struct source *source = calloc(1, sizeof *source);
+    struct page_object *object = source == NULL ? NULL : PyObject_New(struct page_object, page_type);
     if (object == NULL) {
-        return NULL;
+        free(source);
+        return PyErr_NoMemory();
     }
-    Py_INCREF(body);
-    object->body = body;
-    object->records = NULL;
-    object->vocabulary = vocabulary;
+    source->references = 1;
+    source->classes = vocabulary->classes;
+    source->classes->references++;
+    source->vocabulary = vocabulary;
     vocabulary->references++;
-    object->page = *page;
+    Py_INCREF(source->body = body);
+    source->page = *page;
+    object->source = source;
+    object->records = NULL;
     return (PyObject *)object;
 }
 
@@ -205,7 +428,7 @@ static PyObject *codec_decode(PyObject *self, PyObject *arguments)
     else if (name_new_ones(vocabulary) == 0)
         result = page_of(state->page_type, body, &page, vocabulary);
     if (result == NULL || result == Py_None)
-        end_index(&page, vocabulary);
+        index_end(&page, vocabulary);
     return_vocabulary(codec, vocabulary);
     return result;
 }
@@ -298,10 +521,12 @@ static int add_type(PyObject *module, PyType_Spec *spec, const char *name, PyTyp
 static int execute(PyObject *module)
 {
     struct state *state = PyModule_GetState(module);
-    crc8_prepare();
+    checks_prepare();
     if (add_record_classes(module, state->record_classes) < 0 || add_type(module, &codec_spec, "Codec", NULL) < 0 ||
         add_type(module, &page_spec, "Page", &state->page_type) < 0 ||
-        add_type(module, &columns_spec, "Columns", &state->columns_type) < 0)
+        add_type(module, &iterator_spec, "RecordIterator", &state->iterator_type) < 0 ||
+        add_type(module, &columns_spec, "Columns", &state->columns_type) < 0 ||
+        add_type(module, &put_spec, "Put", NULL) < 0)
         return -1;
     return 0;
 }
@@ -309,24 +534,26 @@ static int execute(PyObject *module)
 static int traverse(PyObject *module, visitproc visit, void *arg)
 {
     struct state *state = PyModule_GetState(module);
-    for (int number = 0; state != NULL && number < 3; number++)
+    if (state == NULL)
+        return 0;
+    for (int number = 0; number < 3; number++)
         Py_VISIT((PyObject *)state->record_classes[number]);
-    if (state != NULL)
-        Py_VISIT((PyObject *)state->page_type);
-    if (state != NULL)
-        Py_VISIT((PyObject *)state->columns_type);
+    Py_VISIT((PyObject *)state->page_type);
+    Py_VISIT((PyObject *)state->iterator_type);
+    Py_VISIT((PyObject *)state->columns_type);
     return 0;
 }
 
 static int clear(PyObject *module)
 {
     struct state *state = PyModule_GetState(module);
-    for (int number = 0; state != NULL && number < 3; number++)
+    if (state == NULL)
+        return 0;
+    for (int number = 0; number < 3; number++)
         Py_CLEAR(state->record_classes[number]);
-    if (state != NULL)
-        Py_CLEAR(state->page_type);
-    if (state != NULL)
-        Py_CLEAR(state->columns_type);
+    Py_CLEAR(state->page_type);
+    Py_CLEAR(state->iterator_type);
+    Py_CLEAR(state->columns_type);
     return 0;
 }
 
@@ -338,6 +565,7 @@ static struct PyModuleDef definition = {
     .m_name = "_native",
     .m_doc = "Pages of stream records, decoded in C; streamclient.wire.records says what they mean.",
     .m_size = sizeof(struct state),
+    .m_methods = server_functions,
     .m_slots = module_slots,
     .m_traverse = traverse,
     .m_clear = clear,

@@ -36,6 +36,22 @@ static bool grow_slots(struct names *names)
     return true;
 }
 
+static void set_head(struct name *name)
+{
+    uint8_t head[HEAD_WORDS * 8] = {TAG_CELL, TAG_CELL_NAME}, mask[HEAD_WORDS * 8] = {0};
+    if (name->size > LONGEST_HEAD_NAME)
+        return;
+    for (int byte = 0; byte < 4; byte++)
+        head[2 + byte] = (uint8_t)(name->size >> byte * 8);
+    memcpy(head + 6, name->bytes, name->size);
+    head[6 + name->size] = TAG_CELL_VALUE;
+    memset(mask, 0xff, name->size + 7);
+    for (int word = 0; word < HEAD_WORDS; word++) {
+        name->head[word] = read_u64(head + word * 8);
+        name->mask[word] = read_u64(mask + word * 8);
+    }
+}
+
 static enum verdict add(struct names *names, uint64_t hash, const uint8_t *bytes, uint32_t size, uint32_t *number)
 {
     if (names->count >= MOST_NAMES || !is_utf8(bytes, size))
@@ -50,8 +66,8 @@ static enum verdict add(struct names *names, uint64_t hash, const uint8_t *bytes
     if (name->bytes == NULL)
         return OUT_OF_MEMORY;
     memcpy(name->bytes, bytes, size);
-    memcpy(name->head, bytes, size < sizeof name->head ? size : sizeof name->head);
     name->size = size;
+    set_head(name);
     name->hash = hash;
     name->crc = crc8(0, bytes, size);
     uint32_t slot = (uint32_t)hash & (names->slot_count - 1);

@@ -9,6 +9,8 @@
 
 #include "wire.h"
 
+#define UNLOCK_FROM_BYTES 32768 /* below, giving the lock up and getting it back costs more than it gives others */
+
 /* What records are made of. Shared by codecs, vocabularies and pages. */
 struct classes {
     Py_ssize_t references;
@@ -17,59 +19,36 @@ struct classes {
     PyObject *operations[DELETE_ONE_VERSION + 1]; /* by operation */
 };
 
-#define KEPT_LAYOUTS 256
-
-/* Names, each with its text, and the layouts of living records. One page at a time adds names to it. */
+/* Names, each with its text. One page at a time adds to it. */
 struct vocabulary {
     Py_ssize_t references;
     struct classes *classes;
     struct names names;
     uint32_t named; /* how many names have their text */
-    struct layout *layouts[KEPT_LAYOUTS]; /* borrowed: a layout leaves when its last record does */
     struct page spare; /* the memory of an earlier page's index: new memory would cost as much as filling it */
 };
 
-/* What equal rows share: the columns, in their order, with what was done to them. */
-struct layout {
+/* What records are read from: a page with its index, or what one record has kept of it. */
+struct source {
     Py_ssize_t references;
-    struct vocabulary *vocabulary;
-    uint32_t hash;
-    uint32_t key_count, cell_count;
-    uint8_t action;
-    bool has_one_stamp;
-    struct {
-        uint16_t name;
-        uint8_t operation;
-        bool has_stamp;
-    } cells[]; /* key cells first */
-};
-
-union slot {
-    PyObject *value;
-    int64_t stamp;
+    struct classes *classes;
+    struct vocabulary *vocabulary; /* whose names the cells mean; NULL where they mean `names` */
+    PyObject *body;                /* of a page */
+    PyObject **names;              /* of a record that left its page */
+    uint32_t name_count;
+    struct page page;
 };
 
 enum record_field { RECORD_TYPE, PRIMARY_KEY, COLUMNS, SEQUENCE_INFO, ORIGINAL_COLUMNS, RECORD_FIELDS };
 
-/* What was set by hand, or was asked for and is kept. */
-struct made {
-    PyObject *fields[RECORD_FIELDS];
-    struct record *origin; /* holds the previous cells */
-};
-
-/* A record as decoded; without layout, one that was made by hand. It holds nothing that could hold it, so the garbage
-   collector need not know it. Slots lie behind what the type calls its size, which subclasses made by hand may extend:
-   only records without a layout are theirs. */
+/* A record as decoded is a row of its source, of which nothing was made yet; without source, it was made by hand. It
+   holds nothing that could hold it, so the garbage collector need not know it. */
 struct record {
     PyObject_HEAD
     PyObject *weak_references;
-    struct layout *layout;
-    struct made *made;
-    int64_t timestamp_micros;
-    int64_t stamp; /* of all cells, if they have one */
-    uint32_t epoch;
-    uint32_t row_index;
-    union slot slots[]; /* a value per cell; behind them, a stamp per cell unless they have one */
+    struct source *source;
+    PyObject *fields[RECORD_FIELDS]; /* what was set by hand, or was asked for and is kept */
+    uint32_t row;
 };
 
 #define COLUMN_FIELDS 4
@@ -89,12 +68,18 @@ struct sequence {
 
 /* rows.c */
 int add_record_classes(PyObject *module, PyTypeObject *classes[3]);
-PyObject *records_of(const struct page *page, struct vocabulary *vocabulary);
+PyObject *record_of(struct source *source, uint32_t row);
+PyObject *sequence_of(const struct source *source, const struct row *row);
+/* Let the record keep what it still needs of its page, and the page go. If memory runs out it keeps the page. */
+void record_settle(PyObject *record);
+void source_release(struct source *source);
+void index_end(struct page *page, struct vocabulary *vocabulary);
 void classes_release(struct classes *classes);
 void vocabulary_release(struct vocabulary *vocabulary);
 
 /* capsules.c */
 extern PyType_Spec columns_spec;
+/* The rows of the page by column; None where the twin has to say what is wrong. */
 PyObject *columns_of_page(PyTypeObject *type, const struct page *page, struct vocabulary *vocabulary, PyObject *schema);
 
 #endif

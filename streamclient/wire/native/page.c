@@ -14,9 +14,19 @@ struct field {
     uint8_t wire_type;
 };
 
-static bool read_varint(const uint8_t **from, const uint8_t *end, uint64_t *value)
+static inline bool read_varint(const uint8_t **from, const uint8_t *end, uint64_t *value)
 {
     const uint8_t *at = *from;
+    if (end - at >= 2 && at[0] < 0x80) { /* most numbers have one byte, most lengths two */
+        *value = at[0];
+        *from = at + 1;
+        return true;
+    }
+    if (end - at >= 2 && at[1] < 0x80) {
+        *value = (uint64_t)(at[0] & 0x7f) | (uint64_t)at[1] << 7;
+        *from = at + 2;
+        return true;
+    }
     *value = 0;
     for (int shift = 0; shift < 63 && at < end; shift += 7, at++) {
         *value |= (uint64_t)(*at & 0x7f) << shift;
@@ -128,8 +138,6 @@ static enum verdict read_origin(struct reader *reader, size_t offset, size_t siz
     page->cell_count -= facts.key_count;
     row->has_origin = true;
     row->origin_count = facts.cell_count;
-    row->origin_has_one_stamp = facts.has_one_stamp;
-    row->origin_stamp = facts.stamp;
     return ACCEPTED;
 }
 
@@ -153,20 +161,35 @@ static enum verdict read_record(struct reader *reader, uint64_t action, const st
         (!facts.has_sequence && page->kind == STREAM_PAGE))
         return NOT_ACCEPTED;
     row->action = (uint8_t)action;
+    row->size = (uint32_t)(record->size + origin->size);
     row->key_count = facts.key_count;
     row->cell_count = facts.cell_count;
-    row->has_one_stamp = facts.has_one_stamp;
-    row->stamp = facts.stamp;
     row->epoch = facts.epoch;
     row->timestamp_micros = facts.timestamp_micros;
     row->row_index = facts.row_index;
     return origin->size ? read_origin(reader, origin->offset, origin->size, row) : ACCEPTED;
 }
 
+/* An entry as nearly all are: an action of one byte, a record, and nothing else. Or false, and nothing is said. */
+static inline bool is_usual_entry(const uint8_t *body, const uint8_t *at, const uint8_t *end, struct field *record)
+{
+    uint64_t size;
+    if (end - at < 4 || at[0] != 0x08 || at[1] >= 0x80 || at[2] != 0x12)
+        return false;
+    at += 3;
+    if (!read_varint(&at, end, &size) || size != (uint64_t)(end - at))
+        return false;
+    record->offset = (size_t)(at - body);
+    record->size = (size_t)size;
+    return true;
+}
+
 static enum verdict read_entry(struct reader *reader, const struct field *outer)
 {
     const uint8_t *body = reader->page->body, *at = body + outer->offset, *end = at + outer->size;
     struct field field, record = {0}, origin = {0};
+    if (is_usual_entry(body, at, end, &record))
+        return read_record(reader, at[1], &record, &origin);
     uint64_t action = 0;
     enum step step;
     while ((step = next_field(body, &at, end, &field)) == FIELD) {

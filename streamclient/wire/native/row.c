@@ -4,73 +4,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum tag {
-    TAG_ROW_KEY = 0x01,
-    TAG_ROW_DATA = 0x02,
-    TAG_CELL = 0x03,
-    TAG_CELL_NAME = 0x04,
-    TAG_CELL_VALUE = 0x05,
-    TAG_CELL_OPERATION = 0x06,
-    TAG_CELL_TIMESTAMP = 0x07,
-    TAG_DELETE_MARKER = 0x08,
-    TAG_ROW_CHECKSUM = 0x09,
-    TAG_CELL_CHECKSUM = 0x0a,
-    TAG_EXTENSION = 0x0b,
-    TAG_SEQUENCE = 0x0c,
-    TAG_SEQUENCE_EPOCH = 0x0d,
-    TAG_SEQUENCE_TIMESTAMP = 0x0e,
-    TAG_SEQUENCE_ROW_INDEX = 0x0f,
-};
-
 static const uint8_t HEADER[4] = {0x75, 0x00, 0x00, 0x00};
 #define SEQUENCE_BYTES 19 /* three tags, u32 epoch, i64 timestamp, u32 row index */
 
 #define STEP(state, byte) crc8_after[0][(uint8_t)((state) ^ (byte))]
 
-static enum verdict add_cell(struct page *page, struct cell **cell)
+static bool grow_cells(struct page *page)
 {
-    if (page->cell_count == page->cell_room) {
-        size_t room = page->cell_room ? page->cell_room * 2 : page->size / 40 + 16; /* a small cell has 40 bytes */
-        struct cell *cells = realloc(page->cells, room * sizeof *cells);
-        if (cells == NULL)
-            return OUT_OF_MEMORY;
-        page->cells = cells;
-        page->cell_room = room;
-    }
-    *cell = &page->cells[page->cell_count++];
-    return ACCEPTED;
-}
-
-/* memcmp without the call, for what is mostly a few bytes. */
-static inline bool is_name(const struct name *name, const uint8_t *bytes, uint32_t size)
-{
-    if (name->size != size)
+    size_t room = page->cell_room ? page->cell_room * 2 : page->size / 40 + 16; /* a small cell has 40 bytes */
+    struct cell *cells = realloc(page->cells, room * sizeof *cells);
+    if (cells == NULL)
         return false;
-    const uint8_t *own = size <= sizeof name->head ? name->head : name->bytes;
-    for (; size >= 8; size -= 8, own += 8, bytes += 8)
-        if (read_u64(own) != read_u64(bytes))
-            return false;
-    if (size >= 4) {
-        if (read_u32(own) != read_u32(bytes))
-            return false;
-        own += 4, bytes += 4, size -= 4;
-    }
-    while (size--)
-        if (*own++ != *bytes++)
-            return false;
+    page->cells = cells;
+    page->cell_room = room;
     return true;
 }
 
-/* The number of the name; `guess` is where the guess stands, and is corrected. */
-static inline enum verdict number_of(struct names *names, const uint8_t *bytes, uint32_t size, uint16_t *guess)
+/* Whether a cell of this name with a value stands here; at least as many bytes as a head has can be read. */
+static inline bool is_head(const struct name *name, const uint8_t *at)
 {
-    if (*guess < names->count && is_name(name_at(names, *guess), bytes, size))
-        return ACCEPTED;
-    uint32_t number;
-    enum verdict verdict = names_find(names, bytes, size, &number);
-    if (verdict == ACCEPTED)
-        *guess = (uint16_t)number;
-    return verdict;
+    uint64_t differences = 0;
+    for (int word = 0; word < HEAD_WORDS; word++)
+        differences |= (read_u64(at + word * 8) ^ name->head[word]) & name->mask[word];
+    return differences == 0 && name->mask[0] != 0;
 }
 
 /* The value at `at`, which has `size` bytes in all; at least one more byte follows it. */
@@ -98,38 +54,42 @@ static bool read_value(struct cell *cell, const uint8_t *body, const uint8_t *at
     }
 }
 
-static uint8_t stamp_crc(struct reader *reader, const uint8_t *stamp)
+static inline uint8_t crc8_of_9(uint8_t state, const uint8_t *bytes)
 {
-    if (memcmp(reader->last_stamp, stamp, 8) != 0) {
-        memcpy(reader->last_stamp, stamp, 8);
-        reader->last_stamp_crc = crc8(0, stamp, 8);
+    uint8_t sum = crc8_after[8][state ^ bytes[0]];
+    for (int place = 1; place < 9; place++)
+        sum ^= crc8_after[8 - place][bytes[place]];
+    return sum;
+}
+
+static inline uint8_t stamp_crc(struct reader *reader, const uint8_t *bytes)
+{
+    uint64_t stamp = read_u64(bytes);
+    if (stamp != reader->last_stamp) {
+        reader->last_stamp = stamp;
+        reader->last_stamp_crc = crc8(0, bytes, 8);
     }
     return reader->last_stamp_crc;
 }
 
 /* One cell from its tag on. The checksum takes the operation after the timestamp; on the wire it stands before. */
-static enum verdict read_cell(struct reader *reader, const uint8_t **from, const uint8_t *end, uint16_t *guess,
-                              struct cell *cell, uint8_t *cell_crc)
+static enum verdict read_any_cell(struct reader *reader, const uint8_t **from, const uint8_t *end, struct cell *cell,
+                                  uint8_t *cell_crc)
 {
     const uint8_t *at = *from, *body = reader->page->body;
+    uint32_t number;
     if (end - at < 6 || at[1] != TAG_CELL_NAME)
         return NOT_ACCEPTED;
     uint32_t size = read_u32(at + 2);
     at += 6;
     if (size >= (size_t)(end - at))
         return NOT_ACCEPTED;
-    enum verdict verdict = number_of(reader->names, at, size, guess);
+    enum verdict verdict = names_find(reader->names, at, size, &number);
     if (verdict != ACCEPTED)
         return verdict;
     at += size;
-    cell->name = *guess;
-    cell->type = TYPE_NONE;
-    cell->operation = PUT_CELL;
-    cell->has_stamp = false;
-    cell->stamp = 0;
-    cell->size = 0;
-    cell->offset = 0;
-    uint8_t crc = name_at(reader->names, *guess)->crc;
+    *cell = (struct cell){.name = (uint16_t)number, .type = TYPE_NONE, .operation = PUT_CELL};
+    uint8_t crc = name_at(reader->names, number)->crc;
     if (*at == TAG_CELL_VALUE) {
         if (end - at < 6)
             return NOT_ACCEPTED;
@@ -199,10 +159,15 @@ static bool read_sequence(const uint8_t *at, const uint8_t *end, struct row_fact
 /* The extension: one sequence information, among entries that are skipped by their length. */
 static bool read_extension(const uint8_t **from, const uint8_t *end, struct row_facts *facts)
 {
+    static const uint8_t USUAL[10] = {TAG_EXTENSION, 5 + SEQUENCE_BYTES, 0, 0, 0, TAG_SEQUENCE, SEQUENCE_BYTES, 0, 0, 0};
     const uint8_t *at = *from;
     if (end - at < 5 || read_u32(at + 1) > (size_t)(end - at - 5))
         return false;
     end = at + 5 + read_u32(at + 1);
+    if (end - at == 5 + 5 + SEQUENCE_BYTES && memcmp(at, USUAL, sizeof USUAL) == 0) {
+        *from = end;
+        return read_sequence(at + 5, end, facts);
+    }
     for (at += 5; at < end; at += 5 + read_u32(at + 1)) {
         if (end - at < 5 || read_u32(at + 1) > (size_t)(end - at - 5))
             return false;
@@ -213,40 +178,91 @@ static bool read_extension(const uint8_t **from, const uint8_t *end, struct row_
     return facts->has_sequence;
 }
 
-static void note_stamp(struct row_facts *facts, const struct cell *cell, bool *has_stamp)
+/* The cell that is expected, if it is as nearly all are: a value and, unless it is of a key, a version. Or false, and
+   nothing is said about it. */
+static inline bool read_usual_cell(struct reader *reader, uint16_t guess, const uint8_t **from, const uint8_t *end,
+                                   bool is_key, struct cell *cell, uint8_t *cell_crc)
 {
-    if (!cell->has_stamp)
-        return;
-    if (!*has_stamp) {
-        *has_stamp = true;
-        facts->stamp = cell->stamp;
-    } else if (cell->stamp != facts->stamp) {
-        facts->has_one_stamp = false;
+    const uint8_t *at = *from, *body = reader->page->body;
+    if (end - at < HEAD_WORDS * 8 || guess >= reader->names->count)
+        return false;
+    const struct name *name = name_at(reader->names, guess);
+    if (!is_head(name, at))
+        return false;
+    at += name->size + 7;
+    if (end - at < 4 + 9 + 11)
+        return false;
+    uint32_t size = read_u32(at);
+    at += 4;
+    uint8_t crc = name->crc, type = *at;
+    uint32_t offset = (uint32_t)(at - body) + 1, content = 0;
+    if (type <= TYPE_DOUBLE) {
+        if (size != 9)
+            return false;
+        crc = crc8_of_9(crc, at);
+    } else if (type == TYPE_STRING || type == TYPE_BINARY) {
+        content = size - 5;
+        if (size < 5 || size > (size_t)(end - at) - 11 || read_u32(at + 1) != content)
+            return false;
+        if (type == TYPE_STRING && !is_utf8_inside(at + 5, content))
+            return false;
+        crc = crc8_inside(crc, at, size); /* behind a header and a head */
+        offset += 4;
+    } else {
+        if (type != TYPE_BOOLEAN || size != 2 || at[1] > 1)
+            return false;
+        crc = STEP(STEP(crc, TYPE_BOOLEAN), at[1]);
     }
+    at += size;
+    int64_t stamp = 0;
+    if (!is_key) {
+        stamp = read_i64(at + 1);
+        if (*at != TAG_CELL_TIMESTAMP || stamp < 0)
+            return false;
+        crc = crc8_after[7][crc] ^ stamp_crc(reader, at + 1);
+        at += 9;
+    }
+    if (at[0] != TAG_CELL_CHECKSUM || at[1] != crc || (is_key && (type == TYPE_DOUBLE || type == TYPE_BOOLEAN)))
+        return false;
+    *cell = (struct cell){.stamp = stamp,
+                          .offset = offset,
+                          .size = content,
+                          .name = guess,
+                          .type = type,
+                          .operation = PUT_CELL,
+                          .has_stamp = !is_key};
+    *from = at + 2;
+    *cell_crc = crc;
+    return true;
 }
 
 /* Key or attribute cells, as long as there are any. */
-static enum verdict read_cells(struct reader *reader, const uint8_t **at, const uint8_t *end, uint16_t **guess,
-                               enum role role, bool is_key, struct row_facts *facts, uint8_t *row_crc)
+static inline enum verdict read_cells(struct reader *reader, const uint8_t **from, const uint8_t *end,
+                                      uint16_t **guess, enum role role, bool is_key, uint32_t *count, uint8_t *row_crc)
 {
-    bool has_stamp = false;
-    uint32_t count = 0;
-    for (; *at < end && **at == TAG_CELL; count++) {
-        struct cell *cell;
-        uint8_t crc;
-        enum verdict verdict = add_cell(reader->page, &cell);
-        if (verdict != ACCEPTED)
-            return verdict;
-        verdict = read_cell(reader, at, end, *guess, cell, &crc);
-        if (verdict != ACCEPTED)
-            return verdict;
-        if (is_key ? !is_key_cell(cell) : !may_stand(cell, role))
+    struct page *page = reader->page;
+    size_t first = page->cell_count;
+    const uint8_t *at = *from;
+    uint8_t crc;
+    for (; at < end && *at == TAG_CELL; page->cell_count++) {
+        if (page->cell_count == page->cell_room && !grow_cells(page))
+            return OUT_OF_MEMORY;
+        struct cell *cell = &page->cells[page->cell_count];
+        if (role == DELETE_ROLE && !is_key)
             return NOT_ACCEPTED;
-        note_stamp(facts, cell, &has_stamp);
+        if (!read_usual_cell(reader, **guess, &at, end, is_key, cell, &crc)) {
+            enum verdict verdict = read_any_cell(reader, &at, end, cell, &crc);
+            if (verdict != ACCEPTED)
+                return verdict;
+            if (is_key ? !is_key_cell(cell) : !may_stand(cell, role))
+                return NOT_ACCEPTED;
+            **guess = cell->name;
+        }
         *row_crc = STEP(*row_crc, crc);
         *guess = &name_at(reader->names, cell->name)->follower;
     }
-    *(is_key ? &facts->key_count : &facts->cell_count) = count;
+    *count = (uint32_t)(page->cell_count - first);
+    *from = at;
     return ACCEPTED;
 }
 
@@ -256,16 +272,15 @@ enum verdict row_read(struct reader *reader, size_t offset, size_t size, enum ro
     uint16_t *guess = &reader->names->first;
     uint8_t row_crc = 0;
     memset(facts, 0, sizeof *facts);
-    facts->has_one_stamp = true;
     if (size < 5 || memcmp(at, HEADER, 4) != 0 || at[4] != TAG_ROW_KEY)
         return NOT_ACCEPTED;
     at += 5;
-    enum verdict verdict = read_cells(reader, &at, end, &guess, role, true, facts, &row_crc);
+    enum verdict verdict = read_cells(reader, &at, end, &guess, role, true, &facts->key_count, &row_crc);
     if (verdict != ACCEPTED)
         return verdict;
     if (at < end && *at == TAG_ROW_DATA) {
         at++;
-        verdict = read_cells(reader, &at, end, &guess, role, false, facts, &row_crc);
+        verdict = read_cells(reader, &at, end, &guess, role, false, &facts->cell_count, &row_crc);
         if (verdict != ACCEPTED)
             return verdict;
     }

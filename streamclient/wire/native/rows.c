@@ -4,6 +4,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define KEPT_CELLS 65536 /* 1.5 MB of index that a vocabulary keeps for its next page, and */
+#define KEPT_ROWS 16384  /* 1.2 MB of rows */
+
 /* ---- what records share ---- */
 
 void classes_release(struct classes *classes)
@@ -32,66 +35,32 @@ void vocabulary_release(struct vocabulary *vocabulary)
     free(vocabulary);
 }
 
-static void layout_release(struct layout *layout)
+/* The end of an index: its memory serves the next page, unless that has some already or this is uncommonly much. */
+void index_end(struct page *page, struct vocabulary *vocabulary)
 {
-    if (--layout->references)
+    if (vocabulary->spare.cells == NULL && page->cell_room <= KEPT_CELLS && page->row_room <= KEPT_ROWS)
+        page_swap_memory(page, &vocabulary->spare);
+    page_clear(page);
+}
+
+void source_release(struct source *source)
+{
+    if (source == NULL || --source->references)
         return;
-    struct vocabulary *vocabulary = layout->vocabulary;
-    struct layout **kept = &vocabulary->layouts[layout->hash % KEPT_LAYOUTS];
-    if (*kept == layout)
-        *kept = NULL;
-    free(layout);
-    vocabulary_release(vocabulary);
+    if (source->vocabulary != NULL)
+        index_end(&source->page, source->vocabulary);
+    for (uint32_t number = 0; number < source->name_count; number++)
+        Py_DECREF(source->names[number]);
+    Py_XDECREF(source->body);
+    vocabulary_release(source->vocabulary);
+    classes_release(source->classes);
+    free(source);
 }
 
-static bool is_layout_of(const struct layout *layout, const struct cell *cells, uint32_t key_count,
-                         uint32_t cell_count, uint8_t action, bool has_one_stamp)
+static PyObject *name_of(const struct source *source, const struct cell *cell)
 {
-    if (layout == NULL || layout->key_count != key_count || layout->cell_count != cell_count ||
-        layout->action != action || layout->has_one_stamp != has_one_stamp)
-        return false;
-    for (uint32_t place = 0; place < key_count + cell_count; place++)
-        if (layout->cells[place].name != cells[place].name || layout->cells[place].operation != cells[place].operation)
-            return false;
-    return true;
-}
-
-/* The layout of these cells, as a new reference: that of the row before, one that a living record has, or a new one.
-   Whether a cell has a stamp follows from its operation and from being a key. */
-static struct layout *layout_for(struct vocabulary *vocabulary, struct layout *before, const struct cell *cells,
-                                 uint32_t key_count, uint32_t cell_count, uint8_t action, bool has_one_stamp)
-{
-    struct layout *layout = before;
-    if (!is_layout_of(before, cells, key_count, cell_count, action, has_one_stamp)) {
-        uint32_t count = key_count + cell_count;
-        uint32_t hash = (count * 31 + action) * 2 + has_one_stamp;
-        for (uint32_t place = 0; place < count; place++)
-            hash = (hash ^ (cells[place].name | (uint32_t)cells[place].operation << 16)) * 0x9e3779b1u;
-        hash ^= hash >> 15;
-        struct layout **kept = &vocabulary->layouts[hash % KEPT_LAYOUTS];
-        layout = *kept;
-        if (!is_layout_of(layout, cells, key_count, cell_count, action, has_one_stamp)) {
-            layout = malloc(sizeof *layout + count * sizeof layout->cells[0]);
-            if (layout == NULL)
-                return NULL;
-            *layout = (struct layout){.references = 0,
-                                      .vocabulary = vocabulary,
-                                      .hash = hash,
-                                      .key_count = key_count,
-                                      .cell_count = cell_count,
-                                      .action = action,
-                                      .has_one_stamp = has_one_stamp};
-            for (uint32_t place = 0; place < count; place++) {
-                layout->cells[place].name = cells[place].name;
-                layout->cells[place].operation = cells[place].operation;
-                layout->cells[place].has_stamp = cells[place].has_stamp;
-            }
-            vocabulary->references++;
-            *kept = layout;
-        }
-    }
-    layout->references++;
-    return layout;
+    return source->vocabulary == NULL ? source->names[cell->name]
+                                      : (PyObject *)name_at(&source->vocabulary->names, cell->name)->object;
 }
 
 /* ---- making records ---- */
@@ -126,109 +95,29 @@ static void *allocate(PyTypeObject *type, size_t size)
     return object == NULL ? (void *)PyErr_NoMemory() : (void *)PyObject_Init(object, type);
 }
 
-/* A record of these cells. The layout comes in as a reference and goes into the record, or is released. */
-static struct record *record_of(const uint8_t *body, struct layout *layout, const struct cell *cells, int64_t stamp)
+PyObject *record_of(struct source *source, uint32_t row)
 {
-    size_t count = (size_t)layout->key_count + layout->cell_count;
-    size_t slot_count = layout->has_one_stamp ? count : count + layout->cell_count;
-    struct record *record =
-        allocate(layout->vocabulary->classes->record, sizeof *record + slot_count * sizeof record->slots[0]);
-    if (record == NULL) {
-        layout_release(layout);
+    struct record *record = allocate(source->classes->record, sizeof *record);
+    if (record == NULL)
         return NULL;
-    }
     record->weak_references = NULL;
-    record->layout = layout;
-    record->made = NULL;
-    record->timestamp_micros = 0;
-    record->epoch = record->row_index = 0;
-    record->stamp = stamp;
-    for (size_t place = 0; place < count; place++) {
-        PyObject *value = value_of(body, &cells[place]);
-        if (value == NULL) {
-            while (place--)
-                Py_DECREF(record->slots[place].value);
-            record->layout = NULL;
-            layout_release(layout);
-            Py_DECREF((PyObject *)record);
-            return NULL;
-        }
-        record->slots[place].value = value;
-    }
-    if (!layout->has_one_stamp)
-        for (size_t place = 0; place < layout->cell_count; place++)
-            record->slots[count + place].stamp = cells[layout->key_count + place].stamp;
-    return record;
-}
-
-static struct made *made_of(struct record *record)
-{
-    if (record->made == NULL) {
-        record->made = calloc(1, sizeof *record->made);
-        if (record->made == NULL)
-            PyErr_NoMemory();
-    }
-    return record->made;
-}
-
-static int add_origin(struct record *record, const struct page *page, struct vocabulary *vocabulary,
-                      const struct row *row, struct layout **before)
-{
-    const struct cell *cells = page->cells + row->first_cell + row->key_count + row->cell_count;
-    struct layout *layout =
-        layout_for(vocabulary, *before, cells, 0, row->origin_count, UPDATE_ROW, row->origin_has_one_stamp);
-    if (layout == NULL || made_of(record) == NULL) {
-        if (layout != NULL)
-            layout_release(layout);
-        PyErr_NoMemory();
-        return -1;
-    }
-    *before = layout;
-    record->made->origin = record_of(page->body, layout, cells, row->origin_stamp);
-    return record->made->origin == NULL ? -1 : 0;
-}
-
-PyObject *records_of(const struct page *page, struct vocabulary *vocabulary)
-{
-    struct layout *before = NULL, *origin_before = NULL; /* borrowed: the records made so far hold them */
-    PyObject *records = PyTuple_New((Py_ssize_t)page->row_count);
-    if (records == NULL)
-        return NULL;
-    for (size_t number = 0; number < page->row_count; number++) {
-        const struct row *row = &page->rows[number];
-        const struct cell *cells = page->cells + row->first_cell;
-        struct record *record = NULL;
-        before = layout_for(vocabulary, before, cells, row->key_count, row->cell_count, row->action,
-                            row->has_one_stamp);
-        if (before == NULL)
-            PyErr_NoMemory();
-        else
-            record = record_of(page->body, before, cells, row->stamp);
-        if (record == NULL) {
-            Py_DECREF(records);
-            return NULL;
-        }
-        record->epoch = row->epoch;
-        record->timestamp_micros = row->timestamp_micros;
-        record->row_index = row->row_index;
-        PyTuple_SetItem(records, (Py_ssize_t)number, (PyObject *)record);
-        if (row->has_origin && add_origin(record, page, vocabulary, row, &origin_before) < 0) {
-            Py_DECREF(records);
-            return NULL;
-        }
-    }
-    return records;
+    record->source = source;
+    source->references++;
+    memset(record->fields, 0, sizeof record->fields);
+    record->row = row;
+    return (PyObject *)record;
 }
 
 /* ---- what is seen of a record ---- */
 
-static PyObject *key_of(struct record *record)
+static PyObject *key_of(const struct source *source, const struct row *row)
 {
-    struct layout *layout = record->layout;
-    PyObject *key = PyTuple_New((Py_ssize_t)layout->key_count);
-    for (uint32_t place = 0; key != NULL && place < layout->key_count; place++) {
-        PyObject *name = name_at(&layout->vocabulary->names, layout->cells[place].name)->object;
-        PyObject *pair = PyTuple_Pack(2, name, record->slots[place].value);
+    PyObject *key = PyTuple_New((Py_ssize_t)row->key_count);
+    for (uint32_t place = 0; key != NULL && place < row->key_count; place++) {
+        const struct cell *cell = &source->page.cells[row->first_cell + place];
+        PyObject *value = value_of(source->page.body, cell);
+        PyObject *pair = value == NULL ? NULL : PyTuple_Pack(2, name_of(source, cell), value);
+        Py_XDECREF(value);
         if (pair == NULL)
             Py_CLEAR(key);
         else
@@ -237,63 +126,65 @@ static PyObject *key_of(struct record *record)
     return key;
 }
 
-static PyObject *stamp_of(struct record *record, uint32_t place, PyObject *common)
+/* The stamp of a cell, as a new reference. Neighbours mostly share theirs: `*last` is the number of `last_stamp`. */
+static PyObject *stamp_of(const struct cell *cell, int64_t *last_stamp, PyObject **last)
 {
-    struct layout *layout = record->layout;
-    if (!layout->cells[layout->key_count + place].has_stamp)
+    if (!cell->has_stamp)
         Py_RETURN_NONE;
-    if (!layout->has_one_stamp)
-        return PyLong_FromLongLong(record->slots[layout->key_count + layout->cell_count + place].stamp);
-    Py_INCREF(common);
-    return common;
+    if (*last == NULL || cell->stamp != *last_stamp) {
+        PyObject *stamp = PyLong_FromLongLong(cell->stamp);
+        if (stamp == NULL)
+            return NULL;
+        Py_XDECREF(*last);
+        *last = stamp;
+        *last_stamp = cell->stamp;
+    }
+    Py_INCREF(*last);
+    return *last;
 }
 
-static PyObject *column_of(struct record *record, uint32_t place, PyObject *common)
+static PyObject *column_of(const struct source *source, const struct cell *cell, int64_t *last_stamp, PyObject **last)
 {
-    struct layout *layout = record->layout;
-    struct classes *classes = layout->vocabulary->classes;
-    uint32_t slot = layout->key_count + place;
-    PyObject *stamp = stamp_of(record, place, common);
-    struct column *column = stamp == NULL ? NULL : allocate(classes->column, sizeof *column);
+    PyObject *value = value_of(source->page.body, cell);
+    PyObject *stamp = value == NULL ? NULL : stamp_of(cell, last_stamp, last);
+    struct column *column = stamp == NULL ? NULL : allocate(source->classes->column, sizeof *column);
     if (column == NULL) {
+        Py_XDECREF(value);
         Py_XDECREF(stamp);
         return NULL;
     }
     column->weak_references = NULL;
-    column->fields[0] = name_at(&layout->vocabulary->names, layout->cells[slot].name)->object;
-    column->fields[1] = classes->operations[layout->cells[slot].operation];
-    column->fields[2] = record->slots[slot].value;
+    Py_INCREF(column->fields[0] = name_of(source, cell));
+    Py_INCREF(column->fields[1] = source->classes->operations[cell->operation]);
+    column->fields[2] = value;
     column->fields[3] = stamp;
-    for (int field = 0; field < 3; field++)
-        Py_INCREF(column->fields[field]);
     return (PyObject *)column;
 }
 
-static PyObject *columns_of(struct record *record)
+static PyObject *columns_of(const struct source *source, size_t first_cell, uint32_t count)
 {
-    uint32_t count = record->layout->cell_count;
-    PyObject *common = PyLong_FromLongLong(record->stamp);
-    PyObject *columns = common == NULL ? NULL : PyTuple_New((Py_ssize_t)count);
+    PyObject *columns = PyTuple_New((Py_ssize_t)count), *last = NULL;
+    int64_t last_stamp = 0;
     for (uint32_t place = 0; columns != NULL && place < count; place++) {
-        PyObject *column = column_of(record, place, common);
+        PyObject *column = column_of(source, &source->page.cells[first_cell + place], &last_stamp, &last);
         if (column == NULL)
             Py_CLEAR(columns);
         else
             PyTuple_SetItem(columns, (Py_ssize_t)place, column);
     }
-    Py_XDECREF(common);
+    Py_XDECREF(last);
     return columns;
 }
 
-static PyObject *sequence_of(struct record *record)
+PyObject *sequence_of(const struct source *source, const struct row *row)
 {
-    struct sequence *sequence = allocate(record->layout->vocabulary->classes->sequence, sizeof *sequence);
+    struct sequence *sequence = allocate(source->classes->sequence, sizeof *sequence);
     if (sequence == NULL)
         return NULL;
     sequence->weak_references = NULL;
-    sequence->fields[0] = PyLong_FromUnsignedLong(record->epoch);
-    sequence->fields[1] = PyLong_FromLongLong(record->timestamp_micros);
-    sequence->fields[2] = PyLong_FromUnsignedLong(record->row_index);
+    sequence->fields[0] = PyLong_FromUnsignedLong(row->epoch);
+    sequence->fields[1] = PyLong_FromLongLong(row->timestamp_micros);
+    sequence->fields[2] = PyLong_FromUnsignedLong(row->row_index);
     for (int field = 0; field < SEQUENCE_FIELDS; field++)
         if (sequence->fields[field] == NULL) {
             Py_DECREF((PyObject *)sequence);
@@ -302,23 +193,90 @@ static PyObject *sequence_of(struct record *record)
     return (PyObject *)sequence;
 }
 
-static PyObject *build(struct record *record, enum record_field field)
+static PyObject *build(const struct source *source, const struct row *row, enum record_field field)
 {
+    PyObject *type;
     switch (field) {
+    case RECORD_TYPE:
+        Py_INCREF(type = source->classes->record_types[row->action]);
+        return type;
     case PRIMARY_KEY:
-        return key_of(record);
+        return key_of(source, row);
     case COLUMNS:
-        return columns_of(record);
+        return columns_of(source, row->first_cell + row->key_count, row->cell_count);
     case SEQUENCE_INFO:
-        return sequence_of(record);
-    case ORIGINAL_COLUMNS:
-        if (record->made->origin != NULL)
-            return columns_of(record->made->origin);
-        /* fall through */
+        return sequence_of(source, row);
     default:
-        Py_RETURN_NONE;
+        if (!row->has_origin)
+            Py_RETURN_NONE;
+        return columns_of(source, row->first_cell + row->key_count + row->cell_count, row->origin_count);
     }
 }
+
+/* ---- leaving a page ---- */
+
+static size_t payload_size(const struct cell *cell)
+{
+    switch (cell->type) {
+    case TYPE_INTEGER:
+    case TYPE_DOUBLE:
+        return 8;
+    case TYPE_BOOLEAN:
+        return 1;
+    default: /* text and bytes; nothing at all has size 0 */
+        return cell->size;
+    }
+}
+
+/* One block for the row, its cells, the objects of their names, and their payloads. */
+static struct source *source_of_row(const struct source *from, const struct row *row)
+{
+    size_t count = (size_t)row->key_count + row->cell_count + row->origin_count, bytes = 0;
+    const struct cell *cells = from->page.cells + row->first_cell;
+    if (count > UINT16_MAX) /* as many names as a cell can tell apart; the service allows 1,024 columns */
+        return NULL;
+    for (size_t place = 0; place < count; place++)
+        bytes += payload_size(&cells[place]);
+    struct source *own = malloc(sizeof *own + sizeof *row + count * (sizeof *cells + sizeof *own->names) + bytes);
+    if (own == NULL)
+        return NULL;
+    struct row *own_row = (struct row *)(own + 1);
+    struct cell *own_cells = (struct cell *)(own_row + 1);
+    PyObject **names = (PyObject **)(own_cells + count);
+    uint8_t *body = (uint8_t *)(names + count);
+    *own = (struct source){.references = 1, .classes = from->classes, .names = names, .name_count = (uint32_t)count};
+    own->page = (struct page){.body = body, .rows = own_row, .row_count = 1, .cells = own_cells, .cell_count = count};
+    from->classes->references++;
+    *own_row = *row;
+    own_row->first_cell = 0;
+    for (size_t place = 0, used = 0; place < count; place++) {
+        size_t size = payload_size(&cells[place]);
+        own_cells[place] = cells[place];
+        own_cells[place].name = (uint16_t)place;
+        own_cells[place].offset = (uint32_t)used;
+        Py_INCREF(names[place] = name_of(from, &cells[place]));
+        memcpy(body + used, from->page.body + cells[place].offset, size);
+        used += size;
+    }
+    return own;
+}
+
+void record_settle(PyObject *self)
+{
+    struct record *record = (struct record *)self;
+    struct source *from = record->source;
+    struct row row = from->page.rows[record->row];
+    if (from->vocabulary == NULL)
+        return; /* it has left already */
+    struct source *own = source_of_row(from, &row);
+    if (own == NULL)
+        return;
+    record->source = own;
+    record->row = 0;
+    source_release(from);
+}
+
+/* ---- the classes' attributes ---- */
 
 static const char *const FIELD_NAMES[] = {"record_type", "primary_key", "columns", "sequence_info",
                                           "original_columns"};
@@ -327,28 +285,25 @@ static PyObject *record_get(PyObject *self, void *closure)
 {
     struct record *record = (struct record *)self;
     enum record_field field = (enum record_field)(intptr_t)closure;
-    PyObject *value = record->made == NULL ? NULL : record->made->fields[field];
-    if (value == NULL && record->layout == NULL) {
-        PyErr_SetString(PyExc_AttributeError, FIELD_NAMES[field]);
-        return NULL;
-    }
-    if (value == NULL && field == RECORD_TYPE)
-        value = record->layout->vocabulary->classes->record_types[record->layout->action];
-    else if (value == NULL) {
-        if (made_of(record) == NULL)
+    struct source *source = record->source;
+    if (record->fields[field] == NULL) {
+        if (source == NULL) {
+            PyErr_SetString(PyExc_AttributeError, FIELD_NAMES[field]);
             return NULL;
-        value = build(record, field);
+        }
+        /* Allocating may run other code, which may ask for the same, or let the page go, and the record leave it. */
+        source->references++;
+        PyObject *value = build(source, &source->page.rows[record->row], field);
+        source_release(source);
         if (value == NULL)
             return NULL;
-        /* Allocating may have run other code, which asked for the same. */
-        if (record->made->fields[field] == NULL)
-            record->made->fields[field] = value;
+        if (record->fields[field] == NULL)
+            record->fields[field] = value;
         else
             Py_DECREF(value);
-        value = record->made->fields[field];
     }
-    Py_INCREF(value);
-    return value;
+    Py_INCREF(record->fields[field]);
+    return record->fields[field];
 }
 
 /* The class forbids assignment; this is what its constructor and unpickling use. */
@@ -356,15 +311,13 @@ static int record_set(PyObject *self, PyObject *value, void *closure)
 {
     struct record *record = (struct record *)self;
     enum record_field field = (enum record_field)(intptr_t)closure;
-    if (value == NULL && (record->made == NULL || record->made->fields[field] == NULL)) {
+    PyObject *old = record->fields[field];
+    if (value == NULL && old == NULL) {
         PyErr_SetString(PyExc_AttributeError, FIELD_NAMES[field]);
         return -1;
     }
-    if (made_of(record) == NULL)
-        return -1;
-    PyObject *old = record->made->fields[field];
     Py_XINCREF(value);
-    record->made->fields[field] = value;
+    record->fields[field] = value;
     Py_XDECREF(old);
     return 0;
 }
@@ -384,18 +337,9 @@ static void record_dealloc(PyObject *self)
     struct record *record = (struct record *)self;
     if (record->weak_references != NULL)
         PyObject_ClearWeakRefs(self);
-    if (record->made != NULL) {
-        for (int field = 0; field < RECORD_FIELDS; field++)
-            Py_XDECREF(record->made->fields[field]);
-        Py_XDECREF((PyObject *)record->made->origin);
-        free(record->made);
-    }
-    if (record->layout != NULL) {
-        size_t count = (size_t)record->layout->key_count + record->layout->cell_count;
-        for (size_t slot = 0; slot < count; slot++)
-            Py_DECREF(record->slots[slot].value);
-        layout_release(record->layout);
-    }
+    for (int field = 0; field < RECORD_FIELDS; field++)
+        Py_XDECREF(record->fields[field]);
+    source_release(record->source);
     release_object(self);
 }
 

@@ -11,6 +11,25 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Of the parts of a row. */
+enum tag {
+    TAG_ROW_KEY = 0x01,
+    TAG_ROW_DATA = 0x02,
+    TAG_CELL = 0x03,
+    TAG_CELL_NAME = 0x04,
+    TAG_CELL_VALUE = 0x05,
+    TAG_CELL_OPERATION = 0x06,
+    TAG_CELL_TIMESTAMP = 0x07,
+    TAG_DELETE_MARKER = 0x08,
+    TAG_ROW_CHECKSUM = 0x09,
+    TAG_CELL_CHECKSUM = 0x0a,
+    TAG_EXTENSION = 0x0b,
+    TAG_SEQUENCE = 0x0c,
+    TAG_SEQUENCE_EPOCH = 0x0d,
+    TAG_SEQUENCE_TIMESTAMP = 0x0e,
+    TAG_SEQUENCE_ROW_INDEX = 0x0f,
+};
+
 enum value_type {
     TYPE_INTEGER = 0x00,
     TYPE_DOUBLE = 0x01,
@@ -24,15 +43,20 @@ enum operation { PUT_CELL = 0, DELETE_ALL_VERSIONS = 1, DELETE_ONE_VERSION = 3, 
 
 enum action { PUT_ROW = 1, UPDATE_ROW = 2, DELETE_ROW = 3 };
 
+/* How a usual cell begins: its tag, tag and length of its name, the name, and the tag of its value. Whoever expects a
+   name compares all of that at once. */
+#define HEAD_WORDS 4
+#define LONGEST_HEAD_NAME (HEAD_WORDS * 8 - 7)
+
 /* A column name that occurred. `object` is its text, for the layer above, which also releases it. */
 struct name {
-    uint8_t head[16]; /* the first bytes again, in the same line of the cache as what is read next */
+    uint64_t head[HEAD_WORDS], mask[HEAD_WORDS]; /* of names that are not too long; others have no bit in the mask */
+    uint16_t follower; /* the name that came after this one the last time; a guess that is mostly right */
+    uint8_t crc;
+    uint32_t size;
     uint8_t *bytes;
     void *object;
     uint64_t hash;
-    uint32_t size;
-    uint16_t follower; /* the name that came after this one the last time; a guess that is mostly right */
-    uint8_t crc;
 };
 
 #define NAMES_PER_CHUNK 256
@@ -77,12 +101,9 @@ struct row {
     uint32_t origin_count;
     uint32_t epoch;
     uint32_t row_index;
+    uint32_t size; /* bytes of the row and of its previous cells' row */
     uint8_t action;
     bool has_origin;
-    bool has_one_stamp; /* all cells that have a version have the same one, `stamp` */
-    bool origin_has_one_stamp;
-    int64_t stamp;
-    int64_t origin_stamp;
 };
 
 enum page_kind { STREAM_PAGE = 0, TUNNEL_PAGE = 1 };
@@ -108,11 +129,15 @@ void page_clear(struct page *page);
 /* Give the index's memory to another page, in exchange for what that one has. */
 void page_swap_memory(struct page *page, struct page *other);
 
-/* Compute the tables of the checksum. Call it once before anything else; again does no harm. */
-void crc8_prepare(void);
+/* Compute the tables of both checks. Call it once before anything else; again does no harm. */
+void checks_prepare(void);
 extern uint8_t crc8_after[16][256]; /* [k][b]: the checksum of byte b with k zero bytes behind it */
 bool is_utf8(const uint8_t *bytes, size_t size);
 uint8_t crc8(uint8_t state, const uint8_t *bytes, size_t size);
+
+/* The same, where sixteen bytes in front of the first one can be read, and for the checksum, where there is one byte. */
+bool is_utf8_inside(const uint8_t *bytes, size_t size);
+uint8_t crc8_inside(uint8_t state, const uint8_t *bytes, size_t size);
 
 static inline uint32_t read_u32(const uint8_t *bytes)
 {

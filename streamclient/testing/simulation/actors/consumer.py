@@ -1,256 +1,365 @@
-"""What reads one shard in a simulated process: the user's processor and the worker's consumer around it, in one.
+"""What reads one shard in a simulated process: the production ``ConsumerMachine``, and a shell of simulated calls.
 
-It takes a batch, processes it for a while, writes it to the sink that all workers share, and checkpoints. A batch under
-way is finished whatever happens, also by a process that was frozen in the middle of it: that is what a zombie does.
+Its shell does what ``streamclient.worker.consumer`` does; the user's code in it is ``SimulatedProcessor``. A call under
+way goes on whatever happens, also in a process that was frozen in the middle of it: that is what a zombie does.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
-from streamclient.core import events
-from streamclient.core.events import CheckpointOutcome, ConsumerEnd, StartConsumer
-from streamclient.model import CheckpointPosition, PendingCheckpoint, Progress, ShutdownReason
-from streamclient.testing.simulation.stream import place_of
+from streamclient.core.consumer import events as facts
+from streamclient.core.consumer.events import ConsumerEvent, Told
+from streamclient.core.consumer.machine import ConsumerMachine
+from streamclient.core.events import CheckpointOutcome, ConsumerStopped, Severity, StartConsumer
+from streamclient.core.position import Position
+from streamclient.core.retry import decision_of
+from streamclient.errors import DependencyException, ErrorKind, TrimmedDataException
+from streamclient.interfaces import RetryableAction
+from streamclient.model import ParkedRecord, ShutdownReason
+from streamclient.records import StreamRecord
+from streamclient.testing.simulation.actors.processor import PROMPT_SECONDS, Request, SimulatedProcessor
+from streamclient.testing.simulation.network import NO_ANSWER, UNREADABLE
+from streamclient.testing.simulation.stream import STREAM_ID, PartOfShard, SimulatedPage, place_of, places_of
 
 if TYPE_CHECKING:
     from streamclient.testing.simulation.actors.process import PythonProcess
 
 BATCH_RECORDS = 5
-"""Most records in one batch of a shard that is not behind; small, so that hand-overs meet batches under way."""
+"""Most records in one page of a shard that is not behind; small, so that hand-overs meet batches under way."""
 
 RECORD_BYTES = 100
 
 BACKLOG_PART = 4
-"""A batch also takes this part of what waits, so that a shard that fell behind catches up in a few rounds."""
+"""A page also has this part of what waits, so that a shard that fell behind catches up in a few rounds."""
 
-CHECKPOINTED_SHARE = 0.8
-"""Share of batches after which the processor checkpoints."""
+QUEUED_SHARE = 0.05
+"""Share of calls that wait for a thread, and can be taken back meanwhile."""
 
-LONGEST_IDLE_ROUNDS = 4.0
-"""An idle shard is looked at less and less often, down to once in so many rounds."""
+STORE_DOWN_SHARE = 0.1
+"""Share of calls of the parking store that fail during the storm."""
 
-RETRY_ROUNDS = 2.0
-"""Pause after a failure, in rounds."""
-
-PROMPT_SECONDS = 0.02
-"""How long a consumer that does nothing takes to stop."""
-
-
-class Request:
-    """One checkpoint on its way, or the first phase of one."""
-
-    __slots__ = ("consumer", "end", "pending", "place", "value")
-
-    def __init__(self, consumer: Consumer, value: str, place: int, pending: PendingCheckpoint | None) -> None:
-        self.consumer, self.value, self.place, self.pending = consumer, value, place, pending
-        self.end: ConsumerEnd | None = None
-
-    @property
-    def asked(self) -> tuple[str, str, bool]:
-        """What is asked for: lease key, value, and whether it is the first phase of two."""
-        return self.consumer.lease_key, self.value, self.pending is not None
+GONE = DependencyException("no such shard", kind=ErrorKind.PERMANENT, code="OTSObjectNotExist")
+TRIMMED = TrimmedDataException("past the retention")
+STORE_IS_DOWN = DependencyException("the parking store is down", kind=ErrorKind.TRANSIENT)
 
 
 class Consumer:
-    """One tenancy of one shard in one process."""
+    """One consumer of one shard in one process."""
 
     def __init__(self, process: PythonProcess, start: StartConsumer) -> None:
         info = start.shard_info
         self.process, self.world = process, process.world
-        self.lease_key, self.identifier, self.epoch = info.shard_id, start.identifier, info.epoch
+        self.lease_key: str = info.shard_id
+        self.identifier, self.epoch = start.identifier, info.epoch
         self.shard = self.world.stream.shards[info.shard_id]
         self.checkpoint = start.checkpoint
         self.pending = start.pending
-        self.progress = start.progress or Progress(0, 0, 0)
-        self.started_at = self._place(start.checkpoint)
-        self.stored = self.position = self.batch_end = self.started_at
-        self.stop: ShutdownReason | None = None
+        self.machine = ConsumerMachine(start, self.world.config, process.dice, record_id=_record_id, key_text=str)
         self.has_ended = False
-        self.is_done = False
-        """Whether the processor marked itself done."""
-        self.request: Request | None = None
-        self._token = 0
-        self._idle_rounds = 1.0
+        self.processor: SimulatedProcessor | None = None
+        """The present one, or the last."""
+        self.is_made = False
+        """Whether its processor was made."""
+        self.is_given_up = False
+        """Whether it said that somebody has to decide, and nobody has."""
+        self._call = 0
+        """Number of the last call into user code."""
+        self._is_queued = False
 
     def begin(self) -> None:
         """Start reading."""
-        if self.world.plan.is_two_phase:
-            self.world.sink.fence(self)
-        self._schedule(PROMPT_SECONDS)
+        self.handle(facts.Began())
 
     def ask_to_stop(self, reason: ShutdownReason) -> None:
-        """End after the batch under way, or at once if there is none."""
-        if self.stop is not ShutdownReason.ZOMBIE:
-            self.stop = reason
-        if self.batch_end == self.position and self.request is None:
-            self._schedule(PROMPT_SECONDS)
+        """End as soon as no user code runs."""
+        self.handle(facts.StopAsked(reason))
+
+    def mark(self, reason: ShutdownReason) -> None:
+        """Have its processor ask for its own end."""
+        if self.processor is not None:
+            self._later(0.0, self.handle, facts.Marked(self.processor.number, reason))
+
+    def accept_loss(self) -> None:
+        """Somebody accepts what was lost."""
+        self.is_given_up = False
+        self._later(0.0, self.handle, facts.LossAccepted())
 
     def vanish(self) -> None:
         """End with the process, without a word."""
         self.has_ended = True
         self.world.consumer_ended(self)
 
-    # --- rounds ------------------------------------------------------------------------------------------------
+    def handle(self, event: ConsumerEvent) -> None:
+        """Have the machine handle an event, and carry out what it says."""
+        self.world.events += 1
+        for command in self.machine.handle(event, self.process.local()):
+            _CARRY_OUT[type(command)](self, command)
 
-    def _schedule(self, seconds: float) -> None:
-        self._token += 1
-        self.process.agenda.after(seconds, self._round, self._token)
+    def __repr__(self) -> str:
+        return f"<consumer {self.identifier} of {self.lease_key} at {self.place}, epoch {self.epoch}>"
 
-    def _round(self, token: int) -> None:
-        """What was under way is finished, or there was nothing to do."""
+    @property
+    def place(self) -> int:
+        """Number of the next record that it reads."""
+        return self._place(self.machine.position)
+
+    # --- time ----------------------------------------------------------------------------------------------------
+
+    def _later(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
+        """Do something after a while, later still if the process is frozen then, and never if it is gone."""
+        self.process.agenda.after(seconds, self._when_awake, call, arguments)
+
+    def _when_awake(self, call: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         process = self.process
-        if token != self._token or self.has_ended:
+        if self.has_ended:
             return
-        waits_until = max(process.frozen_until, self.world.hangs.get(self.lease_key, 0.0))
-        if waits_until > process.agenda.now:
-            process.agenda.at(waits_until, self._round, token)
-        elif self.batch_end > self.position:
-            self._finish_batch()
+        if process.frozen_until > process.agenda.now:
+            process.agenda.at(process.frozen_until, self._when_awake, call, arguments)
         else:
-            self._go_on()
+            call(*arguments)
 
-    def _go_on(self) -> None:
-        """Between two batches."""
-        if self.stop is ShutdownReason.ZOMBIE:
-            self._end(ConsumerEnd.STOPPED)
-        elif self.stop is not None or self.is_done:
-            self._close(ConsumerEnd.STOPPED if self.stop is not None else ConsumerEnd.DONE)
-        elif not self.shard.is_listed:
-            self._schedule(self.world.plan.duration_seconds)
-        elif self.pending is not None and self.pending.value == self.world.sink.committed.get(self.lease_key):
-            self._complete(self.pending)
-        elif self.position < self.shard.size:
-            self._take_batch()
-        elif not self.shard.is_open:
-            self._ask(CheckpointPosition.SHARD_END, ConsumerEnd.SHARD_END)
+    def work(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
+        """Let user code take its time; it may hang meanwhile."""
+        self._later(seconds, self._when_it_returns, call, arguments)
+
+    def _when_it_returns(self, call: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        hangs_until, agenda = self.world.hangs.get(self.lease_key, 0.0), self.process.agenda
+        if hangs_until > agenda.now:
+            agenda.at(hangs_until, self._when_awake, self._when_it_returns, (call, arguments))
         else:
-            self._idle_rounds = min(2.0 * self._idle_rounds, LONGEST_IDLE_ROUNDS)
-            self._schedule(self.world.plan.round_seconds * self._idle_rounds)
+            call(*arguments)
 
-    def _complete(self, pending: PendingCheckpoint) -> None:
-        """An earlier processor committed what it had prepared, but did not live to checkpoint it."""
-        self.position = self.batch_end = place_of(pending.value)
-        self._ask(pending.value, None)
+    # --- calls into user code ------------------------------------------------------------------------------------
 
-    def _take_batch(self) -> None:
-        dice, world = self.process.dice, self.world
-        self._idle_rounds = 1.0
-        size = 1 + dice.randrange(BATCH_RECORDS) + (self.shard.size - self.position) // BACKLOG_PART
-        self.batch_end = min(self.position + size, self.shard.size)
-        if self.pending is not None and self.position < place_of(self.pending.value):
-            self.batch_end = min(self.batch_end, place_of(self.pending.value))
-        seconds = world.plan.round_seconds * (0.5 + dice.random()) * world.drag(self.lease_key)
-        self._schedule(seconds)
-
-    def _finish_batch(self) -> None:
-        if self.world.is_failing(self.lease_key):
-            self._fail()
-        elif self.world.plan.is_two_phase:
-            self._prepare()
-        elif not self.world.sink.write(self, self.position, self.batch_end):
-            self._fail()
+    def _start_call(self, name: str, call: Callable[..., None], *arguments: Any) -> None:
+        """Run a call when a thread is free, mostly at once."""
+        self._call += 1
+        self._is_queued = self.process.dice.chance(QUEUED_SHARE)
+        if self._is_queued:
+            self._later(self.world.plan.round_seconds, self._run, self._call, name, call, arguments)
         else:
-            self.position = self.batch_end
-            if self.process.dice.chance(CHECKPOINTED_SHARE):
-                self._ask(self._value(), None)
-            else:
-                self._go_on()
+            self._run(self._call, name, call, arguments)
 
-    def _prepare(self) -> None:
-        """First phase: say what is about to be committed. What an earlier processor said so is said again."""
-        known = self.pending
-        value = known.value if known is not None and place_of(known.value) == self.batch_end else self._value()
-        pending = PendingCheckpoint(value, b"", self.batch_end - self.stored, self.epoch)
-        self._send(Request(self, value, self.batch_end, pending))
+    def _run(self, number: int, name: str, call: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        if number == self._call:
+            self._is_queued = False
+            self.world.laws.call_began(self, name)
+            call(*arguments)
 
-    def _prepared(self, pending: PendingCheckpoint) -> None:
-        """Between the phases: commit; then the second phase."""
-        self.pending = pending
-        if not self.world.sink.commit(self, self.position, self.batch_end, pending.value):
-            self._fail()
+    def returns(self, error: BaseException | None = None, value: object = None) -> None:
+        """The call under way returns, or raises."""
+        self.is_made = error is None or bool(value)
+        self.world.laws.call_ended(self)
+        self.handle(facts.CallReturned(error, value))
+
+    def _take_back(self, command: facts.TakeBack) -> None:
+        if self._is_queued:
+            self._is_queued = False
+            self._call += 1
+            self.handle(facts.CallTakenBack())
+
+    def _new_processor(self, command: facts.NewProcessor) -> None:
+        self.processor = SimulatedProcessor(self, command)
+        self.world.laws.processor_started(self)
+
+    @property
+    def _present(self) -> SimulatedProcessor:
+        assert self.processor is not None
+        return self.processor
+
+    def _initialize(self, command: facts.Initialize) -> None:
+        self._start_call("initialize", self._present.initialize)
+
+    def _process_records(self, command: facts.ProcessRecords) -> None:
+        self._start_call("process_records", self._present.process, places_of(command.records))
+
+    def _shut_down(self, command: facts.ShutDown) -> None:
+        self.is_given_up = self.machine.halt_reason is not None
+        self._start_call("shutdown", self._present.shutdown, command.reason)
+
+    def _ask_strategy(self, command: facts.AskStrategy) -> None:
+        self._start_call("retry_strategy", self.work, PROMPT_SECONDS, self._strategy_says, command)
+
+    def _strategy_says(self, command: facts.AskStrategy) -> None:
+        strategy = self.world.config.task_retry_strategy
+        assert strategy is not None
+        self.returns(value=decision_of(strategy, RetryableAction.TASK_PROCESS, command.error, command.retries))
+
+    # --- the parking store ---------------------------------------------------------------------------------------
+
+    def _ask_parked_keys(self, command: facts.AskParkedKeys) -> None:
+        self._start_call("parked_keys", self.work, PROMPT_SECONDS, self._keys_found)
+
+    def _keys_found(self) -> None:
+        if self._is_store_down():
+            self.returns(STORE_IS_DOWN)
+        else:
+            self.returns(value=list(self.world.parking.parked_keys(STREAM_ID)))
+
+    def _park(self, command: facts.Park) -> None:
+        self._start_call("park", self.work, PROMPT_SECONDS, self._parked, command)
+
+    def _parked(self, command: facts.Park) -> None:
+        records = [_parked_record(self, command, number) for number in range(len(command.indices))]
+        if self._is_store_down():
+            self.returns(STORE_IS_DOWN)
             return
-        self.position = self.batch_end
-        self._ask(pending.value, None)
+        self.world.parking.park(records)
+        self.world.laws.records_parked(self, records)
+        self.world.sink.set_aside(self.lease_key, places_of([each.record for each in records]))
+        self.world.counts["parked"] += len(records)
+        self.returns(value=records)
 
-    def _close(self, end: ConsumerEnd) -> None:
-        """The processor's last call, in which it checkpoints what it has not yet."""
-        if self.position > self.stored:
-            self._ask(self._value(), end)
+    def _is_store_down(self) -> bool:
+        return self.world.is_writing and self.process.dice.chance(STORE_DOWN_SHARE)
+
+    # --- reading and time ----------------------------------------------------------------------------------------
+
+    def _read(self, command: facts.Read) -> None:
+        failed = facts.ReadFailed(command.visit, NO_ANSWER)
+        self._asked(failed, self._page, command.visit, command.position)
+
+    def _asked(self, failed: ConsumerEvent, answer: Callable[..., None], *given: Any) -> None:
+        """The stream answers after a while, unless the network loses it."""
+        process, network = self.process, self.process.network
+        fate = network.fate(process.name, process.dice)
+        seconds = 2.0 * network.delay(process.name, process.dice)
+        if fate in UNREADABLE:
+            self._later(seconds, self.handle, failed)
         else:
-            self._end(end)
+            self._later(seconds, answer, *given)
 
-    def _fail(self) -> None:
-        """User code raised: a new processor starts from the stored checkpoint, after a pause."""
-        self.position = self.batch_end = self.stored
-        self._schedule(self.world.plan.round_seconds * RETRY_ROUNDS)
+    def _page(self, visit: int, position: Position) -> None:
+        shard, start = self.shard, self._place(position)
+        if not position.is_iterator:
+            self.world.begins_at_oldest(self.lease_key)
+        if not shard.is_listed:
+            self.handle(facts.ReadFailed(visit, GONE))
+        elif start < shard.trimmed:
+            self.handle(facts.ReadFailed(visit, TRIMMED))
+        else:
+            self.handle(facts.PageRead(visit, self._page_at(position, start)))
 
-    # --- checkpoints -------------------------------------------------------------------------------------------
+    def _page_at(self, position: Position, start: int) -> SimulatedPage:
+        shard, dice = self.shard, self.process.dice
+        size = 1 + dice.randrange(BATCH_RECORDS) + (shard.size - start) // BACKLOG_PART
+        end = min(start + size, shard.size)
+        if end == shard.size and not shard.is_open:
+            following = Position.SHARD_END
+        else:
+            following = position if end == start and position.is_iterator else Position(self.world.new_value(end))
+        hint = dice.choice((None, end < shard.size))
+        return SimulatedPage(PartOfShard(shard, start, end), following, hint, RECORD_BYTES * (end - start))
 
-    def _value(self) -> str:
-        return self.world.new_value(self.batch_end)
+    def _find_first_left(self, command: facts.FindFirstLeft) -> None:
+        failed = facts.FirstLeftUnknown(command.visit, NO_ANSWER)
+        self._asked(failed, self.handle, facts.FirstLeftFound(command.visit, None))
 
-    def _ask(self, value: str, end: ConsumerEnd | None) -> None:
-        request = Request(self, value, self.position, None)
-        request.end = end
-        self._send(request)
+    def _wait(self, command: facts.Wait) -> None:
+        self._later(command.seconds, self.handle, facts.TimeCame(command.visit))
 
-    def _send(self, request: Request) -> None:
-        self.request = request
-        number = self.world.register_request(request)
-        event = events.CheckpointRequested(
-            number, self.lease_key, self.identifier, request.value, self._progress(), request.pending
-        )
-        self.process.handle(event)
+    def _place(self, position: Position) -> int:
+        if position.is_shard_end:
+            return self.shard.size
+        return place_of(position.text) if position.is_iterator else self.shard.trimmed
 
-    def answered(self, request: Request, outcome: CheckpointOutcome) -> None:
-        """The call of ``checkpoint()`` returns, or raises."""
-        process = self.process
-        if self.has_ended or request is not self.request:
+    # --- the checkpointer ----------------------------------------------------------------------------------------
+
+    def _offer(self, command: facts.Offer) -> None:
+        self._present.positions.offer(command.position, command.progress)
+
+    def _withdraw(self, command: facts.Withdraw) -> None:
+        self._present.positions.withdraw(command.position)
+
+    def _permit(self, command: facts.Permit) -> None:
+        self._present.positions.permit(command.position, command.progress)
+
+    def _retract(self, command: facts.Retract) -> None:
+        self._present.positions.retract()
+
+    def _close_checkpoints(self, command: facts.CloseCheckpoints) -> None:
+        self._present.is_closed = True
+
+    def checkpoint_answered(self, request: Request, outcome: CheckpointOutcome) -> None:
+        """The core answers; user code goes on in a moment, the machine knows at once."""
+        if self.has_ended:
             return
-        if process.is_frozen:
-            process.agenda.at(process.frozen_until, self.answered, request, outcome)
-            return
-        self.request = None
-        if outcome is not CheckpointOutcome.STORED:
-            self._not_stored()
-        elif request.pending is not None:
-            self._prepared(request.pending)
-        else:
-            self._stored(request)
+        progress = request.progress
+        self.handle(facts.CheckpointAnswered(outcome, request.value, progress, request.pending))
+        self._later(PROMPT_SECONDS, request.processor.answered, request, outcome)
 
-    def _stored(self, request: Request) -> None:
-        self.stored = max(self.stored, request.place)
-        self.pending = None
-        if request.end is not None:
-            self._end(request.end)
-        else:
-            self._go_on()
+    # --- what others want to know --------------------------------------------------------------------------------
 
-    def _not_stored(self) -> None:
-        if self.stop is not None:
-            self.batch_end = self.position
-            self._end(ConsumerEnd.STOPPED)
-        else:
-            self._fail()
+    def _tell(self, command: facts.Tell) -> None:
+        self.world.counts[_COUNTED[command.what]] += 1
+        if command.what is Told.LOSS_GIVEN_UP:
+            self.world.loss_given_up(self.lease_key)
 
-    def _end(self, end: ConsumerEnd) -> None:
+    def _log(self, command: facts.LogLine) -> None:
+        if command.severity is not Severity.INFO:
+            world = self.world
+            world.trace.note(world.now, self.process.label, command.severity.value, self.lease_key, command.text)
+
+    def _nothing(self, command: object) -> None:
+        """Nothing to do: what was read ahead, and outages that are logged."""
+
+    def _ended(self, command: facts.Ended) -> None:
         self.has_ended = True
         del self.process.consumers[self.identifier]
         self.world.consumer_ended(self)
-        event = events.ConsumerStopped(self.lease_key, self.identifier, end)
+        self.world.laws.consumer_ended(self)
+        event = ConsumerStopped(self.lease_key, self.identifier, command.end)
         self.process.agenda.after(0.0, self.process.deliver, event)
 
-    def _progress(self) -> Progress:
-        """What was processed so far; every record counts as a hundred bytes."""
-        before = self.progress
-        records = before.records + self.position - self.started_at
-        return Progress(self.world.wall_micros(), records, RECORD_BYTES * records)
 
-    def _place(self, checkpoint: str) -> int:
-        if checkpoint == CheckpointPosition.SHARD_END:
-            return self.shard.size
-        return place_of(checkpoint)
+_COUNTED: Mapping[Told, str] = {told: told.name.lower().replace("_", " ") for told in Told}
 
-    def __repr__(self) -> str:
-        return f"<consumer {self.identifier} of {self.lease_key} at {self.position}, epoch {self.epoch}>"
+_CARRY_OUT: Mapping[type, Callable[[Consumer, Any], None]] = {
+    facts.Initialize: Consumer._initialize,
+    facts.ProcessRecords: Consumer._process_records,
+    facts.AskParkedKeys: Consumer._ask_parked_keys,
+    facts.Park: Consumer._park,
+    facts.AskStrategy: Consumer._ask_strategy,
+    facts.ShutDown: Consumer._shut_down,
+    facts.TakeBack: Consumer._take_back,
+    facts.Read: Consumer._read,
+    facts.ReadAhead: Consumer._nothing,
+    facts.DropReading: Consumer._nothing,
+    facts.FindFirstLeft: Consumer._find_first_left,
+    facts.Wait: Consumer._wait,
+    facts.NewProcessor: Consumer._new_processor,
+    facts.Offer: Consumer._offer,
+    facts.Withdraw: Consumer._withdraw,
+    facts.Permit: Consumer._permit,
+    facts.Retract: Consumer._retract,
+    facts.CloseCheckpoints: Consumer._close_checkpoints,
+    facts.Tell: Consumer._tell,
+    facts.PageDone: Consumer._nothing,
+    facts.TellOutage: Consumer._nothing,
+    facts.LogLine: Consumer._log,
+    facts.Ended: Consumer._ended,
+}
+
+
+def _record_id(record: StreamRecord) -> str:
+    return f"{record.sequence_info.row_index:010d}"
+
+
+def _parked_record(consumer: Consumer, command: facts.Park, number: int) -> ParkedRecord:
+    index, failure = command.indices[number], command.failure
+    record = command.page.records[index]
+    return ParkedRecord(
+        record_id=_record_id(record),
+        stream_id=STREAM_ID,
+        shard_id=consumer.lease_key,
+        record=record,
+        position=command.position,
+        index=index,
+        generation=command.generations[number],
+        error=failure.error,
+        traceback="",
+        attempts=failure.attempts,
+        parked_micros=consumer.world.wall_micros(),
+    )

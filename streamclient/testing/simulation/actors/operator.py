@@ -14,7 +14,7 @@ from streamclient.testing.simulation.stream import place_of
 from streamclient.testing.simulation.table import Outsider
 
 if TYPE_CHECKING:
-    from streamclient.testing.simulation.world import World
+    from streamclient.testing.simulation.world import SimulatedWorld
 
 LOOK_SECONDS = 1.0
 """How often the operator looks whether a pause was acknowledged."""
@@ -25,7 +25,7 @@ Change = Callable[[Lease], None]
 class Operator(Outsider):
     """Acts on the rows of one world. Its own requests never get lost."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedWorld) -> None:
         super().__init__("operator", "operator", "operator")
         self._world = world
         self._orders = 0

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from streamclient.core import events, leases
-from streamclient.core.events import Command, Event
+from streamclient.core.events import Answered, Call, Command, Event
 from streamclient.core.holdings import Holdings
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import WorkerWrite
@@ -19,20 +19,16 @@ from streamclient.core.rows import WorkerWriteKind, WriteKind, WriteOutcome
 from streamclient.model import InitialPosition, Lease
 from streamclient.testing.simulation.actors.consumer import Consumer
 from streamclient.testing.simulation.dice import Dice
-from streamclient.testing.simulation.network import NO_ANSWER, NO_ROUTE, TOO_BUSY, Fate
+from streamclient.testing.simulation.network import NO_ANSWER, NO_ROUTE, TOO_BUSY, UNREADABLE, Fate
+from streamclient.testing.simulation.stream import STREAM_ID
 
 if TYPE_CHECKING:
-    from streamclient.testing.simulation.world import World
-
-STREAM_ID = "stream"
+    from streamclient.testing.simulation.world import SimulatedWorld
 
 TICK_LAG_SECONDS = 1e-6
 """A deadline counts as reached this much after it, so that rounding of clocks never leaves it in the future."""
 
 NEVER_DUE = float("inf")
-
-UNREADABLE = (Fate.LOST_REQUEST, Fate.LOST_ANSWER, Fate.LATE_REQUEST, Fate.CUT, Fate.DEAF, Fate.THROTTLED)
-"""Fates after which a read has failed. A refusal cannot befall a read."""
 
 WRITES = (events.WriteLease, events.WriteWorker)
 
@@ -45,7 +41,7 @@ class PythonProcess:
     kind = "worker"
     is_python = True
 
-    def __init__(self, world: World, name: str, life: int) -> None:
+    def __init__(self, world: SimulatedWorld, name: str, life: int) -> None:
         plan, self.world, self.name, self.life = world.plan, world, name, life
         self.label = f"{name}#{life}"
         self.agenda, self.network = world.agenda, world.network
@@ -205,18 +201,18 @@ class PythonProcess:
             seconds += self.network.lateness(self.dice)
         self.agenda.after(seconds, self.deliver, event)
 
-    def _fails(self, fate: Fate, event: Callable[[Exception], Event]) -> bool:
-        """Whether a read fails; then the event comes in time."""
+    def _fails(self, fate: Fate, call: Call[Any]) -> bool:
+        """Whether a read fails; then the answer comes in time."""
         if fate not in UNREADABLE:
             return False
         is_prompt = fate is Fate.THROTTLED
         seconds = self.network.delay(self.name, self.dice) if is_prompt else self.network.timeout(self.dice)
-        self.agenda.after(seconds, self.deliver, event(_ERRORS.get(fate, NO_ANSWER)))
+        self.agenda.after(seconds, self.deliver, Answered(call, error=_ERRORS.get(fate, NO_ANSWER)))
         return True
 
     def _read_rows(self, command: events.ReadRows) -> None:
         fate = self.network.fate(self.name, self.dice)
-        if not self._fails(fate, events.RowsUnreadable):
+        if not self._fails(fate, command):
             self.agenda.after(self.network.delay(self.name, self.dice), self._scan_first_part, fate)
 
     def _scan_first_part(self, fate: Fate) -> None:
@@ -234,21 +230,25 @@ class PythonProcess:
         if self.world.plan.has_sessions:
             self.agenda.after(delay, self._scan_workers, fate, (*first, *second))
         else:
-            self._answer_after(delay, fate, events.RowsRead((*first, *second), self.world.wall_micros()))
+            self._answer_after(
+                delay, fate, Answered(events.ReadRows(), events.Scan((*first, *second), self.world.wall_micros()))
+            )
 
     def _scan_workers(self, fate: Fate, rows: tuple[Lease, ...]) -> None:
         """The rows of workers are read by a second request, which is sent when the first one was answered."""
         table = self.world.table
-        answer = events.RowsRead(rows, self.world.wall_micros(), table.workers_of(table.workers))
+        answer = Answered(
+            events.ReadRows(), events.Scan(rows, self.world.wall_micros(), table.workers_of(table.workers))
+        )
         self._answer_after(self.network.delay(self.name, self.dice), fate, answer)
 
     def _read_signals(self, command: events.ReadSignals) -> None:
         fate = self.network.fate(self.name, self.dice)
-        if not self._fails(fate, events.SignalsUnreadable):
+        if not self._fails(fate, command):
             self.agenda.after(self.network.delay(self.name, self.dice), self._look_at_signals, fate, command.names)
 
     def _look_at_signals(self, fate: Fate, names: tuple[str, ...]) -> None:
-        answer = events.SignalsRead(names, self.world.table.workers_of(names))
+        answer = Answered(events.ReadSignals(names), self.world.table.workers_of(names))
         self._answer_after(self.network.delay(self.name, self.dice), fate, answer)
 
     def _wake_workers(self, command: events.WakeWorkers) -> None:
@@ -259,25 +259,25 @@ class PythonProcess:
             self.agenda.after(delay, self.world.table.wake, names)
         error = _ERRORS.get(fate, NO_ANSWER) if fate in UNREADABLE else None
         seconds = 2.0 * delay if error is None else self.network.timeout(self.dice)
-        self._answer_after(seconds, fate, events.WakesSent(names, error))
+        self._answer_after(seconds, fate, Answered(events.WakeWorkers(names), error=error))
 
     def _read_row(self, command: events.ReadRow) -> None:
         key = command.lease_key
         fate = self.network.fate(self.name, self.dice)
-        if not self._fails(fate, lambda error: events.RowUnreadable(key, error)):
+        if not self._fails(fate, command):
             self.agenda.after(self.network.delay(self.name, self.dice), self._look_up, fate, key)
 
     def _look_up(self, fate: Fate, lease_key: str) -> None:
-        answer = events.RowReadBack(lease_key, self.world.table.rows.get(lease_key))
+        answer = Answered(events.ReadRow(lease_key), self.world.table.rows.get(lease_key))
         self._answer_after(self.network.delay(self.name, self.dice), fate, answer)
 
     def _list_shards(self, command: events.ListShards) -> None:
         fate = self.network.fate(self.name, self.dice)
-        if not self._fails(fate, events.ShardsUnlistable):
+        if not self._fails(fate, command):
             self.agenda.after(self.network.delay(self.name, self.dice), self._describe, fate)
 
     def _describe(self, fate: Fate) -> None:
-        answer = events.ShardsListed(self.world.listing())
+        answer = Answered(events.ListShards(), events.ShardList(self.world.listing()))
         self._answer_after(self.network.delay(self.name, self.dice), fate, answer)
 
     def _draw_epoch(self, command: events.DrawEpoch) -> None:
@@ -285,11 +285,11 @@ class PythonProcess:
         fate = self.network.fate(self.name, self.dice)
         if fate in (Fate.LOST_ANSWER, Fate.DEAF, Fate.LATE_REQUEST):
             self.agenda.after(self.network.delay(self.name, self.dice), self.world.table.draw_epoch, key)
-        if not self._fails(fate, lambda error: events.EpochUndrawn(key, error)):
+        if not self._fails(fate, command):
             self.agenda.after(self.network.delay(self.name, self.dice), self._epoch_lands, fate, key)
 
     def _epoch_lands(self, fate: Fate, lease_key: str) -> None:
-        answer = events.EpochDrawn(lease_key, self.world.table.draw_epoch(lease_key))
+        answer = Answered(events.DrawEpoch(lease_key), self.world.table.draw_epoch(lease_key))
         self._answer_after(self.network.delay(self.name, self.dice), fate, answer)
 
     def _forget_epoch(self, command: events.ForgetEpoch) -> None:
@@ -390,8 +390,8 @@ def _answer(
     write: LeaseWrite | WorkerWrite, outcome: WriteOutcome, sent_at: float, error: Exception | None = None
 ) -> Event:
     if isinstance(write, LeaseWrite):
-        return events.WriteAnswered(write, outcome, sent_at, error)
-    return events.WorkerWriteAnswered(write, outcome, sent_at, error)
+        return Answered(events.WriteLease(write), outcome, sent_at, error=error)
+    return Answered(events.WriteWorker(write), outcome, sent_at, error=error)
 
 
 _CARRY_OUT: dict[type[Command], Callable[[PythonProcess, Any], None]] = {

@@ -5,6 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from streamclient.testing.simulation.laws.base import Law, LawBroken, Laws
+from streamclient.testing.simulation.laws.consuming import (
+    CallsInOrder,
+    OnlyFailuresAreParked,
+    ParkedKeysWait,
+    StoppedShardsWait,
+)
 from streamclient.testing.simulation.laws.orders import (
     NothingIsRepeated,
     PausedShardsRest,
@@ -31,7 +37,7 @@ from streamclient.testing.simulation.laws.progress import (
 from streamclient.testing.simulation.laws.sessions import KilledStaysKilled, SessionsFirst, VerdictsAreLate
 
 if TYPE_CHECKING:
-    from streamclient.testing.simulation.world import World
+    from streamclient.testing.simulation.world import SimulatedWorld
 
 __all__ = ["SAFETY", "Law", "LawBroken", "Laws", "make_laws"]
 
@@ -48,6 +54,10 @@ SAFETY: tuple[type[Law], ...] = (
     StartsWhereStored,
     PreparedIsRemembered,
     NothingIsRepeated,
+    CallsInOrder,
+    StoppedShardsWait,
+    OnlyFailuresAreParked,
+    ParkedKeysWait,
     NothingIsLost,
     NothingIsSkipped,
     LossesAreReported,
@@ -60,6 +70,6 @@ SAFETY: tuple[type[Law], ...] = (
 """Checked at every event. The order matters where one mistake breaks two laws: the cause comes first."""
 
 
-def make_laws(world: World) -> list[Law]:
+def make_laws(world: SimulatedWorld) -> list[Law]:
     """All laws, for one history."""
     return [law(world) for law in SAFETY]

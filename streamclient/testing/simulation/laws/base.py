@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from streamclient.core.events import AnswerCheckpoint, Report
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import WorkerRow, WorkerWrite
-from streamclient.model import Lease
+from streamclient.model import Lease, ParkedRecord
 
 if TYPE_CHECKING:
-    from streamclient.testing.simulation.actors.consumer import Consumer, Request
+    from streamclient.testing.simulation.actors.consumer import Consumer
     from streamclient.testing.simulation.actors.process import PythonProcess
+    from streamclient.testing.simulation.actors.processor import Request
     from streamclient.testing.simulation.table import Actor
-    from streamclient.testing.simulation.world import World
+    from streamclient.testing.simulation.world import SimulatedWorld
 
 
 class LawBroken(Exception):
@@ -35,7 +36,7 @@ class Law:
 
     name = ""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedWorld) -> None:
         self.world = world
 
     def broken(self, lease_key: str, text: str) -> LawBroken:
@@ -57,6 +58,24 @@ class Law:
 
     def event_handled(self, process: PythonProcess) -> None:
         """A process handled an event while some shard has consumers in several processes."""
+
+    def consumer_ended(self, consumer: Consumer) -> None:
+        """A consumer says that nothing of it runs any more."""
+
+    def processor_started(self, consumer: Consumer) -> None:
+        """A consumer is about to make a processor."""
+
+    def call_began(self, consumer: Consumer, name: str) -> None:
+        """A call into user code, or of the parking store, has begun."""
+
+    def call_ended(self, consumer: Consumer) -> None:
+        """It has returned or raised."""
+
+    def batch_refused(self, consumer: Consumer, places: Sequence[int]) -> None:
+        """A processor raises; these records of the shard are in its batch."""
+
+    def records_parked(self, consumer: Consumer, records: Sequence[ParkedRecord]) -> None:
+        """The parking store has these records."""
 
     def records_written(self, consumer: Consumer, start: int, end: int) -> None:
         """The sink accepted records of a shard."""
@@ -81,6 +100,12 @@ class Laws:
     worker_row_changed: Callable[..., None]
     consumer_started: Callable[..., None]
     event_handled: Callable[..., None]
+    consumer_ended: Callable[..., None]
+    processor_started: Callable[..., None]
+    call_began: Callable[..., None]
+    call_ended: Callable[..., None]
+    batch_refused: Callable[..., None]
+    records_parked: Callable[..., None]
     records_written: Callable[..., None]
     write_refused: Callable[..., None]
     checkpoint_answered: Callable[..., None]

@@ -13,11 +13,18 @@ if TYPE_CHECKING:
     from streamclient.testing.simulation.actors.consumer import Consumer
     from streamclient.testing.simulation.actors.process import PythonProcess
     from streamclient.testing.simulation.table import Actor
-    from streamclient.testing.simulation.world import World
+    from streamclient.testing.simulation.world import SimulatedWorld
 
 OWNERS_WRITES = frozenset(
     kind.value
-    for kind in (WriteKind.RENEW, WriteKind.CHECKPOINT, WriteKind.PREPARE, WriteKind.TAKE_PAUSE, WriteKind.TRANSFER)
+    for kind in (
+        WriteKind.RENEW,
+        WriteKind.CHECKPOINT,
+        WriteKind.PREPARE,
+        WriteKind.TAKE_PAUSE,
+        WriteKind.TRANSFER,
+        WriteKind.RELEASE,
+    )
 )
 """What only the present owner may write."""
 
@@ -101,7 +108,7 @@ class FencedWritesFail(Law):
 
     name = "fenced writes fail"
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedWorld) -> None:
         super().__init__(world)
         self._owners: dict[str, Actor] = {}
         """Whose take was accepted last, by lease."""
@@ -146,7 +153,7 @@ class EpochsGrow(Law):
 
     name = "epochs grow"
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedWorld) -> None:
         super().__init__(world)
         self._last: dict[str, Consumer] = {}
         self._takes: dict[str, tuple[Actor, int]] = {}

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from streamclient.core.events import AnswerCheckpoint, CheckpointOutcome, Report
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.rows import WriteKind
-from streamclient.model import CheckpointPosition, Lease
+from streamclient.model import CheckpointPosition, Lease, ParkedRecord
+from streamclient.records import StreamRecord
 from streamclient.testing.simulation.laws.base import Law, LawBroken
 from streamclient.testing.simulation.stream import place_of
 
 if TYPE_CHECKING:
-    from streamclient.testing.simulation.actors.consumer import Consumer, Request
+    from streamclient.testing.simulation.actors.consumer import Consumer
     from streamclient.testing.simulation.actors.process import PythonProcess
+    from streamclient.testing.simulation.actors.processor import Request
     from streamclient.testing.simulation.table import Actor
-    from streamclient.testing.simulation.world import World
+    from streamclient.testing.simulation.world import SimulatedWorld
 
 Asked = tuple[str, str, bool]
 """Lease key, value, and whether it is the first phase of two."""
@@ -42,7 +44,7 @@ class CheckpointsOnlyAdvance(Law):
 
     name = "checkpoints only advance"
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedWorld) -> None:
         super().__init__(world)
         self._reached: dict[str, int] = {}
         """Furthest place in the row, since somebody from outside changed it."""
@@ -61,7 +63,7 @@ class CheckpointsOnlyAdvance(Law):
             return
         if after is None:
             return
-        if stored < self._reached.get(key, 0):
+        if stored < self._reached.get(key, 0) and not self._begins_anew(key, stored):
             raise self.broken(key, f"{what} of {actor.label} stored {after} where {before} was")
         self._reached[key] = stored
         owner, told = self._own.get(key, (actor, 0))
@@ -72,6 +74,10 @@ class CheckpointsOnlyAdvance(Law):
                 raise self.broken(key, f"{what} of {actor.label} stored {after}, but it had stored {told} before")
         if what == WriteKind.TAKE.value:
             self._own[key] = (actor, stored)
+
+    def _begins_anew(self, key: str, stored: int) -> bool:
+        """Whether what lay behind the checkpoint was lost and given up: reading goes on at the oldest that is left."""
+        return stored == 0 and self.world.stream.shards[key].is_given_up
 
     def checkpoint_answered(self, process: PythonProcess, request: Request, answer: AnswerCheckpoint) -> None:
         key = request.consumer.lease_key
@@ -122,7 +128,7 @@ class AnswersAreTrue(Law):
 
     name = "answers are true"
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedWorld) -> None:
         super().__init__(world)
         self._stored: set[Asked] = set()
         self._denied: set[Asked] = set()
@@ -178,12 +184,14 @@ class NothingIsLost(Law):
     name = "nothing is lost"
     order = "order per key"
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedWorld) -> None:
         super().__init__(world)
         self.done: dict[int, int] = {}
         """How many changes of each key reached the sink."""
         self._shards: dict[int, str] = {}
         """The shard of the last one."""
+        self._aside: set[tuple[int, int]] = set()
+        """Changes that were parked, by key and number."""
         self._unfenced: set[str] = set()
         """Shards that a Java worker went on with: it has no epoch, so nobody refuses who comes late."""
 
@@ -199,6 +207,16 @@ class NothingIsLost(Law):
             elif self._shards[record] != key:
                 self._judge_repetition(consumer, record, number)
 
+    def records_parked(self, consumer: Consumer, records: Sequence[ParkedRecord]) -> None:
+        self._aside |= {change_of(consumer, each.record) for each in records}
+
+    def replayed(self, changes: Iterable[tuple[str, int, int]]) -> None:
+        """What was parked reaches the sink after all, in this order: shard, key and number."""
+        for key, record, number in changes:
+            if number > self.done.get(record, 0):
+                self.done[record] = number
+                self._shards[record] = key
+
     def java_wrote(self, lease_key: str, start: int, end: int) -> None:
         """A Java worker processed records; what it does is not judged."""
         shard = self.world.stream.shards[lease_key]
@@ -210,7 +228,7 @@ class NothingIsLost(Law):
 
     def _judge_gap(self, consumer: Consumer, record: int, first: int, number: int) -> None:
         for missing in range(first, number):
-            if not self.world.may_be_missing(record, missing):
+            if (record, missing) not in self._aside and not self.world.may_be_missing(record, missing):
                 text = f"{consumer!r} wrote change {number} of key {record}, but change {missing} was never written"
                 raise self.broken(consumer.lease_key, text)
 
@@ -219,6 +237,12 @@ class NothingIsLost(Law):
         if later and later not in self.world.touched and key not in self.world.touched and key not in self._unfenced:
             text = f"{consumer!r} wrote change {number} of key {record} again after {later} had gone on with it"
             raise LawBroken(self.order, consumer.lease_key, text)
+
+
+def change_of(consumer: Consumer, record: StreamRecord) -> tuple[int, int]:
+    """Key and number of a record of a consumer's shard."""
+    place = record.sequence_info.row_index
+    return consumer.shard.keys[place], consumer.shard.numbers[place]
 
 
 class NothingIsSkipped(Law):

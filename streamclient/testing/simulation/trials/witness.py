@@ -68,7 +68,7 @@ class Life:
         if worker is None or worker.is_over or worker.is_frozen:
             return False
         held = worker.holdings.held.get(shard_id)
-        if held is None or held.lease_identifier != identifier:
+        if held is None or held.acquisition.identifier != identifier:
             return False
         return min(held.valid_until, worker.holdings.session_valid_until) > worker.simulation.now
 

@@ -98,7 +98,7 @@ class TunnelProcess:
     def _tick(self, at: float) -> None:
         if self._tick_at == at:
             self._tick_at = None
-            self.deliver(events.Tick())
+            self.deliver(events.SessionTick())
 
     # --- commands ------------------------------------------------------------------------------------------------
 
@@ -145,7 +145,7 @@ class TunnelProcess:
         sent_at = self.local_now
         request = schema.HeartbeatRequest(tunnel_id=self.world.tunnel_id, client_id=command.client_id)
         for channel in command.channels:
-            number = int(schema.ChannelStatus[channel.status.name])
+            number = int(schema.ChannelStatusNumber[channel.status.name])
             request.channels.add(channel_id=channel.channel_id, version=channel.version, status=number)
 
         def answered(response: Any, error: Exception | None) -> None:
@@ -268,6 +268,6 @@ class TunnelProcess:
 
 def _channels(response: Any) -> list[Channel]:
     return [
-        Channel(each.channel_id, each.version, ChannelStatus(schema.ChannelStatus(each.status).name))
+        Channel(each.channel_id, each.version, ChannelStatus(schema.ChannelStatusNumber(each.status).name))
         for each in response.channels
     ]

@@ -32,7 +32,7 @@ Answer = Callable[[Any, Exception | None], None]
 
 
 @frozen
-class Rates:
+class CallFaults:
     """Probabilities of what may go wrong with one call."""
 
     lost_request: float = 0.0
@@ -47,7 +47,7 @@ class SimulatedService:
     """Carries calls out at simulated times. Everything the engine does is the production server's code."""
 
     agenda: Agenda
-    rates: Rates
+    rates: CallFaults
     injected: Counter[str]
     engine: Engine = field(init=False)
     tunnel_id: str = ""

@@ -27,7 +27,7 @@ from streamclient.server.tunnels.positions import next_position
 from streamclient.testing.simulation.agenda import Agenda
 from streamclient.testing.simulation.dice import Dice
 from streamclient.testing.simulation.tunnels.client import Reader, TunnelProcess
-from streamclient.testing.simulation.tunnels.service import TABLE, Rates, SimulatedService
+from streamclient.testing.simulation.tunnels.service import TABLE, CallFaults, SimulatedService
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import Cell, Row, encode_row
 from streamclient.wire.schema import PrimaryKeyType, RowExistenceExpectation
@@ -40,7 +40,7 @@ CLOCK_DRIFT = 0.002
 THAW_SECONDS = 0.01
 """For so long after it was frozen a process may go on with what it was about to do."""
 
-CALM = Rates(delay_seconds=0.01)
+CALM = CallFaults(delay_seconds=0.01)
 SETTLE_SECONDS = 15 * TIMEOUT_SECONDS
 """Bound for consuming everything once faults are over: expiry of dead sessions, then channel by channel."""
 
@@ -82,7 +82,7 @@ class TunnelWorld:
         self.dice = Dice.of(self.seed, "world")
         dice = self.dice
         lost, unanswered, late, away = (dice.choice((0.0, 0.02, 0.06)) for _ in range(4))
-        rates = Rates(lost, unanswered, late, away, delay_seconds=dice.choice((0.02, 0.3)))
+        rates = CallFaults(lost, unanswered, late, away, delay_seconds=dice.choice((0.02, 0.3)))
         self.service = SimulatedService(self.agenda, rates, self.injected)
         self.pages_per_checkpoint = dice.choice((1, 2, 5))
         self.process_seconds = dice.choice((0.05, 0.5, 3.0))
@@ -135,7 +135,7 @@ class TunnelWorld:
         rate = 1.0 + CLOCK_DRIFT * (2.0 * dice.random() - 1.0)
         process = TunnelProcess(self, f"w{number}", session, dice, 1_000.0 * dice.random(), rate)
         self.processes.append(process)
-        process.deliver(events.Tick())
+        process.deliver(events.SessionTick())
 
     def _new_identifier(self) -> str:
         self._identifiers += 1
@@ -163,7 +163,7 @@ class TunnelWorld:
         elif action == "stop" and len(live) > 1:
             leaving = dice.choice(live)
             leaving.is_leaving = True
-            leaving.deliver(events.StopRequested())
+            leaving.deliver(events.SessionStopRequested())
         elif action == "end session" and live:
             self._end_session(dice.choice(live))
 

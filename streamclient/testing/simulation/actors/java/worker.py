@@ -13,7 +13,7 @@ from streamclient.testing.simulation.actors.java.leases import LeaseRenewer, Lea
 from streamclient.testing.simulation.stream import place_of
 
 if TYPE_CHECKING:
-    from streamclient.testing.simulation.world import World
+    from streamclient.testing.simulation.world import SimulatedWorld
 
 LOOP_SECONDS = 0.5
 """Between rounds of the main loop. The original makes one every 20 ms, which no neighbour can tell from this."""
@@ -56,7 +56,7 @@ class JavaWorker:
     kind = "java"
     is_python = False
 
-    def __init__(self, world: World, name: str, life: int) -> None:
+    def __init__(self, world: SimulatedWorld, name: str, life: int) -> None:
         self.world, self.name, self.label = world, name, f"{name}#{life}"
         self.is_alive = True
         self.frozen_until = 0.0

@@ -1,0 +1,89 @@
+"""Rounds in other processes, and the one for what is measured in Java, built from ``benchmarks/java``."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+SOURCES = Path(__file__).resolve().parent / "java"
+
+BUILD_SECONDS = 1_800.0
+"""Longest build: the first one on a machine downloads compiler plug-ins and libraries."""
+
+
+class JavaMissingError(Exception):
+    """Nothing can be measured in Java here; the text says why."""
+
+
+class RoundsProcess:
+    """A process that runs rounds. Not thread-safe: a round runs alone, or it would say little."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        """Starts it; it is closed with this process at the latest."""
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=environment,
+        )
+        atexit.register(self.close)
+
+    def run(self, *words: object) -> dict[str, Any]:
+        """Run one round, given by its name and its arguments; returns what it found."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\t".join(map(str, words)) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise RuntimeError(f"the round {words} ended {self._process.args!r} with exit code {self._process.wait()}")
+        found: dict[str, Any] = json.loads(answer)
+        return found
+
+    def close(self) -> None:
+        """End the process: it lives as long as its input."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+@cache
+def java_rounds() -> RoundsProcess:
+    """The process, built and started at the first call and closed with this one.
+
+    Raises:
+        JavaMissingError: there is no JDK or no Maven, or Maven's registry is out of reach.
+    """
+    for tool in ("java", "javac", "mvn"):
+        if shutil.which(tool) is None:
+            raise JavaMissingError(f"no Java: {tool} is not on the path")
+    directory = Path(tempfile.mkdtemp(prefix="streamclient-java-rounds-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    project = Path(shutil.copytree(SOURCES, directory / "java"))
+    _build(project)
+    return RoundsProcess(
+        ["java", "-cp", f"{project / 'target/classes'}:{project / 'target/lib'}/*", "benchmarks.Rounds"]
+    )
+
+
+def _build(project: Path) -> None:
+    command = ["mvn", "-q", "-B", "compile", "dependency:copy-dependencies", "-DoutputDirectory=target/lib"]
+    try:
+        built = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise JavaMissingError(f"no Java: Maven did not finish within {BUILD_SECONDS} s") from error
+    output = built.stdout + built.stderr
+    if "COMPILATION ERROR" in output:
+        raise RuntimeError(f"the sources in {SOURCES} do not compile:\n{output}")
+    if built.returncode != 0:
+        last_line = output.strip().splitlines()[-1] if output.strip() else "it said nothing"
+        raise JavaMissingError(f"no Java: Maven could not get the libraries: {last_line}")

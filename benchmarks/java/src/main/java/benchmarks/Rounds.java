@@ -1,0 +1,32 @@
+package benchmarks;
+
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.util.HashMap;
+import java.util.Map;
+
+/**
+ * What is measured in Java: one round per line of standard input, a word that names it and its arguments, separated by
+ * tabs. Each is answered by one line of JSON. The process lives as long as its input, so its compiler stays warm.
+ */
+public final class Rounds {
+    interface Round {
+        String run(String[] arguments) throws Exception;
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        Map<String, Round> rounds = new HashMap<>();
+        rounds.put("decode", new Decode());
+        rounds.put("consume", new Consume());
+        PrintStream answers = System.out;
+        System.setOut(System.err); // whoever logs must not answer
+        BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+            String[] words = line.split("\t");
+            answers.println(rounds.get(words[0]).run(words));
+            answers.flush();
+        }
+    }
+}

@@ -1,0 +1,109 @@
+"""What a mirror costs: folding changes of few and of many columns, and merging them into a large Delta table."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from benchmarks.report import Line, Round, aimed, bound, compare, interleaved, ratio_of_at_least, seconds_of
+from benchmarks.settings import Settings
+from benchmarks.stage import Stage
+from streamclient.destinations import Commit, DeltaDestination
+from streamclient.destinations.digest import records_digest
+from streamclient.mirror.batches import ChangeBatch, ShardChanges
+from streamclient.mirror.fold import copied, empty_rows, fold
+from streamclient.mirror.rows import TableRule
+from streamclient.model import CheckpointPosition, ColumnType
+from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
+
+CHANGES = 10_000
+FOLDED_CHANGES = 2_000
+COLUMNS = (10, 1_000)
+COPIED_AT_ONCE = 100_000
+
+_RULE = TableRule(("id",), declared={"id": ColumnType.INTEGER})
+_FIRST_MILLIS = 1_700_000_000_000
+
+
+def measure(stage: Stage, settings: Settings) -> list[Line]:
+    """Cells folded per second of processor time, half of them into rows that are there; and changes merged."""
+    folds: dict[str, Round] = {
+        f"folding {FOLDED_CHANGES:,} changes of {count:,} columns": _fold_round(count) for count in COLUMNS
+    }
+    rates = interleaved(settings.rounds, folds, is_warmed_up=settings.is_warmed_up)
+    most = f"folding {FOLDED_CHANGES:,} changes of {COLUMNS[-1]:,} columns"
+    lines = aimed(compare("mirror", "cells/s of CPU", rates), {most: ratio_of_at_least(0.1)})
+    with tempfile.TemporaryDirectory() as directory:
+        merge = _Merge(Path(directory) / "mirror", settings.mirror_rows)
+        name = f"merging {CHANGES:,} changes into {settings.mirror_rows:,} rows"
+        rounds: dict[str, Round] = {name: merge.round}
+        rates = interleaved(settings.slow_rounds, rounds, is_warmed_up=settings.is_warmed_up)
+    merged = compare("mirror", "changes/s", rates, lambda name, figure: f"{CHANGES / figure:.2f} s per merge")
+    return lines + aimed(merged, {name: lambda line: bound(CHANGES / line.figure, 1.0, "s per merge")})
+
+
+def _record(number: int, sequence: int, columns: int, kind: RecordType = RecordType.PUT) -> StreamRecord:
+    cells = tuple(
+        RecordColumn(f"column {each}", ColumnOperation.PUT, number + each, _FIRST_MILLIS + sequence)
+        for each in range(columns)
+    )
+    return StreamRecord(kind, (("id", number),), cells, SequenceInfo(0, (_FIRST_MILLIS + sequence) * 1_000, number))
+
+
+def _fold_round(columns: int) -> Callable[[], float]:
+    half = FOLDED_CHANGES // 2
+    present = copied([_record(number, 0, columns) for number in range(half)], 0, empty_rows(_RULE).schema, _RULE)
+    kinds = (RecordType.PUT, RecordType.UPDATE)
+    changes = [_record(number, 1, columns, kinds[number % 2]) for number in range(FOLDED_CHANGES)]
+    part = ShardChanges.of("shard", changes)
+
+    def work() -> float:
+        seconds = seconds_of(lambda: fold(present, ChangeBatch.of([part]), _RULE), time.process_time)
+        return FOLDED_CHANGES * columns / seconds
+
+    return work
+
+
+class _Merge:
+    """A table of so many rows with an integer key and three columns, and merges of changes at random keys."""
+
+    def __init__(self, directory: Path, rows: int) -> None:
+        self._destination = DeltaDestination(str(directory), answer_seconds=300.0)
+        self._destination.key_by(["id"])
+        self._dice = random.Random(1)
+        self._rows = rows
+        self._sequence = 0
+        self._last: Commit | None = None
+        for first in range(0, rows, COPIED_AT_ONCE):
+            numbers = range(first, min(first + COPIED_AT_ONCE, rows))
+            records = [_record(number, 0, 3) for number in numbers]
+            table = copied(records, 0, empty_rows(_RULE).schema, _RULE)
+            self._destination.commit(table, [self._commit(records)])
+
+    def _commit(self, records: list[StreamRecord]) -> Commit:
+        start = CheckpointPosition.TRIM_HORIZON if self._last is None else self._last.end
+        self._last = Commit.after(
+            self._last,
+            application="default",
+            shard="shard",
+            epoch=1,
+            start=start,
+            end=f"{start}+" if self._last is None else f"{self._last.number + 1}",
+            count=len(records),
+            content=records_digest(records[:1]),
+        )
+        return self._last
+
+    def round(self) -> float:
+        """Changes per second, from their columns to the commit."""
+        self._sequence += 1
+        numbers = self._dice.sample(range(self._rows), min(CHANGES, self._rows))
+        changes = [_record(number, self._sequence, 3, RecordType.UPDATE) for number in numbers]
+        batch = ChangeBatch.of([ShardChanges.of("shard", changes)])
+        commit = self._commit(changes)
+        merge = partial(self._destination.merge, batch.keys({"id": "id"}), lambda rows: fold(rows, batch, _RULE).rows)
+        return len(numbers) / seconds_of(lambda: merge([commit]))

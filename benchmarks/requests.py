@@ -1,0 +1,178 @@
+"""What the local Tablestore spends on each row and record, and how much memory a million of them take.
+
+Requests are encoded before anything is measured, and processor time is read off the server's process: what the client
+costs is in no figure but the wall's.
+"""
+
+from __future__ import annotations
+
+import http.client
+import random
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from attrs import field, frozen
+
+from benchmarks.pages import READ_SECONDS, signed_headers
+from benchmarks.report import Line, Round, bound, compare, interleaved, progress, seconds_of
+from benchmarks.settings import Settings
+from benchmarks.stage import Stage
+from benchmarks.tables import BATCH_ROWS, attributes, key_of, make_table
+from streamclient.stream import TablestoreStreamApi
+from streamclient.wire import schema
+from streamclient.wire.plainbuffer import Cell, KeyBound, Row, encode_row
+from streamclient.wire.schema import Direction, OperationType
+
+PAGE = 1_000
+"""Rows of one GetRange and records of one GetStreamRecord."""
+
+MOST_ROW_BYTES = 700.0
+"""For a row and its record: half of what they took as objects of Python."""
+
+_TABLE = "orders_requests"
+_MICROS = 1e6
+_MEGABYTE = 1e6
+
+
+@frozen
+class Caller:
+    """One kept connection to a server process, and what that process has used."""
+
+    stage: Stage
+    connection: http.client.HTTPConnection = field(init=False)
+
+    @connection.default
+    def _connection(self) -> http.client.HTTPConnection:
+        url = urlsplit(self.stage.endpoint)
+        return http.client.HTTPConnection(url.hostname or "", url.port, timeout=READ_SECONDS)
+
+    def send(self, operation: str, body: bytes) -> None:
+        """One request, which must succeed."""
+        self.connection.request("POST", f"/{operation}", body, signed_headers(f"/{operation}", body))
+        response = self.connection.getresponse()
+        answer = response.read()
+        if response.status != http.HTTPStatus.OK:
+            raise RuntimeError(f"the server answered {response.status}: {answer!r}")
+
+    def close(self) -> None:
+        """End the connection."""
+        self.connection.close()
+
+    def send_all(self, operation: str, bodies: list[bytes]) -> None:
+        """So many requests, one after the other."""
+        for body in bodies:
+            self.send(operation, body)
+
+    def cpu_seconds(self) -> float:
+        """Processor time of the server's process so far."""
+        return time.clock_gettime((~self.stage.process_id << 3) | 2)  # Linux: its clock, CPUCLOCK_SCHED
+
+    def memory_bytes(self) -> int:
+        """Memory that the server's process holds."""
+        status = Path(f"/proc/{self.stage.process_id}/status").read_text()
+        return int(status.partition("VmRSS:")[2].split()[0]) * 1024
+
+
+def measure(stage: Stage, settings: Settings) -> list[Line]:
+    """Processor time per row by operation, then memory."""
+    with Stage() as own, closing(Caller(own)) as caller:
+        return [*_costs(caller, settings), _memory(caller, settings)]
+
+
+def _costs(caller: Caller, settings: Settings) -> list[Line]:
+    client = caller.stage.client()
+    stream_id = make_table(client, _TABLE, 1)
+    streams = TablestoreStreamApi(client)
+    iterator = streams.get_shard_iterator(stream_id, streams.describe_stream(stream_id).shards[0].shard_id)
+    frames = list(_frames(settings.written_rows))
+    batches = [_batch(frames[start : start + BATCH_ROWS]) for start in range(0, len(frames), BATCH_ROWS)]
+    pages = max(1, len(frames) // PAGE)
+    walls: dict[str, list[float]] = {}
+    few = len(frames) // 10
+    rounds: dict[str, Round] = {
+        "PutRow": partial(_cost, caller, "PutRow", [_put(frame) for frame in frames[:few]], few, walls),
+        f"BatchWriteRow, {BATCH_ROWS} rows": partial(_cost, caller, "BatchWriteRow", batches, len(frames), walls),
+        f"GetRange, {PAGE} rows": partial(_cost, caller, "GetRange", [_range()] * pages, len(frames), walls),
+        f"GetStreamRecord, {PAGE} records": partial(
+            _cost, caller, "GetStreamRecord", [_read(iterator)] * pages, len(frames), walls
+        ),
+    }
+    measured = interleaved(settings.rounds, rounds, is_warmed_up=True)  # the reads need rows
+    return compare("requests", "ns of CPU per row", measured, lambda name, _: _wall(walls[name.partition(",")[0]]))
+
+
+def _cost(caller: Caller, operation: str, bodies: list[bytes], rows: int, walls: dict[str, list[float]]) -> float:
+    before = caller.cpu_seconds()
+    seconds = seconds_of(partial(caller.send_all, operation, bodies))
+    walls.setdefault(operation, []).append(seconds / rows)
+    return (caller.cpu_seconds() - before) / rows * 1e9
+
+
+def _wall(seconds: list[float]) -> str:
+    middle = sorted(seconds)[len(seconds) // 2]
+    return f"{1 / middle:,.0f} rows/s by the wall, {middle * _MICROS:.1f} µs each"
+
+
+def _memory(caller: Caller, settings: Settings) -> Line:
+    make_table(caller.stage.client(), f"{_TABLE}_kept", 1)
+    rows = settings.kept_rows
+    before = caller.memory_bytes()
+    numbers = list(range(rows))
+    random.Random(1).shuffle(numbers)
+    for start in range(0, rows, BATCH_ROWS):
+        progress(f"writing {rows} rows: {start}")
+        caller.send(
+            "BatchWriteRow", _batch([_frame(number, rows) for number in numbers[start : start + BATCH_ROWS]], "_kept")
+        )
+    used = caller.memory_bytes() - before
+    name = f"memory of {rows:,} rows and their records"
+    detail = f"{used / rows:,.0f} bytes for a row and its record; {bound(used / rows, MOST_ROW_BYTES, 'bytes')}"
+    return Line("requests", name, used / _MEGABYTE, "MB", 1.0, detail)
+
+
+def _frame(number: int, rows: int) -> bytes:
+    cells = tuple(Cell(name, value) for name, value in attributes(number))
+    return encode_row(Row(tuple(key_of(number, rows)), cells))
+
+
+def _frames(rows: int) -> Iterator[bytes]:
+    """In random order."""
+    numbers = list(range(rows))
+    random.Random(1).shuffle(numbers)
+    return (_frame(number, rows) for number in numbers)
+
+
+def _put(frame: bytes) -> bytes:
+    request = schema.PutRowRequest(table_name=_TABLE, row=frame, condition=schema.Condition(row_existence=0))
+    return bytes(request.SerializeToString())
+
+
+def _batch(frames: list[bytes], suffix: str = "") -> bytes:
+    table = schema.TableInBatchWriteRowRequest(table_name=_TABLE + suffix)
+    for frame in frames:
+        table.rows.add(type=int(OperationType.PUT), row_change=frame, condition=schema.Condition(row_existence=0))
+    return bytes(schema.BatchWriteRowRequest(tables=[table]).SerializeToString())
+
+
+def _range() -> bytes:
+    low, high = (encode_row(Row((("customer", bound), ("order_id", bound)))) for bound in _BOUNDS)
+    request = schema.GetRangeRequest(
+        table_name=_TABLE,
+        direction=int(Direction.FORWARD),
+        max_versions=1,
+        limit=PAGE,
+        inclusive_start_primary_key=low,
+        exclusive_end_primary_key=high,
+    )
+    return bytes(request.SerializeToString())
+
+
+def _read(iterator: str) -> bytes:
+    return bytes(schema.GetStreamRecordRequest(shard_iterator=iterator, limit=PAGE).SerializeToString())
+
+
+_BOUNDS = (KeyBound.INF_MIN, KeyBound.INF_MAX)

@@ -1,0 +1,199 @@
+"""Records per second through the streaming source, beside Spark streaming the same rows from a local Parquet file."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
+from itertools import count, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve, frozen
+
+from benchmarks.report import Line, Round, aimed, compare, interleaved, progress, ratio_of_at_least
+from benchmarks.settings import Settings
+from benchmarks.shapes import PAGE_RECORDS, Shape, shapes
+from benchmarks.stage import Stage
+from streamclient.core.position import Position
+from streamclient.datasource import TablestoreDataSource
+from streamclient.model import Shard
+from streamclient.records import SequenceInfo
+from streamclient.spark import local_session
+from streamclient.stream.api import RecordPage, StreamDescription, StreamStatus, StreamSummary
+from streamclient.tablestore.connect import (
+    LOCAL_ACCESS_KEY_ID,
+    LOCAL_ACCESS_KEY_SECRET,
+    LOCAL_ENDPOINT,
+    LOCAL_INSTANCE,
+)
+from streamclient.wire import schema
+from streamclient.wire.records import DecodedPage, default_codec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SCHEMA = """key0 string, key1 bigint, city string, items bigint, amount double, paid boolean, digest binary,
+status string, _operation string, _timestamp timestamp"""
+"""Ten columns: those of the first shape, and two of the change."""
+
+SERVER_SCHEMA = """customer string, order_id bigint, amount double, city string, items bigint, note string,
+paid boolean, status string, _operation string, _timestamp timestamp"""
+"""The same number, of the table that other groups read too."""
+
+LEAST = {"noop": 0.8, "parquet": 1.0}
+"""Of Spark's own rate: its reader decodes as many cells, and a file's bytes come from the page cache."""
+
+LEAST_FROM_SERVER = 0.7
+
+_FIRST_MICROS = 1_700_000_000_000_000
+_PAGES = "pages.json"
+_STREAM = "memory"
+
+
+@lru_cache(maxsize=1)
+def _bodies(directory: str) -> tuple[bytes, ...]:
+    """The pages, read once by each process."""
+    sizes: list[int] = json.loads((Path(directory) / _PAGES).read_text())
+    data = (Path(directory) / "pages").read_bytes()
+    ends = [sum(sizes[:number]) for number in range(len(sizes) + 1)]
+    return tuple(data[start:end] for start, end in pairwise(ends))
+
+
+@frozen
+class MemoryPages:
+    """In place of the service: one open shard, whose pages each process holds."""
+
+    directory: str
+
+    def streams(self) -> MemoryPages:
+        """For the planner."""
+        return self
+
+    def list_stream(self, table_name: str | None = None) -> Sequence[StreamSummary]:
+        """One."""
+        return [StreamSummary(_STREAM, table_name or "", 0)]
+
+    def describe_stream(self, stream_id: str) -> StreamDescription:
+        """One shard."""
+        return StreamDescription(stream_id, "", 24, 0, StreamStatus.ACTIVE, (Shard("shard"),))
+
+    def get_shard_iterator(self, stream_id: str, shard_id: str, timestamp_micros: int | None = None) -> str:
+        """The first page."""
+        return "0"
+
+    def oldest(self, stream_id: str, shard_id: str) -> str:
+        """The first page."""
+        return "0"
+
+    def page(self, iterator: str, limit: int) -> DecodedPage:
+        """A page, decoded each time."""
+        bodies = _bodies(self.directory)
+        if int(iterator) == len(bodies):
+            empty = schema.GetStreamRecordResponse(next_shard_iterator=iterator)
+            return default_codec().decode_page(empty.SerializeToString())
+        return default_codec().decode_page(bodies[int(iterator)])
+
+    def get_stream_record(self, shard_iterator: str, limit: int | None = None) -> RecordPage:
+        """The same for the planner."""
+        page = self.page(shard_iterator, limit or PAGE_RECORDS)
+        return RecordPage(page.records, Position(page.next_shard_iterator or shard_iterator))
+
+
+class MemoryDataSource(TablestoreDataSource):
+    """The data source over such pages; the option ``endpoint`` names their directory."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Beside the real one."""
+        return "pages"
+
+    def service(self) -> Any:
+        """The pages."""
+        return MemoryPages(self._options.connection.endpoint)
+
+
+def measure(stage: Stage, settings: Settings) -> list[Line]:
+    """Into nothing and into Parquet, one partition; the rate of whole batches, planning and log included."""
+    lines: list[Line] = []
+    session = local_session("benchmark")
+    session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+    session.dataSource.register(TablestoreDataSource)
+    session.dataSource.register(MemoryDataSource)
+    with tempfile.TemporaryDirectory(prefix="source-") as scratch:
+        directory = Path(scratch)
+        records = settings.source_pages * PAGE_RECORDS
+        _write_pages(shapes()[0], settings.source_pages, directory)
+        memory = _connection(str(directory)) | {"maxOffsetsPerShard": str(records)}
+        changes = session.readStream.format("pages").options(**memory).schema(SCHEMA).load
+        copy = str(directory / "copy")
+        _run(changes(), "parquet", directory, "first", copy)
+        table = stage.table(1, settings.stream_records)
+        server = _connection(stage.endpoint) | {"table": table.name, "maxOffsetsPerShard": str(settings.stream_records)}
+        from_server = session.readStream.format("tablestore").options(**server).schema(SERVER_SCHEMA).load
+        from_parquet = session.readStream.schema(changes().schema).parquet
+        runs = count()
+        for sink in ("noop", "parquet"):
+            rounds: dict[str, Round] = {
+                f"Spark from a local Parquet file to {sink}": partial(
+                    _rate, partial(from_parquet, copy), sink, directory, runs
+                ),
+                f"source from pages in memory to {sink}": partial(_rate, changes, sink, directory, runs),
+                f"source from the server to {sink}": partial(_rate, from_server, sink, directory, runs),
+            }
+            rates = interleaved(settings.slow_rounds, rounds, is_warmed_up=settings.is_warmed_up)
+            compared = compare("source", "records/s", rates, partial(_detail, records, settings.stream_records))
+            least = {
+                f"source from pages in memory to {sink}": ratio_of_at_least(LEAST[sink]),
+                f"source from the server to {sink}": ratio_of_at_least(LEAST_FROM_SERVER),
+            }
+            lines += aimed(compared, least)
+    session.stop()
+    return lines
+
+
+def _detail(records: int, from_server: int, name: str, figure: float) -> str:
+    return f"{from_server if 'the server' in name else records} records of 10 columns"
+
+
+def _connection(endpoint: str) -> dict[str, str]:
+    return {
+        "endpoint": endpoint or LOCAL_ENDPOINT,
+        "instance": LOCAL_INSTANCE,
+        "table": _STREAM,
+        "accessKeyId": LOCAL_ACCESS_KEY_ID,
+        "accessKeySecret": LOCAL_ACCESS_KEY_SECRET,
+    }
+
+
+def _write_pages(shape: Shape, pages: int, directory: Path) -> None:
+    """Each page in its own place in the stream."""
+    progress(f"writing {pages} pages")
+    sizes = []
+    with (directory / "pages").open("wb") as out:
+        for number in range(pages):
+            page = schema.GetStreamRecordResponse(next_shard_iterator=str(number + 1))
+            for place, record in enumerate(shape.records):
+                placed = evolve(record, sequence_info=SequenceInfo(0, _FIRST_MICROS + number * PAGE_RECORDS + place, 0))
+                action, data, _ = default_codec().encode_record(placed)
+                page.stream_records.add(action_type=action, record=data)
+            sizes.append(out.write(page.SerializeToString()))
+    (directory / _PAGES).write_text(json.dumps(sizes))
+
+
+def _rate(frame: Callable[[], DataFrame], sink: str, directory: Path, runs: Any) -> float:
+    name = f"run{next(runs)}"
+    done = _run(frame(), sink, directory, name, str(directory / f"{name}-out"))
+    return float(done["numInputRows"]) / (float(done["durationMs"]["triggerExecution"]) / 1_000)
+
+
+def _run(frame: DataFrame, sink: str, directory: Path, name: str, out: str) -> Mapping[str, Any]:
+    """Everything that is there, in one batch; gives that batch's progress."""
+    writer = frame.writeStream.format(sink).option("checkpointLocation", str(directory / f"{name}-checkpoint"))
+    if sink == "parquet":
+        writer = writer.option("path", out)
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    batches: list[Mapping[str, Any]] = [json.loads(one.json) for one in query.recentProgress]
+    return max(batches, key=lambda one: int(one["numInputRows"]))

@@ -1,0 +1,97 @@
+"""What lies before the first record: the import, and a worker's start on a status table that is there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from functools import partial
+
+from attrs import evolve
+from tablestore import OTSClient
+
+from benchmarks.report import Line, Round, bound, compare, interleaved
+from benchmarks.settings import Settings
+from benchmarks.stage import Stage
+from benchmarks.tables import FilledTable
+from benchmarks.workers import LONGEST_ROUND_SECONDS
+from streamclient import (
+    ClientConfig,
+    InitializationInput,
+    IRecordProcessor,
+    ProcessRecordsInput,
+    ShutdownInput,
+    StreamConfig,
+    Worker,
+)
+
+IMPORTS = {
+    "import of the SDK alone": "import tablestore",
+    "import of Worker, the SDK included": "from streamclient import Worker",
+}
+
+MOST_TIMES_THE_SDK = 1.3
+
+MOST_MILLIS = 1_000.0
+"""From a worker's start to its first record."""
+
+
+class FirstRecord(IRecordProcessor):
+    """Notices the first record and stores nothing, so that the next worker finds it again."""
+
+    def __init__(self, came: threading.Event) -> None:
+        self._came = came
+
+    def initialize(self, initialization_input: InitializationInput) -> None:
+        """Nothing to prepare."""
+
+    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
+        """There it is."""
+        self._came.set()
+
+    def shutdown(self, shutdown_input: ShutdownInput) -> None:
+        """Nothing to finish."""
+
+
+def measure(stage: Stage, settings: Settings) -> list[Line]:
+    """Processor time of both imports, each in a new process; the wall for the first record."""
+    with tempfile.TemporaryDirectory() as compiled:
+        imports: dict[str, Round] = {
+            name: partial(_import_millis, compiled, program) for name, program in IMPORTS.items()
+        }
+        times = interleaved(settings.rounds, imports, is_warmed_up=True)  # the first import of each compiles
+    alone, worker = compare("start", "ms of CPU", times)
+    told = evolve(worker, detail=bound(worker.ratio, MOST_TIMES_THE_SDK, "x the SDK alone"))
+    table = stage.table(1, settings.stream_records)
+    starts: dict[str, Round] = {
+        "first record of a worker, its status table there": partial(_first_record_millis, stage.client(), table)
+    }
+    waits = interleaved(settings.slow_rounds, starts, is_warmed_up=True)  # the first one makes the status table
+    return [alone, told, *compare("start", "ms", waits, lambda _, millis: bound(millis, MOST_MILLIS, "ms"))]
+
+
+def _import_millis(compiled: str, program: str) -> float:
+    """With compiled modules in a place of their own: the installed ones of the SDK may be compiled, and ours not."""
+    question = f"import time; begun = time.process_time(); {program}; print((time.process_time() - begun) * 1000)"
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    answer = subprocess.run(
+        [sys.executable, "-c", question],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**variables, "PYTHONPYCACHEPREFIX": compiled},
+    )
+    return float(answer.stdout.split()[-1])
+
+
+def _first_record_millis(client: OTSClient, table: FilledTable) -> float:
+    came = threading.Event()
+    stream = StreamConfig(client=client, data_table_name=table.name, status_table_name=f"{table.name}_start")
+    begun = time.perf_counter()
+    with Worker("worker-start", ClientConfig(), stream, lambda: FirstRecord(came)):
+        if not came.wait(LONGEST_ROUND_SECONDS):
+            raise RuntimeError(f"no record of {table.name} came")
+        return (time.perf_counter() - begun) * 1_000

@@ -1,0 +1,58 @@
+"""Keep a Delta table equal to a table: what is there, then what changes; compared at the end.
+
+Runs against a local Tablestore that it starts itself. ``streamclient mirror FILE`` does the same from a shell.
+"""
+
+import tempfile
+import threading
+from pathlib import Path
+
+from streamclient.destinations import DeltaDestination
+from streamclient.mirror import MergeLimits, Mirror
+from streamclient.server import LocalTablestore
+from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from tablestore import (
+    CapacityUnit,
+    Condition,
+    ReservedThroughput,
+    Row,
+    RowExistenceExpectation,
+    TableMeta,
+    TableOptions,
+)
+
+from samples.tunnel_table import put_orders
+
+ANY_STATE = Condition(RowExistenceExpectation.IGNORE)
+
+
+def main() -> None:
+    with LocalTablestore() as local, tempfile.TemporaryDirectory() as directory:
+        client = local.client()
+        TablestoreStreamApi(client).create_table(
+            TableMeta("orders", [("order", "INTEGER")]),
+            TableOptions(),
+            ReservedThroughput(CapacityUnit(0, 0)),
+            stream=StreamSpecification(True, 24),
+        )
+        put_orders(client, "orders", range(150))
+        lake = DeltaDestination(str(Path(directory) / "orders"))
+        mirror = Mirror(client, "orders", "orders_mirror", lake, limits=MergeLimits(max_age_seconds=0.2))
+        thread = threading.Thread(target=mirror.run)
+        thread.start()
+        while thread.is_alive() and not mirror.is_copied:
+            thread.join(0.1)
+        print(f"{mirror.copied_rows} rows copied")
+        client.delete_row("orders", Row([("order", 0)]), ANY_STATE)
+        client.put_row("orders", Row([("order", 1)], [("state", 7), ("new", True)]), ANY_STATE)
+        while (found := mirror.verify()).pending:
+            thread.join(0.2)
+        mirror.shutdown()
+        thread.join()
+        print(f"{found.rows} rows compared, {found.count} differences, {found.pending} changes behind")
+        row = next(row for table in lake.rows() for row in table.to_pylist() if row["order"] == 1)
+        print({name: row[name] for name in ("order", "state", "new", "_unfit")})
+
+
+if __name__ == "__main__":
+    main()

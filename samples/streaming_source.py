@@ -1,0 +1,93 @@
+"""A table's changes into Parquet by Structured Streaming, its rows by ``spark.read``, and a frame back into a table.
+
+``python -m samples.streaming_source`` makes a table on a local server of its own, reads its stream in three runs of
+one query, between which a shard splits, and copies the rows of the table into another one.
+"""
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from streamclient.datasource import TablestoreDataSource
+from streamclient.server import LocalTablestore
+from streamclient.spark import local_session
+from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from tablestore import (
+    CapacityUnit,
+    Condition,
+    OTSClient,
+    ReservedThroughput,
+    Row,
+    RowExistenceExpectation,
+    TableMeta,
+    TableOptions,
+)
+
+KEY = [("customer", "STRING"), ("order_id", "INTEGER")]
+COLUMNS = """customer string, order_id bigint, status string, amount double, _operation string,
+_unfit map<string, struct<type: string, value: string>>"""
+ANY_STATE = Condition(RowExistenceExpectation.IGNORE)
+
+
+def make_tables(client: OTSClient) -> None:
+    api = TablestoreStreamApi(client)
+    stream = StreamSpecification(enable_stream=True, expiration_time_hours=24)
+    for name in ("orders", "orders_copy"):
+        api.create_table(TableMeta(name, KEY), TableOptions(), ReservedThroughput(CapacityUnit(0, 0)), stream=stream)
+
+
+def write_orders(client: OTSClient, first: int, count: int) -> None:
+    """Each third order has an amount that is text, and each fourth is deleted."""
+    for number in range(first, first + count):
+        key = [("customer", f"customer-{number % 3}"), ("order_id", number)]
+        amount = f"{number} euros" if number % 3 == 2 else number * 1.5
+        client.put_row("orders", Row(key, [("status", "new"), ("amount", amount)]), ANY_STATE)
+        if number % 4 == 3:
+            client.delete_row("orders", Row(key), ANY_STATE)
+
+
+def catch_up(spark: SparkSession, connection: Mapping[str, str], lake: Path) -> None:
+    """Everything that is in the stream now, in batches of four; the checkpoint remembers where it ended."""
+    changes = spark.readStream.format("tablestore").options(**connection, table="orders", maxOffsetsPerTrigger="4")
+    writer = changes.schema(COLUMNS).load().writeStream.format("parquet")
+    writer = writer.option("checkpointLocation", str(lake / "checkpoint")).trigger(availableNow=True)
+    query = writer.start(str(lake / "changes"))
+    query.awaitTermination()
+    sizes = [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
+    print("changes by batch:", sizes)
+
+
+def main() -> None:
+    with LocalTablestore() as local, tempfile.TemporaryDirectory() as scratch:
+        client = local.client()
+        make_tables(client)
+        spark = local_session("source")
+        spark.dataSource.register(TablestoreDataSource)
+        connection = {
+            "endpoint": local.endpoint,
+            "instance": local.instance,
+            "accessKeyId": local.access_key_id,
+            "accessKeySecret": local.access_key_secret,
+        }
+        lake = Path(scratch)
+        write_orders(client, 0, 4)
+        catch_up(spark, connection, lake)
+        local.split("orders")
+        write_orders(client, 4, 4)
+        catch_up(spark, connection, lake)
+        catch_up(spark, connection, lake)
+
+        frame = spark.read.parquet(str(lake / "changes"))
+        frame.orderBy("order_id", "_operation").show(truncate=False)
+
+        orders = spark.read.format("tablestore").options(**connection, table="orders").load()
+        copied = orders.select("customer", "order_id", "status", "amount")
+        copied.write.format("tablestore").options(**connection, table="orders_copy").mode("append").save()
+        copy = spark.read.format("tablestore").options(**connection, table="orders_copy").load()
+        copy.orderBy("order_id").select("customer", "order_id", "amount").show()
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()

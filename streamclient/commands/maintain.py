@@ -1,0 +1,86 @@
+"""``streamclient maintain``: keep a Delta table quick and small beside its writers, by cron expressions."""
+
+from __future__ import annotations
+
+import argparse
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from streamclient.commands.verify import add_store_option, store_options
+from streamclient.terminal.output import print_text
+from streamclient.terminal.running import EXIT_DONE, EXIT_REFUSED, CommandFailed, runs
+
+if TYPE_CHECKING:
+    from streamclient.destinations.maintenance import Cleaning, Compaction, Maintenance
+    from streamclient.destinations.verify import Proof
+
+    Result = Compaction | Cleaning | Proof | Exception
+
+TASKS = ("compact", "clean", "verify")
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Register the subcommand."""
+    parser = commands.add_parser(
+        "maintain",
+        help="compact, clean and verify a Delta table by cron expressions",
+        description="Compact, clean and verify a Delta table beside its writers, at the times of cron expressions in "
+        "UTC, until Ctrl-C; or once, now. Exit code with --once: 0 if all is well, 1 if a proof found something.",
+    )
+    parser.add_argument("destination", help="directory or address of a Delta table")
+    parser.add_argument("--compact", metavar="CRON", help='join small files, for example "0 * * * *"')
+    parser.add_argument("--clean", metavar="CRON", help="remove old files and log entries")
+    parser.add_argument("--verify", metavar="CRON", help="prove the log")
+    parser.add_argument("--rows", action="store_true", help="with --verify: also read, count and compare all rows")
+    parser.add_argument("--keep-hours", type=int, metavar="N", help="how long removed files are kept; default: a week")
+    parser.add_argument("--once", action="store_true", help="do what is named now, and end; CRON may be anything")
+    add_store_option(parser)
+    runs(parser, _maintain)
+
+
+def _maintain(arguments: argparse.Namespace) -> int:
+    from streamclient.destinations import DeltaDestination  # noqa: PLC0415
+    from streamclient.destinations.maintenance import KEEP_HOURS, Maintenance  # noqa: PLC0415
+
+    named = {task: getattr(arguments, task) for task in TASKS if getattr(arguments, task) is not None}
+    if not named:
+        raise CommandFailed("nothing to do: name at least one of --compact, --clean and --verify")
+    destination = DeltaDestination(arguments.destination, storage_options=store_options(arguments))
+    maintenance = Maintenance(
+        destination,
+        **({} if arguments.once else named),
+        keep_hours=KEEP_HOURS if arguments.keep_hours is None else arguments.keep_hours,
+        verify_rows=arguments.rows,
+        heard=_say,
+    )
+    if arguments.once:
+        return _run_once(maintenance, [*named])
+    with suppress(KeyboardInterrupt), maintenance:  # how it is meant to end
+        threading.Event().wait()
+    return EXIT_DONE
+
+
+def _run_once(maintenance: Maintenance, tasks: list[str]) -> int:
+    code = EXIT_DONE
+    for task in tasks:
+        result = maintenance.run(task)
+        _say(task, result)
+        if not getattr(result, "is_whole", True):
+            code = EXIT_REFUSED
+    return code
+
+
+def _say(task: str, result: Result) -> None:
+    print_text(f"{task}: {_text_of(result)}")
+
+
+def _text_of(result: Result) -> str:
+    from streamclient.destinations.maintenance import Cleaning, Compaction  # noqa: PLC0415
+
+    if isinstance(result, Compaction):
+        refused = ", as another writer was quicker" if result.is_refused else ""
+        return f"{result.files_before} file(s) are now {result.files_after}{refused}"
+    if isinstance(result, Cleaning):
+        return f"{result.files} file(s) and {result.log_entries} log entries removed"
+    return f"failed: {result}" if isinstance(result, Exception) else str(result)

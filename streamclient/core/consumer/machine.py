@@ -1,0 +1,290 @@
+"""Decides what the consumer of one shard does next, from ``StartConsumer`` to ``Ended``.
+
+Each event is judged as an outcome; ``TRANSITIONS`` says which phase follows, and each phase begins with its one piece
+of work, by ``_BEGINNINGS``. Nothing else starts a call, a read or a pause. Pure: no clock, no thread, no call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from streamclient.core.consumer import events
+from streamclient.core.consumer.events import ConsumerCommand, ConsumerEvent, Told
+from streamclient.core.consumer.page import PendingCut
+from streamclient.core.consumer.positions import further
+from streamclient.core.consumer.reading import PageReader
+from streamclient.core.consumer.table import Outcome, Phase, stronger
+from streamclient.core.events import CheckpointOutcome, ConsumerEnd, Severity
+from streamclient.core.position import Position
+from streamclient.model import CheckpointPosition, PendingCheckpoint, ShutdownReason
+from streamclient.reasons import Cause, Reason, described, text_of
+from streamclient.records import readable_position
+
+
+class ConsumerMachine(PageReader):
+    """One consumer of one shard. One thread calls ``handle``; what is public besides is to be looked at."""
+
+    def handle(self, event: ConsumerEvent, now: float) -> Sequence[ConsumerCommand]:
+        """Take one event, which became known at ``now`` (monotonic seconds); what to do, in this order."""
+        self._now = now
+        self._commands = []
+        _HANDLERS[type(event)](self, event)
+        return self._commands
+
+    def _call_returned(self, event: events.CallReturned) -> None:
+        self.is_calling = False
+        if self._is_asking:
+            self._strategy_answered(event)
+        else:
+            _RETURNS[self.phase](self, event)
+
+    # --- starting ------------------------------------------------------------------------------------------------
+
+    def _began(self, event: events.Began) -> None:
+        self._follow(Outcome.BEGAN)
+
+    def _start_due(self) -> None:
+        self._tell(events.Tell(Told.RESTARTED))
+        self._follow(Outcome.START_DUE)
+
+    def _begin_starting(self) -> None:
+        initial, pending = CheckpointPosition.TRIM_HORIZON if self._accepts_loss else self.stored, self._pending
+        self._processors += 1
+        self._has_processor = True
+        self._offered, self._cut = pending, None
+        self._is_past_loss = self._accepts_loss
+        self.halt_reason = None
+        self.position, self._dealt_with = Position(initial), self._progress
+        self._tell(events.NewProcessor(self._processors, initial, self._progress, pending))
+        if pending is not None:
+            self._tell(events.Offer(pending.value, further(self._progress, records=pending.records)))
+        self._call(events.Initialize())
+
+    def _initialized(self, event: events.CallReturned) -> None:
+        if event.error is not None:
+            self.backoff.processor_failed()
+            self._report_failure("initialize", event.error)
+            if event.value:
+                self._close(Outcome.FAILED, ShutdownReason.PROCESS_RESTART)
+            else:
+                self._abandon_processor()
+        elif self.stop_reason is not None:
+            self._close(Outcome.STOPPED, self.stop_reason)
+        elif not self.open_requests:
+            self._begin_first_read()
+
+    def _begin_first_read(self) -> None:
+        """``initialize`` returned, and every checkpoint that it asked for was answered."""
+        if self.stop_reason is not None:
+            self._close(Outcome.STOPPED, self.stop_reason)
+            return
+        if self._offered is not None:
+            self._settle_offer(self._offered)
+        self._follow(Outcome.INITIALIZED)
+
+    def _settle_offer(self, offered: PendingCheckpoint) -> None:
+        """Read behind what an earlier processor prepared, if it is stored now, or else up to it once more."""
+        if self.stored == offered.value:
+            self.position, self._dealt_with = Position(offered.value), self._progress
+            self._tell(events.Permit(offered.value, self._progress))
+        else:
+            self._tell(events.Withdraw(offered.value))
+        self._cut = None if self._accepts_loss else PendingCut.of(self._pending)
+
+    def _abandon_processor(self) -> None:
+        """There is no processor to close."""
+        self._tell(events.CloseCheckpoints("its processor was never made"))
+        self._has_processor = False
+        self._follow(Outcome.NOT_MADE)
+
+    def _loss_accepted(self, event: events.LossAccepted) -> None:
+        """If its ``shutdown`` still runs, the next processor starts when that has returned."""
+        if self.lost is None:
+            return
+        self._log(Severity.WARNING, f"the loss is accepted, reading goes on at the oldest record: {self.lost}")
+        self._give_up_lost_records()
+        self.halt_reason = None
+        if self.phase is Phase.HALTED:
+            self._start_due()
+
+    # --- time ----------------------------------------------------------------------------------------------------
+
+    def _time_came(self, event: events.TimeCame) -> None:
+        if event.visit != self.visit:
+            return
+        if self.phase is Phase.BACKING_OFF:
+            self._start_due()
+        elif self._delivery is None:
+            self._follow(Outcome.READ_DUE)
+        elif self._delivery.must_store:
+            self._follow(Outcome.STORE_DUE)
+        else:
+            self._proceed()
+
+    # --- checkpoints ---------------------------------------------------------------------------------------------
+
+    def _checkpoint_asked(self, event: events.CheckpointAsked) -> None:
+        self.open_requests += 1
+
+    def _checkpoint_answered(self, event: events.CheckpointAnswered) -> None:
+        self.open_requests -= 1
+        if event.outcome is CheckpointOutcome.STORED:
+            self._pending = event.pending
+            if event.pending is None:
+                self._has_stored(event)
+        if not self.is_calling and not self.open_requests:
+            if self.phase is Phase.STARTING:
+                self._begin_first_read()
+            elif self.phase is Phase.CLOSING:
+                self._closed()
+
+    def _has_stored(self, event: events.CheckpointAnswered) -> None:
+        self.stored = event.value
+        self._progress = event.progress or self._progress
+        self._accepts_loss = self._accepts_loss and not self._is_past_loss
+        if self.is_finished:
+            self._finished_by_user()
+
+    def _finished_by_user(self) -> None:
+        """SHARD_END is stored: nothing of this shard may be read any more, whether its end was reached or not."""
+        if self._has_processor:
+            at_end = self.position.is_shard_end
+            at_end |= self._delivery is not None and self._delivery.page.next_position.is_shard_end
+            at_end |= self._offered is not None and self._offered.value == CheckpointPosition.SHARD_END
+            if not at_end:
+                self._log(Severity.WARNING, "SHARD_END was checkpointed; what is left unread is skipped")
+                self._tell(events.Permit(CheckpointPosition.SHARD_END))
+        self.stop_reason = stronger(self.stop_reason, ShutdownReason.TERMINATE)
+        self._stop_if_idle()
+
+    # --- stopping ------------------------------------------------------------------------------------------------
+
+    def _stop_asked(self, event: events.StopAsked) -> None:
+        """End as soon as no user code runs; a stronger reason replaces a weaker one."""
+        self.stop_reason = stronger(self.stop_reason, event.reason)
+        if event.reason is ShutdownReason.ZOMBIE and self._has_processor:
+            self._tell(events.CloseCheckpoints("this worker no longer holds the lease"))
+        self._stop_if_idle()
+
+    def _marked(self, event: events.Marked) -> None:
+        is_present = self._has_processor and event.processor == self._processors
+        if is_present and self.phase is not Phase.CLOSING:
+            self.stop_reason = stronger(self.stop_reason, event.reason)
+            self._stop_if_idle()
+
+    def _stop_if_idle(self) -> None:
+        """Follow a stop request, unless user code runs: then its return does."""
+        if self.stop_reason is None or self.phase is Phase.ENDED:
+            return
+        if self.phase in (Phase.BACKING_OFF, Phase.HALTED):
+            self._follow(Outcome.STOPPED)
+        elif self.phase in (Phase.READING, Phase.WAITING) and not self.is_calling:
+            self._page_stopped()
+        elif self.phase is not Phase.CLOSING and self.is_calling:
+            self._tell(events.TakeBack())
+
+    def _call_taken_back(self, event: events.CallTakenBack) -> None:
+        self.is_calling = self._is_asking = False
+        if self.phase is Phase.STARTING:
+            self._abandon_processor()
+            self._stop_if_idle()
+        else:
+            self._retract()
+            self._page_stopped()
+
+    # --- closing -------------------------------------------------------------------------------------------------
+
+    def _begin_closing(self) -> None:
+        self._tell(events.DropReading())
+        self._call(events.ShutDown(self.closing or ShutdownReason.PROCESS_RESTART))
+
+    def _shut_down(self, event: events.CallReturned) -> None:
+        self._close_error = ""
+        if event.error is not None:
+            self._close_error = f"shutdown raised {described(event.error)}"
+            self._report_failure("shutdown", event.error)
+        self._tell(events.CloseCheckpoints("its processor was shut down"))
+        if not self.open_requests:
+            self._closed()
+
+    def _closed(self) -> None:
+        """``shutdown`` returned and no checkpoint is under way: decide what follows."""
+        self._has_processor = False
+        if self.is_final:
+            self._follow(Outcome.CLOSED)
+        elif self.halt_reason is not None:
+            self._follow(Outcome.CLOSED_TO_HALT)
+        else:
+            self._prepare_restart()
+            self._follow(Outcome.CLOSED_TO_RESTART)
+
+    def _prepare_restart(self) -> None:
+        if self.stop_reason is ShutdownReason.PROCESS_RESTART:
+            self.backoff.restart_marked()
+            self.reason = self.reason or Reason(Cause.RESTART_MARKED)
+        elif self.closing is ShutdownReason.TERMINATE:
+            self.backoff.processor_failed()
+            self._tell(events.Tell(Told.END_NOT_STORED))
+            self.reason = Reason(Cause.END_NOT_STORED, detail=self._close_error)
+            where = readable_position(self.stored)
+            self._log(Severity.ERROR, f"{text_of(self.reason)}; it is delivered again from {where}")
+        self.stop_reason = None
+
+    def _begin_backing_off(self) -> None:
+        self._begin_pause(self.backoff.restart_pause())
+
+    def _begin_halt(self) -> None:
+        self.reason = self.halt_reason  # again: shutdown may have raised
+        self.stop_reason = None
+
+    def _begin_end(self) -> None:
+        end = ConsumerEnd.STOPPED
+        if self.stop_reason is not ShutdownReason.ZOMBIE:
+            if self.is_finished:
+                end = ConsumerEnd.SHARD_END
+            elif self.stop_reason is ShutdownReason.PROCESS_DONE:
+                end = ConsumerEnd.DONE
+        self.reason = None
+        self._tell(events.Ended(end))
+
+
+_BEGINNINGS: Mapping[Phase, Callable[[ConsumerMachine], None]] = {
+    Phase.STARTING: ConsumerMachine._begin_starting,
+    Phase.READING: ConsumerMachine._begin_reading,
+    Phase.WAITING: ConsumerMachine._begin_waiting,
+    Phase.DELIVERING: ConsumerMachine._begin_delivering,
+    Phase.PARKING: ConsumerMachine._begin_parking,
+    Phase.CLOSING: ConsumerMachine._begin_closing,
+    Phase.BACKING_OFF: ConsumerMachine._begin_backing_off,
+    Phase.HALTED: ConsumerMachine._begin_halt,
+    Phase.ENDED: ConsumerMachine._begin_end,
+}
+"""The one piece of work that each phase begins with."""
+
+ConsumerMachine._beginnings = _BEGINNINGS
+
+_RETURNS: Mapping[Phase, Callable[[ConsumerMachine, events.CallReturned], None]] = {
+    Phase.STARTING: ConsumerMachine._initialized,
+    Phase.DELIVERING: ConsumerMachine._processed,
+    Phase.PARKING: ConsumerMachine._store_answered,
+    Phase.CLOSING: ConsumerMachine._shut_down,
+}
+"""What the return of a call means, in the phases that make one."""
+
+_HANDLERS: dict[type, Callable[[ConsumerMachine, Any], None]] = {
+    events.Began: ConsumerMachine._began,
+    events.StopAsked: ConsumerMachine._stop_asked,
+    events.Marked: ConsumerMachine._marked,
+    events.LossAccepted: ConsumerMachine._loss_accepted,
+    events.CheckpointAsked: ConsumerMachine._checkpoint_asked,
+    events.CheckpointAnswered: ConsumerMachine._checkpoint_answered,
+    events.PageRead: ConsumerMachine._page_read,
+    events.ReadFailed: ConsumerMachine._read_failed,
+    events.FirstLeftFound: ConsumerMachine._first_left_found,
+    events.FirstLeftUnknown: ConsumerMachine._first_left_unknown,
+    events.CallReturned: ConsumerMachine._call_returned,
+    events.CallTakenBack: ConsumerMachine._call_taken_back,
+    events.TimeCame: ConsumerMachine._time_came,
+}
+"""Which event does what."""

@@ -1,0 +1,394 @@
+"""Reading a shard page by page: through the processor and, where records fail, into the parking store.
+
+Each step starts one call, and ``_proceed`` looks at what is left of the page and takes the next step, whatever the last
+one was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import evolve
+
+from streamclient.core.consumer import events
+from streamclient.core.consumer.events import ShardPage, Told
+from streamclient.core.consumer.page import PageInWork, Remedy, Span, Work, remedy
+from streamclient.core.consumer.parked import Failure, ParkedKeys
+from streamclient.core.consumer.state import ConsumerState
+from streamclient.core.consumer.table import Outcome
+from streamclient.core.events import Severity
+from streamclient.core.position import Position
+from streamclient.errors import ApplicationException, ShutdownException, TrimmedDataException
+from streamclient.model import CheckpointPosition, ParkedRecord, ShutdownReason, TrimmedDataPolicy, TrimmedRange
+from streamclient.reasons import Cause, Reason, described, text_of, times
+from streamclient.records import readable_position
+
+READ_NAME = "reading"
+"""How statuses and logs name a read."""
+
+
+class PageReader(ConsumerState):
+    """What a consumer does between the start of a processor and its close."""
+
+    # --- reading -------------------------------------------------------------------------------------------------
+
+    def _begin_reading(self) -> None:
+        self._tell(events.Read(self.visit, self.position))
+
+    def _begin_waiting(self) -> None:
+        self._begin_pause(self._pause)
+
+    def _page_read(self, event: events.PageRead) -> None:
+        if event.visit != self.visit:
+            return
+        page = event.page
+        self.backoff.read_succeeded(page, self._now)
+        self.reason = None
+        if self._cut is not None:
+            page, self._cut = self._cut.apply(page)
+        is_end = page.next_position.is_shard_end
+        if page.records or (self._config.deliver_empty_batches and not is_end):
+            self._tell(events.ReadAhead(page))
+            self._delivery = PageInWork(page, self.position, self._dealt_with, self._parked)
+            self._proceed()
+        elif is_end:
+            self._end_reached()
+        else:
+            self._caught_up(page)
+
+    def _caught_up(self, page: ShardPage) -> None:
+        """Nothing waits behind this page, whose records, if any, are dealt with."""
+        self._pause = self.backoff.caught_up_pause(page, self.position, self._now)
+        self.position = page.next_position
+        self._tell(events.Permit(page.next_position.text))
+        self._tell(events.Tell(Told.CAUGHT_UP))
+        self._follow(Outcome.CAUGHT_UP)
+
+    def _end_reached(self) -> None:
+        self.position = Position.SHARD_END
+        self._tell(events.Permit(CheckpointPosition.SHARD_END))
+        self._tell(events.Tell(Told.END_REACHED))
+        self._close(Outcome.END_REACHED, ShutdownReason.TERMINATE)
+
+    def _read_failed(self, event: events.ReadFailed) -> None:
+        if event.visit != self.visit:
+            return
+        if isinstance(event.error, TrimmedDataException) and self.position.is_iterator:
+            self.reason = Reason(Cause.FINDING_LOSS)
+            self._tell(events.FindFirstLeft(self.visit))
+        else:
+            self._reading_failed(event.error)
+
+    def _first_left_unknown(self, event: events.FirstLeftUnknown) -> None:
+        if event.visit == self.visit:
+            self._reading_failed(event.error)
+
+    def _reading_failed(self, error: Exception) -> None:
+        self.backoff.read_failed()
+        count = self.backoff.read_failures
+        self.reason = Reason(Cause.READING_FAILED, READ_NAME, f"{times(count)}: {described(error)}")
+        # One outage strikes all shards, again and again; the statuses tell of each.
+        self._tell(events.TellOutage(READ_NAME, error, f"shard {self.shard_id}: {text_of(self.reason)}"))
+        self._ask_for_retry(error, count - 1)
+
+    def _decided_on_read(self, pause: float | None) -> None:
+        if self.stop_reason is not None:
+            self._close(Outcome.STOPPED, self.stop_reason)
+        elif pause is None:
+            self.backoff.processor_failed()
+            self._close(Outcome.FAILED, ShutdownReason.PROCESS_RESTART)
+        else:
+            self._pause = pause
+            self._follow(Outcome.READ_FAILED)
+
+    # --- lost records --------------------------------------------------------------------------------------------
+
+    def _first_left_found(self, event: events.FirstLeftFound) -> None:
+        if event.visit != self.visit:
+            return
+        lost = TrimmedRange(
+            shard_id=self.shard_id,
+            position=self.position.text,
+            last_processed_micros=self._dealt_with.record_micros or None,
+            last_processed=self._last_processed,
+            first_left=event.first_left,
+        )
+        policy = self._config.trimmed_data_policy
+        self._log(Severity.ERROR, f"{lost} (policy {policy.value})")
+        if policy is TrimmedDataPolicy.RESTART_AT_OLDEST:
+            self._give_up_lost_records()
+            self._is_past_loss = True
+            self.position = Position.TRIM_HORIZON
+            self._pause = 0.0
+            self._follow(Outcome.READ_FAILED)
+        else:
+            self.lost = lost
+            how = f"call worker.accept_loss({self.shard_id!r}), or set trimmed_data_policy to RESTART_AT_OLDEST"
+            self._halt(Outcome.DATA_LOST, Reason(Cause.LOSS, lost.position, f"{lost}; to go on there, {how}"))
+
+    def _give_up_lost_records(self) -> None:
+        """Until a checkpoint from behind the loss is stored, new processors start at the oldest record, too."""
+        self._accepts_loss = True
+        self.lost = self._cut = None
+        self._tell(events.Tell(Told.LOSS_GIVEN_UP))
+
+    # --- a page --------------------------------------------------------------------------------------------------
+
+    @property
+    def _page_in_work(self) -> PageInWork:
+        """The page that is being delivered or parked; there must be one."""
+        if self._delivery is None:
+            raise ValueError(f"{self!r} has no page")
+        return self._delivery
+
+    def _proceed(self) -> None:
+        """Look at what is left of the page, whatever the last step was, and take the next one."""
+        work = self._page_in_work.choose(self._now)
+        if work is Work.NOTHING:
+            self._permit()
+            self._page_done()
+        elif work is Work.DELIVER:
+            self._follow(Outcome.DELIVERY_DUE)
+        elif work is Work.ASK or self._may_park():
+            self._follow(Outcome.STORE_DUE)
+
+    def _go_on(self) -> None:
+        """A step succeeded: the next one, unless somebody wants an end and something is left."""
+        if self.stop_reason is not None and not self._page_in_work.plan.is_done:
+            self._page_stopped()
+        else:
+            self._proceed()
+
+    def _page_done(self) -> None:
+        delivery, self._delivery = self._page_in_work, None
+        page, self._dealt_with = delivery.page, delivery.progress
+        self._last_processed = delivery.last or self._last_processed
+        self._tell(events.PageDone(page, delivery.last))
+        if page.next_position.is_shard_end:
+            self._end_reached()
+        elif self.stop_reason is not None:
+            self._close(Outcome.STOPPED, self.stop_reason)
+        elif page.may_more_record is False or not page.records:
+            self._caught_up(page)
+        else:
+            self.position = page.next_position
+            self._follow(Outcome.ACCEPTED)
+
+    def _page_stopped(self) -> None:
+        self._delivery = None
+        self._close(Outcome.STOPPED, self.stop_reason or ShutdownReason.PROCESS_RESTART)
+
+    def _page_refused(self) -> None:
+        """A new processor shall try."""
+        self._delivery = None
+        if self.stop_reason is ShutdownReason.PROCESS_RESTART:
+            self.stop_reason = None  # it marked itself and raised: that is one failure, and no free restart
+        self._close(Outcome.FAILED, ShutdownReason.PROCESS_RESTART)
+
+    def _given_up(self, reason: Reason) -> None:
+        self._delivery = None
+        self._log(Severity.ERROR, text_of(reason))
+        self._halt(Outcome.GIVEN_UP, reason)
+
+    def _permit(self) -> None:
+        """Nothing is left behind the records that are delivered now, if any, so the page's end may be stored."""
+        delivery = self._page_in_work
+        if not delivery.is_permitted:
+            delivery.is_permitted = True
+            self._tell(events.Permit(delivery.page.next_position.text, delivery.progress))
+
+    def _retract(self) -> None:
+        if self._delivery is not None and self._delivery.is_permitted:
+            self._delivery.is_permitted = False
+            self._tell(events.Retract())
+
+    # --- the processor -------------------------------------------------------------------------------------------
+
+    def _begin_delivering(self) -> None:
+        delivery = self._page_in_work
+        if delivery.plan.is_last:
+            self._permit()
+        if delivery.plan.next.attempts:
+            self._tell(events.Tell(Told.REDELIVERED))
+        self._call(events.ProcessRecords(delivery.next_records))
+
+    def _processed(self, event: events.CallReturned) -> None:
+        if event.error is not None:
+            self._refused(event.error)
+            return
+        delivery = self._page_in_work
+        count = len(delivery.plan.next.indices)
+        self.reason = None
+        self.backoff.accepted(count)
+        self._tell(events.Tell(Told.ACCEPTED, count))
+        if self._parked is not None:
+            self._parked.share.accepted(count)
+        delivery.plan = delivery.plan.accepted()
+        self._go_on()
+
+    def _refused(self, error: BaseException) -> None:
+        delivery = self._page_in_work
+        self._retract()
+        delivery.plan = delivery.plan.failed()
+        span = delivery.plan.next
+        self.backoff.processor_failed()
+        severity = Severity.WARNING if span.is_cut else Severity.ERROR
+        self._report_failure(_described(span, delivery.page), error, severity)
+        # A lost lease, or a destination that knows a later owner, is no fault of any record.
+        if self.stop_reason is not None or isinstance(error, ShutdownException):
+            self._page_refused()
+            return
+        self._raised = error
+        self._ask_for_retry(_as_application_error(self.shard_id, error), span.tries - 1)
+
+    def _decided_on_records(self, pause: float | None) -> None:
+        error, self._raised = self._raised, None  # its traceback holds whatever user code was at
+        if self.stop_reason is not None:
+            self._page_refused()
+            return
+        delivery = self._page_in_work
+        span = delivery.plan.next
+        following = remedy(span, self._config.failure_policy, pause is not None)
+        if following is Remedy.RETRY and pause is not None:
+            self._pause = pause
+            self._follow(Outcome.REFUSED_FOR_NOW)
+        elif following is Remedy.CUT:
+            delivery.plan = delivery.plan.cut()
+            self._proceed()
+        elif error is None or following is Remedy.RESTART:
+            self._page_refused()
+        elif following is Remedy.PARK:
+            delivery.park(span.indices, Failure.of(error, span.attempts))
+            if self._may_park():
+                self._follow(Outcome.STORE_DUE)
+        else:
+            detail = f"after {span.attempts} failed calls: {described(error)}"
+            self._given_up(Reason(Cause.FAILING_RECORD, self._named(span.indices), detail))
+
+    # --- retries -------------------------------------------------------------------------------------------------
+
+    def _ask_for_retry(self, error: Exception, retries: int) -> None:
+        """The ordinary pause, at once; or what the user's strategy says, which is user code and may take its time."""
+        if self._config.task_retry_strategy is None:
+            self._decided(self._ordinary_pause())
+        else:
+            self._is_asking = True
+            self._call(events.AskStrategy(error, retries))
+
+    def _strategy_answered(self, event: events.CallReturned) -> None:
+        """If it fails, the reason says so, and the ordinary pause is taken."""
+        self._is_asking = False
+        if event.error is None:
+            self._decided(event.value)
+            return
+        text = f"the retry strategy failed, so the ordinary pause is taken: {described(event.error)}"
+        if self.reason is not None:
+            self.reason = evolve(self.reason, detail=f"{self.reason.detail}; {text}")
+        self._log(Severity.ERROR, text, event.error)
+        self._decided(self._ordinary_pause())
+
+    def _ordinary_pause(self) -> float | None:
+        if self._delivery is None:
+            return self.backoff.read_pause()
+        return self.backoff.retry_pause(self._delivery.plan.next)
+
+    def _decided(self, pause: float | None) -> None:
+        if self._delivery is None:
+            self._decided_on_read(pause)
+        else:
+            self._decided_on_records(pause)
+
+    # --- the parking store ---------------------------------------------------------------------------------------
+
+    @property
+    def _keys(self) -> ParkedKeys:
+        if self._parked is None:
+            raise ValueError(f"{self!r} has no parking store")
+        return self._parked
+
+    def _may_park(self) -> bool:
+        """Whether what is to be parked is still within its share; if not, the shard stops."""
+        delivery, share = self._page_in_work, self._keys.share
+        if share.allows(len(delivery.to_park)):
+            return True
+        policy, record = self._config.failure_policy, self._named(delivery.to_park)
+        detail = (
+            f"{share.count} of its last {policy.share_window_records} records are parked, and "
+            f"most_parked_share={policy.most_parked_share} allows {policy.most_parked}; the next one would be "
+            f"{record}: {delivery.failure.error}"
+        )
+        self._given_up(Reason(Cause.PARKED_SHARE, record, detail))
+        return False
+
+    def _begin_parking(self) -> None:
+        delivery = self._page_in_work
+        if delivery.work is Work.ASK:
+            self._call(events.AskParkedKeys())
+            return
+        indices, records = delivery.to_park, delivery.page.records
+        generations = [self._keys.generation(records[index].primary_key) for index in indices]
+        self._call(events.Park(delivery.page, indices, generations, delivery.position, delivery.failure))
+
+    def _store_answered(self, event: events.CallReturned) -> None:
+        delivery = self._page_in_work
+        if event.error is not None:
+            self._store_failed(event.error)
+            return
+        self.backoff.store_failures = 0
+        self.reason = None
+        if delivery.work is Work.ASK:
+            self._keys.answered(event.value, self._now)
+        else:
+            self._have_parked(event.value)
+        self._go_on()
+
+    def _have_parked(self, parked: Sequence[ParkedRecord]) -> None:
+        delivery = self._page_in_work
+        self._keys.stored(parked)
+        self._tell(events.Tell(Told.PARKED, len(parked)))
+        more = f", and {len(parked) - 1} more" if len(parked) > 1 else ""
+        self._log(Severity.WARNING, f"parked {parked[0].record}{more}: {delivery.failure.error}")
+        delivery.plan = delivery.plan.without(delivery.to_park)
+
+    def _store_failed(self, error: BaseException) -> None:
+        """Nothing goes on before the store works, so that nothing is skipped: after a pause, the same again."""
+        if self.stop_reason is not None:
+            self._page_stopped()
+            return
+        self._pause = self.backoff.store_failed()
+        delivery, count = self._page_in_work, self.backoff.store_failures
+        what = "asking for parked keys" if delivery.work is Work.ASK else f"parking {_count(delivery.to_park)}"
+        self.reason = Reason(Cause.PARKING_FAILED, what, f"{times(count)}: {what}: {described(error)}")
+        text = f"shard {self.shard_id}: the parking store failed: {what}: {described(error)}"
+        self._tell(events.TellOutage("parking", error, text))
+        self._follow(Outcome.REFUSED_FOR_NOW)
+
+    # --- texts ---------------------------------------------------------------------------------------------------
+
+    def _named(self, indices: Sequence[int]) -> str:
+        """The first of these records, by key, place and position."""
+        if not indices:
+            return "an empty batch"
+        delivery = self._page_in_work
+        record = delivery.page.records[indices[0]]
+        more = "" if len(indices) == 1 else f" and {len(indices) - 1} more"
+        return (
+            f"record {self._key_text(record.primary_key)} ({record.sequence_info}), number {indices[0]} behind "
+            f"position {readable_position(delivery.position)}{more}"
+        )
+
+
+def _described(span: Span, page: ShardPage) -> str:
+    if not span.is_cut:
+        return "process_records"
+    return f"process_records, narrowed down to {len(span.indices)} of {len(page.records)} records"
+
+
+def _count(indices: Sequence[int]) -> str:
+    return "one record" if len(indices) == 1 else f"{len(indices)} records"
+
+
+def _as_application_error(shard_id: str, error: BaseException) -> ApplicationException:
+    wrapped = ApplicationException(f"process_records of shard {shard_id} raised {described(error)}")
+    wrapped.__cause__ = error
+    return wrapped

@@ -1,0 +1,164 @@
+"""How far a shard is behind, when its unread records will be deleted, and whether it catches up. Arithmetic only.
+
+Record times are the service's, so "now" has to be the service's too. It is estimated as the later of two clocks: this
+machine's, and the newest record time that was seen anywhere in the stream, counted on from the moment when it was seen.
+So a machine whose clock is behind is put right by traffic; one whose clock is ahead by some seconds reports every lag
+larger, and every time to loss smaller, by as much: it warns early. Nothing about leases depends on it.
+
+What is unread is known from below: the oldest unread record is not older than the last record that was processed, nor
+than the moment at which a read found nothing more. Reports err towards more lag and less time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from attrs import frozen
+
+MICROS_PER_SECOND = 1_000_000
+MICROS_PER_HOUR = 3_600 * MICROS_PER_SECOND
+
+PACE_WINDOW_SECONDS = 300.0
+"""The pace is that of the last five minutes: long enough to even out large batches, short enough to follow a change."""
+
+PACE_STEP_SECONDS = 5.0
+"""Moments of progress closer together than this are one; it bounds what is remembered to sixty."""
+
+LEAST_PACE_SECONDS = 10.0
+"""Nothing is forecast from less than this."""
+
+SAME_PACE = 0.001
+"""Differences to the pace of time smaller than this are noise: an hour's lag would change by seconds in an hour."""
+
+
+class RecordClock:
+    """An estimate of the service's time. One per stream; see the module for its error."""
+
+    def __init__(self) -> None:
+        self._ahead_micros: float | None = None
+
+    def saw(self, record_micros: int, now: float) -> None:
+        """A record of that time was read at ``now`` (monotonic seconds)."""
+        ahead = record_micros - now * MICROS_PER_SECOND
+        if self._ahead_micros is None or ahead > self._ahead_micros:
+            self._ahead_micros = ahead
+
+    def micros(self, wall_micros: int, now: float) -> int:
+        """Microseconds since 1970, given this machine's clock and monotonic seconds."""
+        if self._ahead_micros is None:
+            return wall_micros
+        return max(wall_micros, int(self._ahead_micros + now * MICROS_PER_SECOND))
+
+
+@frozen
+class RetentionReport:
+    """What ``ShardStatus`` says of a shard; its fields are described there."""
+
+    lag_seconds: float | None = None
+    time_to_loss_seconds: float | None = None
+    forecast: str = ""
+
+
+NOTHING_KNOWN = RetentionReport()
+CAUGHT_UP = RetentionReport(lag_seconds=0.0, forecast="caught up")
+
+
+class Backlog:
+    """What one shard has left to read, as far as can be told. ``now`` is monotonic seconds everywhere."""
+
+    def __init__(self, last_processed_micros: int | None = None) -> None:
+        self._unread_micros = last_processed_micros
+        self._caught_up_at: float | None = None
+        self._moments: deque[tuple[float, int]] = deque()
+
+    @property
+    def unread_micros(self) -> int | None:
+        """The oldest unread record is not older than this, by the service's clock; ``None`` if nothing is known."""
+        return self._unread_micros
+
+    def came(self, first_micros: int, now: float) -> None:
+        """A page was read whose first record has that time."""
+        self._moved_to(first_micros, now)
+        self._caught_up_at = None
+
+    def dealt_with(self, last_micros: int, now: float) -> None:
+        """Everything up to a record of that time was processed or parked."""
+        self._moved_to(last_micros, now)
+
+    def caught_up(self, service_micros: int, now: float) -> None:
+        """A read found nothing more; it was made at ``service_micros``."""
+        self._moved_to(max(service_micros, self._unread_micros or 0), now)
+        self._caught_up_at = now
+
+    def forget(self) -> None:
+        """Reading goes on elsewhere, so nothing is known any more."""
+        self._unread_micros = self._caught_up_at = None
+        self._moments.clear()
+
+    def report(
+        self, now: float, service_micros: int, *, expiration_micros: int | None, fresh_seconds: float
+    ) -> RetentionReport:
+        """How the shard stands. A read that found nothing more counts for ``fresh_seconds``."""
+        if self._caught_up_at is not None and now - self._caught_up_at <= fresh_seconds:
+            return CAUGHT_UP
+        if self._unread_micros is None:
+            return NOTHING_KNOWN
+        lag_seconds = max(0.0, (service_micros - self._unread_micros) / MICROS_PER_SECOND)
+        if expiration_micros is None:
+            return RetentionReport(lag_seconds, None, forecast(lag_seconds, None, self.pace(now)))
+        left_seconds = expiration_micros / MICROS_PER_SECOND - lag_seconds
+        return RetentionReport(lag_seconds, left_seconds, forecast(lag_seconds, left_seconds, self.pace(now)))
+
+    def pace(self, now: float) -> float | None:
+        """Seconds of records dealt with per second; ``None`` before there is enough to tell."""
+        self._drop_old(now)
+        if not self._moments or self._unread_micros is None:
+            return None
+        since, micros = self._moments[0]
+        if now - since < LEAST_PACE_SECONDS:
+            return None
+        return (self._unread_micros - micros) / MICROS_PER_SECOND / (now - since)
+
+    def _moved_to(self, micros: int, now: float) -> None:
+        self._unread_micros = micros
+        if not self._moments or now - self._moments[-1][0] >= PACE_STEP_SECONDS:
+            self._moments.append((now, micros))
+            self._drop_old(now)
+
+    def _drop_old(self, now: float) -> None:
+        """Keep one moment from before the window, so that a shard that stands still has a pace, too."""
+        while len(self._moments) > 1 and self._moments[1][0] <= now - PACE_WINDOW_SECONDS:
+            self._moments.popleft()
+
+
+def forecast(lag_seconds: float, left_seconds: float | None, pace: float | None) -> str:
+    """In words: when a shard with that lag, time to loss and pace catches up or loses records.
+
+    Example:
+        >>> forecast(600.0, 82_800.0, 3.0)
+        'catches up in about 5 min'
+        >>> forecast(82_800.0, 3_600.0, 0.5)
+        'falls behind: records are lost in about 2 h'
+        >>> forecast(82_800.0, 3_600.0, 0.0)
+        'stands still: records are lost in about 60 min'
+    """
+    if left_seconds is not None and left_seconds <= 0:
+        return "past the stream's retention: records may be lost already"
+    if pace is None:
+        return ""
+    if pace > 1 + SAME_PACE:
+        return f"catches up in about {duration_text(lag_seconds / (pace - 1))}"
+    if pace >= 1 - SAME_PACE:
+        return "keeps its distance"
+    how = "stands still" if pace <= 0 else "falls behind"
+    if left_seconds is None:
+        return how
+    return f"{how}: records are lost in about {duration_text(left_seconds / (1 - max(0.0, pace)))}"
+
+
+def duration_text(seconds: float) -> str:
+    """A duration for people, in its natural unit."""
+    for limit, size, unit in ((120.0, 1.0, "s"), (7_200.0, 60.0, "min"), (172_800.0, 3_600.0, "h")):
+        if seconds < limit:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86_400:.0f} days"

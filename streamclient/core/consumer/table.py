@@ -1,0 +1,197 @@
+"""The life of one shard's consumer, as the table that drives it: what happened decides what is done next, here alone.
+
+``machine`` judges each event as an outcome, looks up the phase that follows, and begins that phase's one piece of work.
+
+Laws:
+
+* User code runs only in STARTING, DELIVERING, PARKING and CLOSING, and each of these phases ends only when the call
+  returned or raised; so does READING while a user's retry strategy is asked about a read that failed. So calls for one
+  shard never overlap, and a stop request never interrupts one.
+* A processor that was made is closed exactly once: every way from a phase with a processor to one without leads
+  through CLOSING.
+* Only ACCEPTED, CAUGHT_UP and END_REACHED move past a page: every record of it was accepted or is safe in the parking
+  store. What failed is delivered again, parked or read again, never skipped.
+* ENDED is final, and is reached from every phase by stopping.
+
+The diagram in the documentation is drawn from ``TRANSITIONS``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from streamclient.model import ShardState, ShutdownReason
+
+
+class Phase(Enum):
+    """What a consumer is doing."""
+
+    STARTING = "starting"
+    """A processor is being made and initialised."""
+
+    READING = "reading"
+    """One page is being read."""
+
+    WAITING = "waiting"
+    """It waits before the next read, or before what failed is tried again."""
+
+    DELIVERING = "delivering"
+    """``process_records`` runs."""
+
+    PARKING = "parking"
+    """The parking store is asked which keys are parked, or is given records."""
+
+    CLOSING = "closing"
+    """``shutdown`` runs, or a checkpoint that was asked for before is still under way."""
+
+    BACKING_OFF = "backing_off"
+    """There is no processor; a new one starts after a pause."""
+
+    HALTED = "halted"
+    """There is no processor and none will start: somebody has to decide."""
+
+    ENDED = "ended"
+    """Nothing of this consumer runs any more."""
+
+
+class Outcome(Enum):
+    """What ended a phase."""
+
+    BEGAN = "began"
+    """The consumer was made for a lease whose parents are finished."""
+
+    INITIALIZED = "initialized"
+    NOT_MADE = "not_made"
+    """The factory failed, so there is no processor to close."""
+
+    DELIVERY_DUE = "delivery_due"
+    """Records of a page are to be delivered: it was just read, a part of it is dealt with, or a pause is over."""
+
+    STORE_DUE = "store_due"
+    """The parking store has to be asked or given something before anything else is delivered."""
+
+    CAUGHT_UP = "caught_up"
+    """Nothing was read, or what was read is dealt with and the service says that nothing more waits."""
+
+    READ_FAILED = "read_failed"
+    END_REACHED = "end_reached"
+    """The shard is closed, and its last records are dealt with or there were none."""
+
+    DATA_LOST = "data_lost"
+    """The position lies behind the stream's retention."""
+
+    READ_DUE = "read_due"
+    ACCEPTED = "accepted"
+    """Every record of the page was accepted or parked, and more may wait."""
+
+    REFUSED_FOR_NOW = "refused_for_now"
+    """``process_records`` or the parking store raised, and the same is tried again after a pause."""
+
+    FAILED = "failed"
+    """User code raised and a new processor shall try, or the user's retry strategy gave reading up."""
+
+    GIVEN_UP = "given_up"
+    """A record failed and the failure policy says to stop, or too many records would be parked."""
+
+    STOPPED = "stopped"
+    """Somebody asked for an end: the lease is lost, handed over or paused, or the processor marked itself."""
+
+    CLOSED = "closed"
+    """``shutdown`` is over, and the consumer's work with it."""
+
+    CLOSED_TO_RESTART = "closed_to_restart"
+    CLOSED_TO_HALT = "closed_to_halt"
+    START_DUE = "start_due"
+    """The pause before a new processor is over, or somebody decided that a halted shard goes on."""
+
+
+TRANSITIONS: Mapping[tuple[Phase, Outcome], Phase] = {
+    (Phase.BACKING_OFF, Outcome.BEGAN): Phase.STARTING,
+    (Phase.STARTING, Outcome.INITIALIZED): Phase.READING,
+    (Phase.STARTING, Outcome.NOT_MADE): Phase.BACKING_OFF,
+    (Phase.STARTING, Outcome.FAILED): Phase.CLOSING,
+    (Phase.STARTING, Outcome.STOPPED): Phase.CLOSING,
+    (Phase.READING, Outcome.DELIVERY_DUE): Phase.DELIVERING,
+    (Phase.READING, Outcome.STORE_DUE): Phase.PARKING,
+    (Phase.READING, Outcome.CAUGHT_UP): Phase.WAITING,
+    (Phase.READING, Outcome.READ_FAILED): Phase.WAITING,
+    (Phase.READING, Outcome.END_REACHED): Phase.CLOSING,
+    (Phase.READING, Outcome.DATA_LOST): Phase.CLOSING,
+    (Phase.READING, Outcome.FAILED): Phase.CLOSING,
+    (Phase.READING, Outcome.GIVEN_UP): Phase.CLOSING,
+    (Phase.READING, Outcome.STOPPED): Phase.CLOSING,
+    (Phase.WAITING, Outcome.READ_DUE): Phase.READING,
+    (Phase.WAITING, Outcome.DELIVERY_DUE): Phase.DELIVERING,
+    (Phase.WAITING, Outcome.STORE_DUE): Phase.PARKING,
+    (Phase.WAITING, Outcome.STOPPED): Phase.CLOSING,
+    (Phase.DELIVERING, Outcome.DELIVERY_DUE): Phase.DELIVERING,
+    (Phase.DELIVERING, Outcome.STORE_DUE): Phase.PARKING,
+    (Phase.DELIVERING, Outcome.ACCEPTED): Phase.READING,
+    (Phase.DELIVERING, Outcome.CAUGHT_UP): Phase.WAITING,
+    (Phase.DELIVERING, Outcome.END_REACHED): Phase.CLOSING,
+    (Phase.DELIVERING, Outcome.REFUSED_FOR_NOW): Phase.WAITING,
+    (Phase.DELIVERING, Outcome.FAILED): Phase.CLOSING,
+    (Phase.DELIVERING, Outcome.GIVEN_UP): Phase.CLOSING,
+    (Phase.DELIVERING, Outcome.STOPPED): Phase.CLOSING,
+    (Phase.PARKING, Outcome.DELIVERY_DUE): Phase.DELIVERING,
+    (Phase.PARKING, Outcome.STORE_DUE): Phase.PARKING,
+    (Phase.PARKING, Outcome.ACCEPTED): Phase.READING,
+    (Phase.PARKING, Outcome.CAUGHT_UP): Phase.WAITING,
+    (Phase.PARKING, Outcome.END_REACHED): Phase.CLOSING,
+    (Phase.PARKING, Outcome.REFUSED_FOR_NOW): Phase.WAITING,
+    (Phase.PARKING, Outcome.GIVEN_UP): Phase.CLOSING,
+    (Phase.PARKING, Outcome.STOPPED): Phase.CLOSING,
+    (Phase.CLOSING, Outcome.CLOSED): Phase.ENDED,
+    (Phase.CLOSING, Outcome.CLOSED_TO_RESTART): Phase.BACKING_OFF,
+    (Phase.CLOSING, Outcome.CLOSED_TO_HALT): Phase.HALTED,
+    (Phase.BACKING_OFF, Outcome.START_DUE): Phase.STARTING,
+    (Phase.BACKING_OFF, Outcome.STOPPED): Phase.ENDED,
+    (Phase.HALTED, Outcome.START_DUE): Phase.STARTING,
+    (Phase.HALTED, Outcome.STOPPED): Phase.ENDED,
+}
+"""(phase, outcome) -> next phase. A pair that is not named here cannot happen."""
+
+PUBLIC_STATES: Mapping[Phase, ShardState] = {
+    Phase.STARTING: ShardState.INITIALIZING,
+    Phase.READING: ShardState.PROCESSING,
+    Phase.WAITING: ShardState.PROCESSING,
+    Phase.DELIVERING: ShardState.PROCESSING,
+    Phase.PARKING: ShardState.PROCESSING,
+    Phase.CLOSING: ShardState.SHUTTING_DOWN,
+    Phase.BACKING_OFF: ShardState.INITIALIZING,
+    Phase.HALTED: ShardState.SHUTDOWN_COMPLETE,
+    Phase.ENDED: ShardState.SHUTDOWN_COMPLETE,
+}
+"""How ``Worker.shard_statuses`` names each phase."""
+
+_RANKS: Mapping[ShutdownReason, int] = {
+    ShutdownReason.ZOMBIE: 5,
+    ShutdownReason.TERMINATE: 4,
+    ShutdownReason.STOLEN: 3,
+    ShutdownReason.PAUSED: 2,
+    ShutdownReason.PROCESS_DONE: 1,
+    ShutdownReason.PROCESS_RESTART: 0,
+}
+
+
+def next_phase(phase: Phase, outcome: Outcome) -> Phase:
+    """The phase that follows.
+
+    Raises:
+        ValueError: the table has no such transition, which is a programming error.
+    """
+    following = TRANSITIONS.get((phase, outcome))
+    if following is None:
+        raise ValueError(f"a consumer that is {phase.value} cannot meet {outcome.value}")
+    return following
+
+
+def stronger(first: ShutdownReason | None, second: ShutdownReason | None) -> ShutdownReason | None:
+    """The reason that wins: lease lost, then shard ended, then hand-over, then the processor's own marks.
+
+    Of two equal reasons, and of two marks, the first stays.
+    """
+    if first is None or second is None:
+        return first or second
+    return second if _RANKS[second] > _RANKS[first] else first

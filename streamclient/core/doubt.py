@@ -1,0 +1,405 @@
+"""Answers to writes, and clearing up doubtful ones.
+
+A refused write may have been applied by a first try; an uncertain one may land later still. So neither is believed: the
+row is read back, and what it says decides (Java stream client: a retried write that meets its own first success counts
+as a lost lease there).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from attrs import evolve
+
+from streamclient.core import leases
+from streamclient.core.deadlines import NEVER
+from streamclient.core.events import Answered, CheckpointOutcome, ForgetEpoch, ReadRow, Severity, WriteLease
+from streamclient.core.held import HeldLease, accepted
+from streamclient.core.leases import LeaseWrite
+from streamclient.core.requests import answer_sent, checkpoint_stored
+from streamclient.core.rows import NO_DOUBT, WriteKind, WriteOutcome, was_applied
+from streamclient.core.settle import leave, lose, new_owner, register, send, settle, start_anew
+from streamclient.core.state import Flight, WorkerState
+from streamclient.core.sync import creation_answered
+from streamclient.errors import ConfigurationError
+from streamclient.model import CheckpointPosition, Lease
+
+TAKE_TRIES_MAX = 3
+"""How often a take of a row in this worker's own name is repeated at once with the counter just read. The old owner, or
+this worker, may have had one more write under way; more than a few changes in a row mean that somebody else is at work.
+"""
+
+DELETE_TRIES_MAX = 3
+"""How often the deletion of a row is tried with the counter just read, until the next list of shards asks for it again.
+Reading and writing takes a hundredth of the time between two heartbeats."""
+
+UNEXPLAINED_MOVES_MAX = 5
+"""After how many refusals in a row that look like own successes another process is taken to use this worker's name. A
+lost answer inside the lease store explains one now and then, not five in a row."""
+
+CHECKPOINT_KINDS = (WriteKind.CHECKPOINT, WriteKind.PREPARE)
+"""Writes that somebody waits for."""
+
+
+def write_answered(state: WorkerState, call: WriteLease, answer: Answered[WriteOutcome]) -> None:
+    """Take in the outcome of a write."""
+    write, key, outcome = call.write, call.write.lease_key, answer.value or WriteOutcome.UNCERTAIN
+    flight = state.flights.get(key)
+    if flight is None or flight.outcome is not None or flight.write.kind is not write.kind:
+        state.report(Severity.WARNING, key, f"answer to a write that is not under way, ignored: {write}")
+    elif outcome is WriteOutcome.ACCEPTED:
+        state.land(key)
+        _note(state, write)
+        _applied(state, write, answer.sent_at, None, is_plain=True)
+    elif isinstance(answer.error, ConfigurationError) and _is_asked_for(state, write):
+        state.land(key)
+        _put_aside(state, state.held[key], write, answer.error)
+    elif _needs_read_back(state, write):
+        state.doubt(key, evolve(flight, write=write, outcome=outcome))
+        held = state.held.get(key)
+        if held is not None:
+            state.keep(evolve(held, doubt=held.doubt.sent(answer.sent_at)))
+        state.emit(ReadRow(key))
+    else:
+        state.land(key)
+        _given_up(state, write)
+
+
+def row_answered(state: WorkerState, call: ReadRow, answer: Answered[Lease | None]) -> None:
+    """Decide a write in doubt by the row; if that could not be read, put it off."""
+    key = call.lease_key
+    flight = state.flights.get(key)
+    if flight is None or flight.outcome is None:
+        if answer.error is None:
+            state.report(Severity.WARNING, key, "row read without need, ignored")
+    elif answer.error is not None:
+        _unreadable(state, key)
+    else:
+        state.land(key)
+        _read_back(state, flight, answer.value)
+
+
+def _read_back(state: WorkerState, flight: Flight, row: Lease | None) -> None:
+    key = flight.write.lease_key
+    if row is None:
+        state.view.note_absent(key)
+    else:
+        state.view.note(row, state.now)
+    held = state.held.get(key)
+    if held is not None:
+        _resolve_held(state, held, flight, row)
+    elif flight.write.kind is WriteKind.TAKE:
+        _resolve_take(state, flight, row)
+    elif flight.write.kind is WriteKind.DELETE:
+        _resolve_delete(state, flight, row)
+
+
+def _unreadable(state: WorkerState, key: str) -> None:
+    """Read again after a pause; if the lease is not held, the next scan will tell."""
+    if key in state.held:
+        state.read_later(key)
+    else:
+        state.land(key)
+        state.scan_soon(state.pause_seconds(2))
+
+
+def reads_due(state: WorkerState) -> None:
+    """Repeat the reads whose pause is over."""
+    for key in state.rereads.take_due(state.now):
+        state.emit(ReadRow(key))
+
+
+def _needs_read_back(state: WorkerState, write: LeaseWrite) -> bool:
+    if write.lease_key in state.held:
+        return _is_held_write(write)
+    return write.kind in (WriteKind.TAKE, WriteKind.DELETE)
+
+
+def _is_held_write(write: LeaseWrite) -> bool:
+    """Whether the write is the owner's, so that its doubtful outcome must be cleared up."""
+    if write.kind is WriteKind.CREATE:
+        return write.seen.owner != ""
+    return write.kind not in (WriteKind.STEAL, WriteKind.DELETE)
+
+
+def _is_asked_for(state: WorkerState, write: LeaseWrite) -> bool:
+    """Whether a held lease can do without the write: it is put aside if the store says that it cannot do it."""
+    is_asked = write.kind in (*CHECKPOINT_KINDS, WriteKind.TAKE_PAUSE, WriteKind.LEAVE_PAUSE, WriteKind.RELEASE)
+    return is_asked and write.lease_key in state.held
+
+
+def _put_aside(state: WorkerState, held: HeldLease, write: LeaseWrite, error: Exception) -> None:
+    """Go on without a write that will never be possible."""
+    if write.kind is WriteKind.RELEASE:
+        leave(state, held)
+        return
+    if write.kind in CHECKPOINT_KINDS:
+        answer_sent(state, held, CheckpointOutcome.REJECTED, error)
+    else:
+        pause = write.seen.pause
+        text = f"pauses are obeyed and cannot be acknowledged: {error}"
+        state.report(Severity.WARNING, held.lease.lease_key, text)
+        state.keep(evolve(held, may_say_obeys=False, mute_pause="" if pause is None else pause.request_id))
+    settle(state, held.lease.lease_key)
+
+
+def _call(state: WorkerState, write: LeaseWrite) -> None:
+    """Wake whoever has something to do now: the owner of a marked lease, the receiver of one that was handed over."""
+    if write.kind is WriteKind.STEAL:
+        state.signals.wake([write.seen.owner])
+    elif write.kind is WriteKind.TRANSFER and write.result is not None:
+        state.signals.wake([write.result.owner])
+
+
+def _note(state: WorkerState, write: LeaseWrite) -> None:
+    row = state.view.row(write.lease_key)
+    if write.result is None:
+        state.view.note_absent(write.lease_key)
+    elif write.kind is WriteKind.STEAL:
+        if row is not None and row.owner == write.seen.owner:
+            state.view.note(evolve(row, stealer=write.result.stealer), state.now)
+    else:
+        state.view.note(write.result, state.now)
+
+
+def _given_up(state: WorkerState, write: LeaseWrite) -> None:
+    if write.kind is WriteKind.CREATE:
+        creation_answered(state)
+    state.scan_soon(state.pause_seconds(2))
+    settle(state, write.lease_key)
+
+
+def _applied(state: WorkerState, write: LeaseWrite, sent_at: float, row: Lease | None, *, is_plain: bool) -> None:
+    """An own write is in the table. ``row`` if it was read back, ``is_plain`` if the answer said so by itself."""
+    key = write.lease_key
+    _call(state, write)
+    held = state.held.get(key)
+    if held is None:
+        _applied_unheld(state, write, sent_at)
+        return
+    if write.kind is WriteKind.TRANSFER:
+        receiver = write.result.owner if write.result is not None else ""
+        lose(state, key, Severity.INFO, f"handed over to {receiver}: {held.lease}")
+        return
+    if write.kind is WriteKind.RELEASE:
+        leave(state, held)
+        return
+    if write.kind is WriteKind.DELETE:
+        lose(state, key, Severity.WARNING, f"its shard left the stream: {held.lease}")
+        state.emit(ForgetEpoch(key))
+        return
+    held = accepted(held, write, sent_at, state.duration_seconds, row)
+    if is_plain and held.unexplained_moves:
+        held = evolve(held, unexplained_moves=0)
+    if row is not None:
+        held = evolve(held, pause_known_at=state.now)
+    if _broke_off(state, write):
+        broken = held.acquisition
+        number = state.next_acquisition().number
+        held = evolve(held, acquisition=evolve(broken, number=number, needs_epoch=True))
+    state.keep(held)
+    if write.kind in CHECKPOINT_KINDS:
+        checkpoint_stored(state, held)
+    settle(state, key)
+
+
+def _broke_off(state: WorkerState, write: LeaseWrite) -> bool:
+    """Whether the row was gone or put anew before this write brought it back: others may have had it in between."""
+    is_restored = write.kind is WriteKind.TAKE and write.seen.owner != state.worker_id
+    return is_restored or write.kind is WriteKind.CREATE
+
+
+def _applied_unheld(state: WorkerState, write: LeaseWrite, sent_at: float) -> None:
+    if write.kind is WriteKind.TAKE and write.result is not None:
+        register(state, write.result, sent_at)
+    elif write.kind is WriteKind.CREATE:
+        state.has_created = True
+        if write.result is not None and write.result.checkpoint != CheckpointPosition.TRIM_HORIZON:
+            state.begun_late.add(write.lease_key)
+        creation_answered(state)
+    elif write.kind is WriteKind.TRANSFER:
+        state.report(Severity.INFO, write.lease_key, f"handed over without reading it: {write.result}")
+    elif write.kind is WriteKind.DELETE:
+        state.emit(ForgetEpoch(write.lease_key))
+
+
+def _resolve_take(state: WorkerState, flight: Flight, row: Lease | None) -> None:
+    """Take a row in this worker's own name again, even if it looks as the take would have left it.
+
+    That proves only that some write of this worker moved it, maybe of an earlier acquisition, maybe long ago; others
+    count from then. When an accepted take was sent is known.
+    """
+    is_ours = row is not None and row.owner == state.worker_id and row.stealer in ("", state.worker_id)
+    receiver = new_owner(state, row) if row is not None and is_ours and state.is_stopping else None
+    if row is not None and receiver is not None:
+        send(state, leases.transfer(row, receiver))
+    elif row is not None and is_ours and flight.tries < TAKE_TRIES_MAX and not state.is_stopping:
+        send(state, leases.take(row, state.worker_id), tries=flight.tries + 1)
+    else:
+        state.scan_soon(state.pause_seconds(2))
+
+
+def _resolve_delete(state: WorkerState, flight: Flight, row: Lease | None) -> None:
+    """Delete the row of a shard that left the stream as it is by now.
+
+    A row whose owner lives moves with every heartbeat, and the last scan is mostly older than that.
+    """
+    is_gone = state.listing is not None and flight.write.lease_key not in state.listing
+    if row is not None and is_gone and flight.tries < DELETE_TRIES_MAX and not state.is_stopping:
+        send(state, leases.delete(row), tries=flight.tries + 1)
+    elif row is None:
+        state.emit(ForgetEpoch(flight.write.lease_key))
+
+
+def _resolve_held(state: WorkerState, held: HeldLease, flight: Flight, row: Lease | None) -> None:
+    verdict = standing(held, flight.write, row)
+    explained = flight.outcome is WriteOutcome.UNCERTAIN or verdict not in (Standing.APPLIED, Standing.ADVANCED)
+    moves = held.unexplained_moves + (0 if explained else 1)
+    held = evolve(held, unexplained_moves=moves)
+    if row is not None and row.counter != held.lease.counter:
+        held = evolve(held, moved_unseen_at=state.now)
+    state.keep(held)
+    if verdict is Standing.NAME_CONFLICT or moves >= UNEXPLAINED_MOVES_MAX:
+        _yield_name(state, held, row)
+    elif verdict is Standing.APPLIED:
+        sent_at = NEVER if held.doubt.since is None else held.doubt.since
+        _applied(state, flight.write, sent_at, row, is_plain=False)
+    elif verdict is Standing.ABSENT:
+        _row_gone(state, held)
+    elif row is not None and verdict in (Standing.UNCHANGED, Standing.ADVANCED):
+        _try_again(state, held, row)
+    elif row is not None and verdict is Standing.RESET:
+        _restore(state, held, row)
+    elif row is not None and verdict is Standing.REWOUND:
+        _rewound(state, held, row)
+    elif verdict is Standing.RELEASED:
+        lose(state, held.lease.lease_key, Severity.WARNING, f"taken away by an operator: {held.lease}")
+    else:
+        _lost_to(state, held, flight.write, row)
+
+
+def _try_again(state: WorkerState, held: HeldLease, row: Lease) -> None:
+    has_moved = row.counter > held.lease.counter
+    doubt = NO_DOUBT if has_moved else held.doubt.again(state.now, state.pause_seconds)
+    state.keep(
+        evolve(
+            held,
+            lease=row,
+            pause_known_at=state.now,
+            sent_requests=0,
+            doubt=doubt,
+            is_renewal_due=True,
+        )
+    )
+    settle(state, row.lease_key)
+
+
+def _rewound(state: WorkerState, held: HeldLease, row: Lease) -> None:
+    """Go on from where somebody else put the checkpoint; a consumer that is past it would hide that.
+
+    The row moved once, by that hand: no checkpoint of ours can have been stored.
+    """
+    text = f"its checkpoint was moved from outside, reading starts anew there: known {held.lease}, found {row}"
+    state.report(Severity.WARNING, row.lease_key, text)
+    held = evolve(held, lease=row, pause_known_at=state.now, is_renewal_due=True)
+    start_anew(state, held, in_doubt=CheckpointOutcome.LEASE_LOST)
+    settle(state, row.lease_key)
+
+
+def _row_gone(state: WorkerState, held: HeldLease) -> None:
+    key = held.lease.lease_key
+    tries = held.doubt.tries
+    state.keep(evolve(held, is_gone=True, sent_requests=0, doubt=evolve(held.doubt, tries=tries + 1)))
+    state.wants_listing = state.wants_listing or tries == 0
+    state.report(Severity.WARNING, key, f"its lease row is gone; does the shard still exist? {held.lease}")
+
+
+def _restore(state: WorkerState, held: HeldLease, row: Lease) -> None:
+    """Take a row that was put over ours, with our checkpoint, before anybody reads from its beginning."""
+    key = held.lease.lease_key
+    state.keep(evolve(held, sent_requests=0, is_gone=False))
+    state.report(Severity.WARNING, key, f"its lease row was reset to {row}; restoring {held.lease}")
+    send(state, leases.restore(row, held.lease))
+
+
+def _yield_name(state: WorkerState, held: HeldLease, row: Lease | None) -> None:
+    if state.signals.keeps_rows:
+        # Who has the name is known from the session, which is looked at often.
+        text = f"changed several times from outside: known {held.lease}, found {row}"
+        lose(state, held.lease.lease_key, Severity.WARNING, text, in_doubt=CheckpointOutcome.UNKNOWN)
+        state.scan_soon(state.pause_seconds(2))
+        return
+    text = (
+        f"another process uses the worker identifier {state.worker_id!r}, or the row was changed several times "
+        f"from outside; this one gives way. Give every worker its own identifier. Known {held.lease}, found {row}"
+    )
+    lose(state, held.lease.lease_key, Severity.ERROR, text, in_doubt=CheckpointOutcome.UNKNOWN)
+
+
+def _lost_to(state: WorkerState, held: HeldLease, write: LeaseWrite, row: Lease | None) -> None:
+    stored = was_stored(held, write, row) if write.kind in CHECKPOINT_KINDS else False
+    outcomes = {True: CheckpointOutcome.STORED, False: CheckpointOutcome.LEASE_LOST, None: CheckpointOutcome.UNKNOWN}
+    severity = Severity.INFO if write.kind is WriteKind.TRANSFER else Severity.WARNING
+    text = f"lost: known {held.lease}, found {row}"
+    lose(state, held.lease.lease_key, severity, text, in_doubt=outcomes[stored])
+
+
+# --- what a row says -----------------------------------------------------------------------------------------------
+
+
+class Standing(Enum):
+    """What a row that was read back says about a held lease and the write in doubt."""
+
+    APPLIED = "applied"
+    UNCHANGED = "unchanged"
+    """The row is as before, but for a mark: the write may be sent again."""
+    ADVANCED = "advanced"
+    """An earlier write of this worker landed late."""
+    ABSENT = "absent"
+    RESET = "reset"
+    """Nobody owns the row: it was put again over the old one, as a Java worker's shard sync does."""
+    REWOUND = "rewound"
+    """The owner is the same, but somebody else moved the checkpoint: an operator's rewind."""
+    RELEASED = "released"
+    """Nobody owns the row, but it is the same row: an operator took the lease away."""
+    NAME_CONFLICT = "name conflict"
+    """Another process writes under this worker's name."""
+    LOST = "lost"
+
+
+def standing(held: HeldLease, write: LeaseWrite, row: Lease | None) -> Standing:
+    """Classify a row that was read after ``write`` was refused or uncertain."""
+    if row is None:
+        return Standing.ABSENT
+    if was_applied(row, write):
+        return Standing.APPLIED
+    known = held.lease
+    is_own_checkpoint = row.checkpoint in _own_checkpoints(held)
+    distance = row.counter - known.counter
+    if row.owner == known.owner:
+        if distance == 1 and not is_own_checkpoint:
+            return Standing.REWOUND
+        return {0: Standing.UNCHANGED, 1: Standing.ADVANCED}.get(distance, Standing.NAME_CONFLICT)
+    if row.owner:
+        return Standing.LOST
+    return Standing.RELEASED if distance > 0 and is_own_checkpoint else Standing.RESET
+
+
+def _own_checkpoints(held: HeldLease) -> set[str]:
+    """What was stored last since the lease is held, and what may have been without knowing."""
+    return {held.checkpoint, *(request.value for request in held.requests if request.was_sent and not request.pending)}
+
+
+def was_stored(held: HeldLease, write: LeaseWrite, row: Lease | None) -> bool | None:
+    """Whether a checkpoint in doubt reached the table although the lease is lost; ``None`` if nobody can tell."""
+    if row is None or write.result is None:
+        return None
+    is_prepared = write.kind is WriteKind.PREPARE
+    wanted, before, found = (
+        (lease.pending if is_prepared else lease.checkpoint) for lease in (write.result, write.seen, row)
+    )
+    if found == wanted != before:
+        return True
+    # What was prepared vanishes with the next checkpoint, so its absence tells nothing once the checkpoint moved.
+    is_unchanged = found == before and row.checkpoint == write.seen.checkpoint
+    return False if row.counter <= held.lease.counter + 1 or is_unchanged else None

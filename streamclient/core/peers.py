@@ -1,0 +1,186 @@
+"""What this worker saw of the rows of all workers, and when, by its own clock.
+
+Laws:
+
+* a beat is stamped with the time after the read that first showed it had returned, so later than it was accepted;
+* a session stands still if two reads, more than a lease duration apart by those stamps, showed the same beat. Nothing
+  is concluded from not having read;
+* killed is final for a nonce: a read that began before the verdict cannot undo it;
+* whoever comes back after its own session was over begins to watch anew, so that an outage of the status table that
+  stopped everybody is not taken for everybody's death.
+
+Only one read of worker rows is under way at a time, so that reads show rows in the order in which they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from attrs import evolve, frozen
+
+from streamclient.core.membership import SessionState, WorkerRow
+
+WATCHED = 2
+"""How many successors in the ring of names each worker watches: so each worker is watched by two, and one of them may
+die with it."""
+
+WIDENED = 8
+"""How many more are watched for each one that is late. Where one worker died, others may have: those found now need no
+further lease duration of watching each."""
+
+LATE_SHARE = 0.5
+"""Share of the lease duration after which a beat is late: more than one heartbeat, at a third at most, was missed."""
+
+MEMORY_DURATIONS = 10
+"""For how many lease durations a worker without a row is remembered, and a killed row kept."""
+
+
+@frozen
+class _Watch:
+    """One worker row as last read."""
+
+    row: WorkerRow
+    since: float
+    """When this nonce and beat were first seen."""
+    read_at: float
+    """When they were last seen."""
+
+    @property
+    def still_seconds(self) -> float:
+        """For how long the session was seen to stand still."""
+        return self.read_at - self.since
+
+
+class Peers:
+    """Rows of all workers but this one. Owned by one thread."""
+
+    def __init__(self, worker_id: str, duration_seconds: float) -> None:
+        self.worker_id = worker_id
+        self.duration_seconds = duration_seconds
+        self._watches: dict[str, _Watch] = {}
+        self._gone: dict[str, float] = {}
+        """Workers whose row was there once, and when it was first missed."""
+
+    # --- seeing ------------------------------------------------------------------------------------------------
+
+    def observe_all(self, rows: Iterable[WorkerRow], now: float) -> None:
+        """Take in a complete list of worker rows that returned at ``now``."""
+        seen = {row.worker_id: row for row in rows}
+        self.observe({*seen, *self._watches}, seen.values(), now)
+
+    def observe(self, names: Iterable[str], rows: Iterable[WorkerRow], now: float) -> None:
+        """Take in a read of some worker rows that returned at ``now``; named workers without a row have none."""
+        seen = {row.worker_id: row for row in rows}
+        for name in sorted(set(names) - {self.worker_id}):
+            row = seen.get(name)
+            if row is None:
+                self._miss(name, now)
+            else:
+                self._see(row, now)
+
+    def note_killed(self, name: str, nonce: str) -> None:
+        """Take in that an own verdict was accepted."""
+        watch = self._watches.get(name)
+        if watch is not None and watch.row.nonce == nonce:
+            self._watches[name] = evolve(watch, row=evolve(watch.row, state=SessionState.KILLED))
+
+    def look_again(self, name: str) -> None:
+        """Take in that an own verdict was not accepted: only another read can tell whether the session still stands."""
+        watch = self._watches.get(name)
+        if watch is not None:
+            self._watches[name] = evolve(watch, read_at=watch.since)
+
+    def watch_anew(self, now: float) -> None:
+        """Forget for how long others have stood still: this worker was away itself."""
+        self._watches = {name: evolve(watch, since=now, read_at=now) for name, watch in self._watches.items()}
+
+    def _see(self, row: WorkerRow, now: float) -> None:
+        self._gone.pop(row.worker_id, None)
+        old = self._watches.get(row.worker_id)
+        if old is None or (old.row.nonce, old.row.beat) != (row.nonce, row.beat):
+            is_killed = old is not None and old.row.nonce == row.nonce and not old.row.is_live
+            kept = evolve(row, state=SessionState.KILLED) if is_killed else row
+            self._watches[row.worker_id] = _Watch(kept, now, now)
+        else:
+            kept = old.row if not old.row.is_live else row
+            self._watches[row.worker_id] = _Watch(kept, old.since, now)
+
+    def _miss(self, name: str, now: float) -> None:
+        if self._watches.pop(name, None) is not None:
+            self._gone[name] = now
+        horizon = now - MEMORY_DURATIONS * self.duration_seconds
+        self._gone = {other: at for other, at in self._gone.items() if at >= horizon}
+
+    # --- judging -----------------------------------------------------------------------------------------------
+
+    def row(self, name: str) -> WorkerRow | None:
+        """The row of another worker, as last read."""
+        watch = self._watches.get(name)
+        return None if watch is None else watch.row
+
+    def has_session(self, name: str) -> bool:
+        """Whether the worker has a row, be it killed: it is one that knows of sessions. This worker has one."""
+        return name == self.worker_id or name in self._watches
+
+    def is_over(self, name: str) -> bool:
+        """Whether the worker had a session that ended: it was killed, or its row was removed."""
+        watch = self._watches.get(name)
+        return name in self._gone if watch is None else not watch.row.is_live
+
+    def is_live(self, name: str) -> bool:
+        """Whether another worker has a session that nobody has killed."""
+        watch = self._watches.get(name)
+        return watch is not None and watch.row.is_live
+
+    def is_leaving(self, name: str) -> bool:
+        """Whether the worker says that it is stopping."""
+        watch = self._watches.get(name)
+        return watch is not None and watch.row.state is SessionState.LEAVING
+
+    @property
+    def killed(self) -> frozenset[str]:
+        """Workers whose present row is that of a killed session."""
+        return frozenset(name for name, watch in self._watches.items() if not watch.row.is_live)
+
+    @property
+    def others(self) -> list[str]:
+        """Other workers with a live session, sorted; those that are leaving, too."""
+        return sorted(name for name, watch in self._watches.items() if watch.row.is_live)
+
+    @property
+    def staying_others(self) -> list[str]:
+        """Other workers that may be given leases, sorted."""
+        return sorted(name for name, watch in self._watches.items() if watch.row.is_staying)
+
+    # --- watching ----------------------------------------------------------------------------------------------
+
+    def watched(self) -> list[str]:
+        """Whom this worker watches now: its successors in the ring of live workers, sorted by name."""
+        ring = self.others
+        successors = [name for name in ring if name > self.worker_id] + [name for name in ring if name < self.worker_id]
+        late = sum(self._is_late(name) for name in successors)
+        return successors[: WATCHED + WIDENED * late]
+
+    def standing_still(self) -> list[WorkerRow]:
+        """Live sessions that were seen to stand still for longer than the lease duration: they may be killed."""
+        return [watch.row for _, watch in sorted(self._watches.items()) if watch.row.is_live and self._is_still(watch)]
+
+    def verdict_at(self, names: Sequence[str]) -> float | None:
+        """When a read could first show that one of these stood still for too long, if it does."""
+        moments = [self._watches[name].since + self.duration_seconds for name in names if name in self._watches]
+        return min(moments, default=None)
+
+    def forgettable(self, now: float) -> list[WorkerRow]:
+        """Rows of killed sessions that nobody needs any more."""
+        horizon = now - MEMORY_DURATIONS * self.duration_seconds
+        watches = sorted(self._watches.items())
+        return [watch.row for _, watch in watches if not watch.row.is_live and watch.since < horizon]
+
+    def _is_still(self, watch: _Watch) -> bool:
+        return watch.still_seconds > self.duration_seconds
+
+    def _is_late(self, name: str) -> bool:
+        return self._watches[name].still_seconds > LATE_SHARE * self.duration_seconds
+
+    def __repr__(self) -> str:
+        return f"Peers({self.worker_id}: {len(self.others)} others live, {len(self.killed)} killed)"

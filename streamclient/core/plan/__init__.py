@@ -1,0 +1,1 @@
+"""Who shall have which lease, and what this worker does about it."""

@@ -1,0 +1,441 @@
+"""Who should read what beside workers without sessions, such as Java workers.
+
+The numbers are those of the Java stream client (``LeaseTaker``), so that both can share a table without pulling leases
+to and fro: all rows count, finished ones too; the target is the number of rows over the number of workers, rounded
+up. Four things differ, none of which can make Java steal more: leases in transit count for their stealer, several
+leases may be marked in one pass, only leases worth moving are marked, and finished leases are exchanged for unfinished
+ones, so that workers even in rows are even in work too: where two workers are even in rows, one may do all the work. A
+*swap* mends that and leaves the counts alone: a worker with a finished lease marks an unfinished one of a worker that
+has at least two more, and hands that worker a finished one. Laws of swaps:
+
+* a mark goes to a worker with at least two unfinished leases less, a gift to one that Java's rule lets have a lease,
+  or to one that a swap makes ready to lose one; so exchanges come to an end, at counts and unfinished leases that
+  differ by at most one each;
+* no swap makes a Java worker steal: its owner keeps, without what is in transit, at least the target less one. Where
+  the mark would leave it less, the finished lease goes first; where not, it follows when the unfinished one arrives;
+* nothing is remembered between passes. A swap of which one half was lost, by a crash of either worker or a refused
+  write, leaves counts that the ordinary rules mend;
+* whoever sees the same rows at the same time does not do the same thing: if more workers could act than moves are
+  missing, each acts by chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from random import Random
+
+from attrs import define, field
+
+from streamclient.config import ClientConfig
+from streamclient.core.plan.moves import Move, Moves
+from streamclient.core.sightings import LeaseView
+from streamclient.model import Lease
+
+MARKED_SHARE = 3
+"""At most a third of the need (rounded up) is marked in one pass: several workers that join together see the same
+counts, so marking everything at once would take too much from one owner; a third each converges in a few passes."""
+
+WORTHWHILE_DIFFERENCE = 2
+"""How many unfinished leases more a worker must have for one to be worth moving; a difference of one would only change
+sides."""
+
+
+def plan_takes(
+    view: LeaseView,
+    worker_id: str,
+    held: Collection[str],
+    now: float,
+    config: ClientConfig,
+    *,
+    rng: Random,
+    pending: Mapping[str, str] | None = None,
+    excluded: Collection[str] = (),
+) -> Moves:
+    """Decide one pass over the rows last seen.
+
+    ``held`` are the keys this worker holds; ``pending`` those with an own take, mark or hand-over under way, and the
+    worker that gets them (they count as that worker's); ``excluded`` must not be touched now. Same arguments, same
+    answer.
+
+    Worked example: A owns a1 to a5, B owns b1, f1 is free; B plans. Seven rows, two workers: the target is 4, B needs
+    3. It takes f1. Two are still missing and A, with 5, is above the target, so B marks one of A's leases: a third of
+    two, rounded up. Next pass, with that lease in transit, B counts 3 and A 4: B is short by one and nobody is above
+    the target, so nothing moves any more.
+
+    Later b1, f1 and the lease that A handed over are read to their end. The counts are still 4 and 3, but A has four
+    leases to read and B none. B begins two swaps: a third of four, rounded up. For the first it marks a lease of A. A
+    is left with the target less one; a second mark would leave it short by two, and a Java worker in its place would
+    steal. So for the second B gives A a finished lease first. When all that has arrived, A has three leases to read and
+    B one, and B marks another one. Now A and B read two shards each, and nothing moves any more.
+    """
+    pending = {} if pending is None else pending
+    own, marked_own, contested = _rows_in_own_name(view, worker_id, held, {*excluded, *pending})
+    untouchable = {*held, *excluded, *pending, *(row.lease_key for row in (*own, *marked_own, *contested))}
+    destined = {row.lease_key: row.stealer for row in marked_own} | {row.lease_key: worker_id for row in own}
+    numbers = count_leases(view, worker_id, destined | dict(pending), now)
+    free = [key for key in view.expired_keys(now) if key not in untouchable]
+    chosen = _choose_free(view, free, numbers.need, rng)
+    for row in chosen:
+        numbers.take(row)
+    returned = tuple(Move(row, row.stealer) for row in marked_own)
+    if not config.auto_steal_lease:
+        return Moves((*own, *chosen), transfers=returned, contested=contested)
+    givable = _givable(view, worker_id, set(held) - set(excluded) - set(pending))
+    # Others' rows are of use only to a worker that is short of leases, or that has something to exchange.
+    candidates = _steal_candidates(view, worker_id, untouchable, now) if numbers.need or givable else {}
+    steals = _choose_steals(view, numbers, candidates, rng)
+    exchange = ExchangePass(
+        numbers=numbers,
+        ready={owner: [row for row in rows if is_ready(view, row)] for owner, rows in candidates.items()},
+        givable=givable,
+        receivers=staying_workers(view, sorted(numbers.counts), worker_id, now),
+        rng=rng,
+    )
+    swaps, returns = ((), ()) if steals else exchange.swap()
+    marks = tuple(Move(row, worker_id) for row in (*steals, *swaps))
+    return Moves((*own, *chosen), marks, (*returned, *returns, *exchange.even_out()), contested=contested)
+
+
+def _rows_in_own_name(
+    view: LeaseView, worker_id: str, held: Collection[str], skipped: Collection[str]
+) -> tuple[tuple[Lease, ...], tuple[Lease, ...], tuple[Lease, ...]]:
+    own: list[Lease] = []
+    marked: list[Lease] = []
+    contested: list[Lease] = []
+    for sighting in view.counts.owned_by(worker_id):
+        if sighting.row.lease_key in held or sighting.row.lease_key in skipped:
+            continue
+        if sighting.is_moved_by_others and not sighting.row.is_handed_over:
+            contested.append(sighting.row)
+        elif sighting.row.is_marked and not view.is_presumed_dead(sighting.row.stealer):
+            marked.append(sighting.row)
+        else:
+            own.append(sighting.row)
+    return tuple(own), tuple(marked), tuple(contested)
+
+
+def _choose_free(view: LeaseView, free: Sequence[str], limit: int, rng: Random) -> tuple[Lease, ...]:
+    rows = [view.sightings[key].row for key in free]
+    rng.shuffle(rows)
+    rows.sort(key=lambda row: (row.is_finished, not is_ready(view, row)))
+    return tuple(rows[:limit])
+
+
+def _steal_candidates(
+    view: LeaseView, worker_id: str, untouchable: Collection[str], now: float
+) -> dict[str, list[Lease]]:
+    candidates: dict[str, list[Lease]] = {}
+    for key in sorted(view.sightings.keys() - set(untouchable)):
+        row = view.sightings[key].row
+        if row.stealer or row.owner in ("", worker_id) or row.is_finished or view.is_expired(key, now):
+            continue
+        candidates.setdefault(row.owner, []).append(row)
+    return candidates
+
+
+def _givable(view: LeaseView, worker_id: str, keys: Collection[str]) -> list[Lease]:
+    rows = [sighting.row for sighting in view.counts.owned_by(worker_id) if sighting.row.lease_key in keys]
+    return [row for row in rows if row.is_finished and not row.stealer]
+
+
+def _may_lose_one(numbers: Numbers, owner: str) -> bool:
+    """Whether this worker may ask ``owner`` for an unfinished lease.
+
+    Java's rule decides, with the owner's leases counted as Java does, so that a Java owner is not made to steal in its
+    turn. Finished leases count but are not asked for: an owner with no more unfinished leases than this worker is left
+    alone, and gives finished ones away by itself. A Java owner never does; where it sits on so many that nobody else
+    reaches the target, those below it even out what they have among themselves.
+    """
+    me = numbers.worker_id
+    more_leases = numbers.settled.get(owner, 0) - numbers.counts[me]
+    more_work = numbers.unread(owner) - numbers.unread(me)
+    is_permitted = numbers.rule_permits(numbers.settled.get(owner, 0), numbers.counts[me])
+    return (is_permitted and more_work > 0) or min(more_leases, more_work) >= WORTHWHILE_DIFFERENCE
+
+
+def _choose_steals(
+    view: LeaseView, numbers: Numbers, candidates: Mapping[str, list[Lease]], rng: Random
+) -> tuple[Lease, ...]:
+    """Ask who has most to read, of those that may lose a lease; of several such, who has most leases, or any."""
+    steals: list[Lease] = []
+    for _ in range(-(-numbers.need // MARKED_SHARE)):
+        loads = {
+            owner: (numbers.unread(owner), numbers.counts[owner])
+            for owner in sorted(candidates)
+            if candidates[owner] and _may_lose_one(numbers, owner)
+        }
+        if not loads:
+            break
+        victim = rng.choice([owner for owner in loads if loads[owner] == max(loads.values())])
+        row = _pick(view, candidates[victim], rng)
+        candidates[victim].remove(row)
+        numbers.mark(victim)
+        steals.append(row)
+    return tuple(steals)
+
+
+def _pick(view: LeaseView, rows: Sequence[Lease], rng: Random) -> Lease:
+    """Any ready lease; a child that waits for its parents only if nothing else is there.
+
+    Java stream client: a consumer that waits cannot be stopped there, so its lease would stay marked for long.
+    """
+    ready = [row for row in rows if is_ready(view, row)]
+    return rng.choice(ready or list(rows))
+
+
+def is_ready(view: LeaseView, row: Lease) -> bool:
+    """Whether no parent has an unfinished row, as far as the last scan shows."""
+    parents = (view.row(parent) for parent in sorted(row.parent_shard_ids))
+    return all(parent is None or parent.is_finished for parent in parents)
+
+
+# --- exchanging finished leases for unfinished ones -----------------------------------------------------------------
+
+
+@define
+class ExchangePass:
+    """One pass of exchanges; ``numbers`` is kept up to date with each choice."""
+
+    numbers: Numbers
+    ready: Mapping[str, list[Lease]]
+    """By owner: unfinished leases of others that may be marked and could be read at once. Chosen ones are removed."""
+    givable: list[Lease]
+    """Own finished leases that may be handed over. Chosen ones are removed."""
+    receivers: Collection[str]
+    """Workers that are surely alive and staying."""
+    rng: Random
+
+    def swap(self) -> tuple[tuple[Lease, ...], tuple[Move, ...]]:
+        """Marks and gifts of swaps: at most a third of the difference, one finished lease for each."""
+        marks: list[Lease] = []
+        gifts: list[Move] = []
+        difference = self._widest_difference()
+        if difference < WORTHWHILE_DIFFERENCE or not self.givable or not self._has_the_turn_to_swap(difference):
+            return (), ()
+        for _ in range(min(-(-difference // MARKED_SHARE), len(self.givable))):
+            owner = self._busiest_owner()
+            if owner is None:
+                break
+            if self.numbers.settled.get(owner, 0) >= self.numbers.target:
+                marks.append(self._mark(owner))
+            elif self._may_prepare(owner):
+                gifts.append(self._give(owner))
+            else:
+                break
+        return tuple(marks), tuple(gifts)
+
+    def even_out(self) -> tuple[Move, ...]:
+        """Moves to workers that are short of leases, as far as Java's rule lets leases go from this worker to them.
+
+        Workers with fewer unfinished leases get none: they ask for unfinished ones themselves.
+        """
+        gifts: list[Move] = []
+        has_turn = self._has_the_turn_to_give()
+        while self.givable and (has_turn or self.numbers.arrived > self.numbers.target):
+            receiver = self._shortest_receiver()
+            if receiver is None:
+                break
+            gifts.append(self._give(receiver))
+        return tuple(gifts)
+
+    # --- choices -----------------------------------------------------------------------------------------------
+
+    def _widest_difference(self) -> int:
+        most = max((self.numbers.unread(owner) for owner, rows in self.ready.items() if rows), default=0)
+        return most - self.numbers.unread(self.numbers.worker_id)
+
+    def _busiest_owner(self) -> str | None:
+        difference = self._widest_difference()
+        if difference < WORTHWHILE_DIFFERENCE:
+            return None
+        most = self.numbers.unread(self.numbers.worker_id) + difference
+        return self.rng.choice([o for o in sorted(self.ready) if self.ready[o] and self.numbers.unread(o) == most])
+
+    def _may_prepare(self, owner: str) -> bool:
+        """Whether to give a finished lease first, so that the owner may lose an unfinished one.
+
+        Not the last one: a worker without leases is seen by nobody, and the target would change. And not while another
+        worker waits for a lease that will bring it above the target: it returns one for that, maybe to this owner.
+        """
+        numbers = self.numbers
+        is_short = numbers.counts[owner] < numbers.target
+        will_return = [w for w in numbers.counts if numbers.counts[w] > numbers.target >= numbers.settled.get(w, 0)]
+        is_first = will_return in ([], [numbers.worker_id])
+        return is_short and is_first and numbers.arrived > 1 and owner in self.receivers
+
+    def _shortest_receiver(self) -> str | None:
+        numbers = self.numbers
+        own_unread = numbers.unread(numbers.worker_id)
+        ranked = [
+            (numbers.load(name), -numbers.unread(name), self.rng.random(), name)
+            for name in sorted(self.receivers)
+            if numbers.unread(name) >= own_unread and numbers.rule_permits(numbers.arrived, numbers.load(name))
+        ]
+        return min(ranked)[-1] if ranked else None
+
+    def _has_the_turn_to_swap(self, difference: int) -> bool:
+        numbers = self.numbers
+        most = numbers.unread(numbers.worker_id) + difference
+        could_act = [
+            w for w in numbers.counts if numbers.has_finished(w) and most - numbers.unread(w) >= WORTHWHILE_DIFFERENCE
+        ]
+        return self.rng.random() * len(could_act) < missing_moves(numbers.unread(worker) for worker in numbers.counts)
+
+    def _has_the_turn_to_give(self) -> bool:
+        numbers = self.numbers
+        loads = {worker: numbers.load(worker) for worker in numbers.counts} | {numbers.worker_id: numbers.arrived}
+        least = min(loads.values())
+        could_act = [w for w in loads if numbers.has_finished(w) and numbers.rule_permits(loads[w], least)]
+        return self.rng.random() * len(could_act) < missing_moves(loads.values())
+
+    # --- moves -------------------------------------------------------------------------------------------------
+
+    def _mark(self, owner: str) -> Lease:
+        row = self.rng.choice(self.ready[owner])
+        self.ready[owner].remove(row)
+        self.numbers.mark(owner)
+        return row
+
+    def _give(self, receiver: str) -> Move:
+        self.numbers.give(receiver)
+        return Move(self.givable.pop(), receiver)
+
+
+def staying_workers(view: LeaseView, workers: Sequence[str], worker_id: str, now: float) -> frozenset[str]:
+    """Others that gave a sign of life within the last lease duration and do not seem to be stopping."""
+    recent = now - view.duration_seconds
+    return frozenset(
+        name
+        for name in workers
+        if name != worker_id
+        and view.last_sign_of_life(name) >= recent
+        and not view.is_presumed_dead(name)
+        and not view.is_leaving(name)
+    )
+
+
+# --- counting --------------------------------------------------------------------------------------------------------
+
+
+@define
+class Numbers:
+    """Leases per worker while a pass is being planned; each move that is planned is counted at once.
+
+    A row counts for the worker that will have it once everything under way has arrived. The Java stream client counts a
+    row in transit for nobody; where its reaction matters, ``settled`` holds its numbers.
+    """
+
+    worker_id: str
+    """Who plans."""
+    target: int
+    """Rows over workers, rounded up."""
+    counts: dict[str, int]
+    """All leases, those in transit for the worker that they go to. Names every worker that has any, and the planner."""
+    unfinished: dict[str, int] = field(factory=dict)
+    """Those of them that still have to be read."""
+    settled: dict[str, int] = field(factory=dict)
+    """Leases as the Java stream client counts them: those in transit for nobody."""
+    awaited: dict[str, int] = field(factory=dict)
+    """By owner: leases that this worker asked for and that were not handed over yet."""
+
+    @property
+    def need(self) -> int:
+        """How many leases the planning worker is short of."""
+        return max(self.target - self.counts[self.worker_id], 0)
+
+    @property
+    def arrived(self) -> int:
+        """Leases of the planning worker without those it still waits for."""
+        return self.counts[self.worker_id] - sum(self.awaited.values())
+
+    def load(self, worker: str) -> int:
+        """Leases of another worker, as if this one's requests were not granted."""
+        return self.counts.get(worker, 0) + self.awaited.get(worker, 0)
+
+    def unread(self, worker: str) -> int:
+        """Unfinished leases of a worker."""
+        return self.unfinished.get(worker, 0)
+
+    def has_finished(self, worker: str) -> bool:
+        """Whether a worker has leases that need no reading any more."""
+        return self.counts.get(worker, 0) > self.unread(worker)
+
+    def rule_permits(self, giver_count: int, receiver_count: int) -> bool:
+        """Whether a lease may go from one worker to another, by the Java stream client's rule.
+
+        That rule lets a lease go from above the target to a worker below, or from exactly the target to a worker short
+        of at least two. Each such move goes to a worker with at least two leases less, so such moves come to an end.
+        """
+        need = self.target - receiver_count
+        return (giver_count > self.target and need > 0) or (giver_count == self.target and need > 1)
+
+    def mark(self, owner: str) -> None:
+        """Count one unfinished lease of ``owner`` as asked for."""
+        _shift(self.counts, owner, self.worker_id)
+        _shift(self.unfinished, owner, self.worker_id)
+        _add(self.settled, owner, -1)
+        _add(self.awaited, owner, 1)
+
+    def give(self, receiver: str) -> None:
+        """Count one finished lease of the planning worker for ``receiver``."""
+        _shift(self.counts, self.worker_id, receiver)
+
+    def take(self, row: Lease) -> None:
+        """Count a free lease for the planning worker."""
+        _add(self.counts, self.worker_id, 1)
+        _add(self.unfinished, self.worker_id, 0 if row.is_finished else 1)
+
+
+def count_leases(view: LeaseView, worker_id: str, destined: Mapping[str, str], now: float) -> Numbers:
+    """Count the rows last seen for ``worker_id``. ``destined`` names the new worker of rows whose fate is decided."""
+    held, counts = view.credits(now), view.counts
+    numbers = Numbers(
+        worker_id,
+        0,
+        dict.fromkeys(sorted({worker_id, *held}), 0) | dict(held),
+        dict(counts.unread),
+        dict(counts.settled),
+    )
+    for sighting in counts.wanted_by(worker_id):
+        if sighting.row.lease_key not in destined and not view.is_expired(sighting.row.lease_key, now):
+            _await(numbers, sighting.row)
+    for key, worker in destined.items():
+        if key in view.sightings and worker:
+            _redirect(numbers, view.sightings[key].row, worker, is_counted=not view.is_expired(key, now))
+    numbers.target = -(-len(view.sightings) // len(numbers.counts))
+    return numbers
+
+
+def _redirect(numbers: Numbers, row: Lease, worker: str, *, is_counted: bool) -> None:
+    """Count a row for the worker that will have it, in place of the one that it is counted for now."""
+    holder = row.stealer or row.owner
+    if is_counted and holder:
+        _add(numbers.counts, holder, -1)
+        _add(numbers.unfinished, holder, 0 if row.is_finished else -1)
+        if not row.stealer and worker != row.owner:
+            _add(numbers.settled, row.owner, -1)
+    _add(numbers.counts, worker, 1)
+    _add(numbers.unfinished, worker, 0 if row.is_finished else 1)
+    if is_counted and worker == numbers.worker_id:
+        _await(numbers, row)
+
+
+def _await(numbers: Numbers, row: Lease) -> None:
+    if row.owner not in ("", numbers.worker_id):
+        _add(numbers.awaited, row.owner, 1)
+
+
+def missing_moves(numbers: Iterable[int]) -> int:
+    """How many single moves it takes to make numbers even, so that no two differ by more than one."""
+    values = list(numbers)
+    low, high = sum(values) // len(values), -(-sum(values) // len(values))
+    return max(sum(max(value - high, 0) for value in values), sum(max(low - value, 0) for value in values))
+
+
+def _add(numbers: dict[str, int], name: str, change: int) -> None:
+    numbers[name] = numbers.get(name, 0) + change
+
+
+def _shift(numbers: dict[str, int], source: str, destination: str) -> None:
+    _add(numbers, source, -1)
+    _add(numbers, destination, 1)

@@ -1,0 +1,228 @@
+"""What a scan asks this worker to do with leases, and doing it.
+
+In a fleet whose workers all have sessions, everybody does its part of one assignment (``own_part``), all of it at once.
+In any other, where Java workers take and steal by numbers, it is as with them (``beside_java``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attrs import evolve
+
+from streamclient.core import leases
+from streamclient.core.events import Severity
+from streamclient.core.plan.beside_java import plan_takes
+from streamclient.core.plan.moves import Move, Moves
+from streamclient.core.plan.own_part import FleetView, plan_part
+from streamclient.core.rows import WriteKind
+from streamclient.core.settle import give, new_owner, send, settle, settle_all
+from streamclient.core.state import WorkerState
+from streamclient.model import BalanceBy, Lease
+
+STUCK_MARK_DURATIONS = 15
+"""After how many lease durations an unanswered mark is reported: five minutes by default, far longer than finishing a
+batch takes. A restarted Java owner may keep a marked lease for ever without reading it."""
+
+MOVES = (WriteKind.TAKE, WriteKind.STEAL, WriteKind.TRANSFER)
+"""Writes after which a lease is, or is about to be, another worker's."""
+
+GRACE_SECONDS = 0.1
+"""Behind the moment at which a lease expires: it must have stood still for longer than its duration."""
+
+
+def plan_and_follow(state: WorkerState) -> None:
+    """Do what the scan that was just taken in asks for."""
+    choose_heirs(state)
+    if not state.signals.may_hold(state.now):
+        return
+    if state.signals.session.needs_read and state.signals.keeps_rows:
+        # A beat was not accepted, perhaps because somebody else has the name: only another look tells.
+        state.wants_scan = True
+        return
+    if state.signals.is_uniform:
+        _carry_out(state, plan_part(_fleet(state)))
+    else:
+        _report_ignored_loads(state)
+        _follow_numbers(state, _plan(state))
+    if state.has_turn:
+        state.has_turn = False
+        state.signals.turn_taken(state.now, len(state.signals.peers.others) + 1)
+
+
+def _pending(state: WorkerState) -> Mapping[str, str]:
+    """Leases with a move of this worker under way, and who will have them."""
+    results = {key: flight.write.result for key, flight in state.flights.items() if flight.write.kind in MOVES}
+    return {key: row.stealer or row.owner for key, row in results.items() if row is not None}
+
+
+def _shunned(state: WorkerState) -> list[str]:
+    """Leases whose consumers stalled here: for a lease duration they are left to others, if there are any."""
+    state.shunned = {key: until for key, until in state.shunned.items() if until > state.now}
+    has_others = state.shunned and len(state.view.live_workers(state.now)) > 1
+    return list(state.shunned) if has_others else []
+
+
+# --- among workers with sessions -------------------------------------------------------------------------------------
+
+
+def _fleet(state: WorkerState) -> FleetView:
+    signals, config = state.signals, state.config
+    balance_by = state.balance_by
+    is_evening_out = signals.is_leader and balance_by is not BalanceBy.COUNT and config.auto_steal_lease
+    return FleetView(
+        worker_id=state.worker_id,
+        view=state.view,
+        now=state.now,
+        staying=signals.staying,
+        held=state.held,
+        pending=_pending(state),
+        busy={*state.flights, *state.running} - state.held.keys(),
+        declined={*state.released, *_shunned(state)},
+        balance_by=balance_by,
+        rates=state.measured.rates() if is_evening_out else None,
+        may_mark=config.auto_steal_lease and not state.is_stopping,
+    )
+
+
+def prepare_departure(state: WorkerState) -> None:
+    """Scan before anything is handed over: what was seen last may be minutes old, and shares would become uneven."""
+    if state.signals.is_uniform and state.signals.may_hold(state.now):
+        state.wants_scan = state.awaits_heirs = True
+
+
+def choose_heirs(state: WorkerState) -> None:
+    """Decide to whom each lease goes now that this worker stops, as well as is known."""
+    was_awaited, state.awaits_heirs = state.awaits_heirs, False
+    if state.is_stopping and state.signals.is_uniform:
+        state.heirs = _fleet(state).assignment()
+    if was_awaited:
+        settle_all(state)
+
+
+# --- beside workers without ------------------------------------------------------------------------------------------
+
+
+def _report_ignored_loads(state: WorkerState) -> None:
+    balance_by = state.config.balance_by
+    if state.signals.keeps_rows and balance_by is not BalanceBy.COUNT:
+        text = (
+            f"balance_by={balance_by.value!r} has no effect while workers without sessions, such as Java workers, have "
+            "leases: they balance numbers, and so does this worker"
+        )
+        state.report_once(Severity.WARNING, "", "balance_by", text)
+
+
+def _plan(state: WorkerState) -> Moves:
+    """What the last scan asks for, leaving alone what is under way, given up, or still read by an old consumer."""
+    return plan_takes(
+        state.view,
+        state.worker_id,
+        state.held,
+        state.now,
+        state.config,
+        rng=state.rng,
+        pending=_pending(state),
+        excluded={*state.flights, *state.running, *state.released, *_shunned(state)},
+    )
+
+
+def _follow_numbers(state: WorkerState, plan: Moves) -> None:
+    contested = plan.contested
+    if not state.signals.keeps_rows:
+        for row in contested:
+            text = f"another process uses the worker identifier {state.worker_id!r} and moves {row}; left to it"
+            state.report_once(Severity.ERROR, row.lease_key, "name conflict", text)
+        contested = ()
+    # Who has the name is known from the session, where there is one; then such rows only had a late write.
+    plan = evolve(plan, takes=(*plan.takes, *contested))
+    unheld = tuple(move for move in plan.transfers if move.row.lease_key not in state.held)
+    if state.is_stopping:
+        _pass_on(state, [*plan.takes, *(move.row for move in unheld)])
+        return
+    if not state.may_steal:
+        plan = evolve(plan, marks=(), transfers=unheld)
+    state.may_steal = False
+    _carry_out(state, plan)
+
+
+def _pass_on(state: WorkerState, rows: list[Lease]) -> None:
+    """While stopping, hand on what others hand over, without reading it."""
+    for row in rows:
+        receiver = new_owner(state, row) if row.owner == state.worker_id else None
+        if receiver is not None:
+            send(state, leases.transfer(row, receiver))
+
+
+# --- in any fleet ----------------------------------------------------------------------------------------------------
+
+
+def _carry_out(state: WorkerState, plan: Moves) -> None:
+    """Do what was planned: first hand over what nobody reads, which evens out what the takes add."""
+    held = {key: state.held[key] for move in plan.transfers if (key := move.row.lease_key) in state.held}
+    to_be_read = [key for key, each in held.items() if not each.lease.is_finished]
+    for move in plan.transfers:
+        if move.row.lease_key not in held:
+            _pass(state, move)
+        elif move.row.lease_key not in to_be_read:
+            give(state, move.row.lease_key, move.receiver)
+    for row in plan.takes:
+        send(state, leases.take(row, state.worker_id))
+    for move in plan.marks:
+        send(state, leases.steal(move.row, move.receiver))
+    for move in plan.transfers:
+        if move.row.lease_key in to_be_read:
+            # It goes as soon as its consumer has ended.
+            state.keep(evolve(held[move.row.lease_key], promised_to=move.receiver))
+            settle(state, move.row.lease_key)
+    if plan.look_again_at is not None:
+        state.scan_soon(plan.look_again_at - state.now + GRACE_SECONDS)
+    if state.has_turn:
+        state.signals.wake(plan.wakes)
+
+
+def _pass(state: WorkerState, move: Move) -> None:
+    """Hand a lease on without reading it; among workers with sessions, the same one not again for a lease duration.
+
+    If every worker's processor is done with a shard, it would go round for ever otherwise.
+    """
+    key, now, duration = move.row.lease_key, state.now, state.duration_seconds
+    if state.signals.is_uniform:
+        state.passed_on = {other: at for other, at in state.passed_on.items() if now - at <= duration}
+        if key in state.passed_on and not state.is_stopping:
+            return
+        state.passed_on[key] = now
+    send(state, leases.transfer(move.row, move.receiver))
+
+
+def hand_on_stuck(state: WorkerState) -> None:
+    """Hand on leases that ran out while their consumers still run here: this worker may not take them back.
+
+    Everybody else may, but nobody who has enough leases does. The row stood still for a whole lease duration, so a
+    hand-over is as safe as any take.
+    """
+    view = state.view
+    for key in sorted(state.running.keys() - state.held.keys() - state.flights.keys()):
+        sighting = view.sightings.get(key)
+        if sighting is None or sighting.row.owner != state.worker_id:
+            continue
+        if key not in view.counts.expired:
+            state.scan_soon(sighting.moved_at + view.duration_seconds - state.now + GRACE_SECONDS)
+        elif state.signals.may_hold(state.now):
+            receiver = new_owner(state, sighting.row)
+            if receiver is not None:
+                send(state, leases.transfer(sighting.row, receiver))
+
+
+def report_stuck_marks(state: WorkerState) -> None:
+    """Name the leases that this worker asked for long ago and did not get."""
+    patience = STUCK_MARK_DURATIONS * state.duration_seconds
+    for sighting in state.view.counts.wanted_by(state.worker_id):
+        row, key = sighting.row, sighting.row.lease_key
+        if row.is_marked and state.now - sighting.marked_at > patience:
+            text = (
+                f"asked for it {state.now - sighting.marked_at:.0f} s ago, but worker {row.owner} neither hands it "
+                f"over nor dies: {row}. If that worker was restarted under its old name, stop it for longer than the "
+                "lease duration"
+            )
+            state.report_once(Severity.WARNING, key, f"stuck mark at {row.owner}", text)

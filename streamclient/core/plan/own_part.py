@@ -1,0 +1,187 @@
+"""What one worker does of the assignment, in a fleet whose workers all have sessions.
+
+Everybody computes the same assignment (``assignment``) from the same rows. Of what it asks for, each worker does what
+concerns its own leases; what others have to do it leaves to them, but knows whom to wake for it.
+
+Laws:
+
+* a row in transit is left alone until it has arrived, or until who should get it is gone;
+* only leases are taken that are free (never owned, left by a killed session, or standing still) or our own by name;
+* a lease that stands still although its owner lives is assigned by whoever sees that: others may see it only later;
+* a free lease is taken by whom it is assigned to; if that one leaves it for a lease duration, by whoever sees that;
+* what this worker must not read, because a processor of it is done with the shard or stalled on it, goes to another.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+
+from attrs import frozen
+
+from streamclient.core.plan.assign import Assignment, Placed, assign_by_count, assign_by_load
+from streamclient.core.plan.moves import Move, Moves
+from streamclient.core.sightings import LeaseView, Sighting
+from streamclient.model import BalanceBy, Lease
+
+
+@frozen(kw_only=True)
+class FleetView:
+    """What the plan is made from."""
+
+    worker_id: str
+    view: LeaseView
+    now: float
+    staying: Sequence[str]
+    """Workers that may be given leases; this one, too, unless it is stopping."""
+    held: Collection[str]
+    """Leases that this worker holds."""
+    pending: Mapping[str, str]
+    """Leases with a take, mark or hand-over of this worker under way, and who will have them."""
+    busy: Collection[str]
+    """Leases that this worker must not touch now: a write is under way, or an old consumer still runs."""
+    declined: Collection[str]
+    """Leases that this worker shall not read."""
+    balance_by: BalanceBy = BalanceBy.COUNT
+    rates: Mapping[str, float] | None = None
+    """Loads of leases, if this worker is the one that evens them out."""
+    may_mark: bool = True
+
+    def assignment(self) -> Assignment:
+        """Who shall have which lease."""
+        self.view.counts.tell_time(self.now)
+        placed = [Placed(key, self._holder(key), row.is_finished) for key, row in sorted(self.view.rows.items())]
+        if self.balance_by is BalanceBy.COUNT:
+            return assign_by_count(placed, self.staying)
+        return assign_by_load(placed, self.staying, self.rates)
+
+    def _holder(self, key: str) -> str:
+        """Who has the lease or will have it.
+
+        A worker that does not stay counts as nobody. So does whoever let a lease stand still until it expired, be it
+        one of its own or one that was handed to it.
+        """
+        if key in self.pending:
+            return self.pending[key]
+        row = self.view.rows[key]
+        if row.is_marked and row.stealer in self.staying:
+            return row.stealer
+        is_ours = key in self.held or row.owner == self.worker_id
+        return row.owner if is_ours or key not in self.view.counts.expired else ""
+
+
+def plan_part(fleet: FleetView) -> Moves:
+    """What the worker should do now."""
+    target = fleet.assignment()
+    if not target:
+        return Moves()
+    fleet.view.counts.tell_time(fleet.now)
+    part = _Part(fleet, target)
+    for key in sorted(target):
+        part.look_at(key)
+    return part.plan()
+
+
+class _Part:
+    """Goes through the leases one by one."""
+
+    def __init__(self, fleet: FleetView, target: Assignment) -> None:
+        self.fleet = fleet
+        self.target = target
+        self.takes: list[Lease] = []
+        self.marks: list[Move] = []
+        self.transfers: list[Move] = []
+        self.others: set[str] = set()
+        self.look_again_at: float | None = None
+        self._shares = Counter(target.values())
+
+    def plan(self) -> Moves:
+        return Moves(
+            takes=tuple(self.takes),
+            marks=tuple(self.marks),
+            transfers=tuple(self.transfers),
+            wakes=tuple(sorted(self.others)),
+            look_again_at=self.look_again_at,
+        )
+
+    def look_at(self, key: str) -> None:
+        fleet, receiver = self.fleet, self.target[key]
+        sighting = fleet.view.sightings[key]
+        if key in fleet.busy or key in fleet.pending:
+            return
+        if key in fleet.held:
+            self._look_at_held(sighting.row, receiver)
+        elif sighting.row.owner == fleet.worker_id:
+            self._look_at_own(sighting.row, receiver)
+        elif key in fleet.view.counts.expired:
+            self._look_at_free(sighting, receiver)
+        else:
+            self._look_at_held_by_other(sighting, receiver)
+
+    def _look_at_held(self, row: Lease, receiver: str) -> None:
+        if receiver == self.fleet.worker_id or row.stealer:
+            return
+        if self.fleet.rates is not None and not row.is_finished:
+            self.transfers.append(Move(row, receiver))
+        elif self.fleet.may_mark:
+            self.others.add(receiver)
+
+    def _look_at_own(self, row: Lease, receiver: str) -> None:
+        """In this worker's name, but not held: left from an earlier life, or handed to it.
+
+        What was handed to it is taken, whatever the shares: whoever gave it may be unable to take it back.
+        """
+        fleet = self.fleet
+        is_wanted = row.is_handed_over and row.lease_key not in fleet.declined
+        self._assign(row, fleet.worker_id if is_wanted and fleet.worker_id in fleet.staying else receiver)
+
+    def _look_at_free(self, sighting: Sighting, receiver: str) -> None:
+        """Anybody's. Others see for themselves that it is free, unless it is so for whoever watched it alone.
+
+        Whoever let it stand still, or did not take what was handed to it, gets it only if there is nobody else.
+        """
+        fleet, row = self.fleet, sighting.row
+        is_standing_still = row.owner != "" and not sighting.is_orphaned
+        if is_standing_still and receiver == row.owner:
+            receiver = fleet.worker_id if fleet.worker_id in fleet.staying else self._substitute(row.owner)
+        duration = fleet.view.duration_seconds
+        is_left = fleet.now - max(sighting.freed_at, sighting.moved_at + duration) > duration
+        if receiver == fleet.worker_id or is_standing_still:
+            self._assign(row, receiver)
+        elif is_left and fleet.worker_id in fleet.staying:
+            self._assign(row, fleet.worker_id)
+        else:
+            self.others.add(receiver)
+
+    def _look_at_held_by_other(self, sighting: Sighting, receiver: str) -> None:
+        fleet, row = self.fleet, sighting.row
+        if row.is_handed_over:
+            self.others.add(row.owner)
+        elif not row.owner:
+            expires_at = sighting.moved_at + fleet.view.duration_seconds
+            self.look_again_at = min(expires_at, self.look_again_at or expires_at)
+        elif row.owner == receiver or row.stealer or row.owner not in fleet.staying or not fleet.may_mark:
+            return
+        elif receiver != fleet.worker_id and (fleet.rates is None or row.is_finished):
+            self.others.add(receiver)
+        elif receiver != fleet.worker_id or row.lease_key not in fleet.declined:
+            self.marks.append(Move(row, receiver))
+
+    def _assign(self, row: Lease, receiver: str) -> None:
+        """Take a lease that nobody reads, or hand it on."""
+        fleet = self.fleet
+        if receiver != fleet.worker_id:
+            self.transfers.append(Move(row, receiver))
+        elif row.lease_key not in fleet.declined:
+            self.takes.append(row)
+        else:
+            substitute = self._substitute(fleet.worker_id)
+            if substitute != fleet.worker_id:
+                self.transfers.append(Move(row, substitute))
+
+    def _substitute(self, unwanted: str) -> str:
+        """Another worker that stays, with the fewest leases; the unwanted one if there is none."""
+        others = [name for name in self.fleet.staying if name != unwanted]
+        substitute = min(others, key=lambda name: (self._shares[name], name), default=unwanted)
+        self._shares[substitute] += 1
+        return substitute

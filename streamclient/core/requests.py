@@ -1,0 +1,162 @@
+"""What others ask of held leases: their consumers, other workers and operators by their rows, the worker's own program.
+
+Each changes what is known of a lease, and then settles it.
+"""
+
+from __future__ import annotations
+
+from attrs import evolve
+
+from streamclient.core.events import (
+    AnswerCheckpoint,
+    CheckpointOutcome,
+    CheckpointRequested,
+    ConsumerEnd,
+    ConsumerStalled,
+    ConsumerStopped,
+    PauseRequested,
+    ResumeRequested,
+    Severity,
+)
+from streamclient.core.held import CheckpointRequest, Consuming, HeldLease
+from streamclient.core.settle import settle, settle_all
+from streamclient.core.state import WorkerState
+from streamclient.model import Lease
+
+# --- its consumer --------------------------------------------------------------------------------------------------
+
+
+def checkpoint_requested(state: WorkerState, event: CheckpointRequested) -> None:
+    """Queue a position, or refuse it at once if its consumer has lost the lease."""
+    held = state.held.get(event.lease_key)
+    if held is None or not _is_running(held, event.consumer_id):
+        state.emit(AnswerCheckpoint(event.request_id, CheckpointOutcome.LEASE_LOST))
+        return
+    request = CheckpointRequest(event.request_id, event.value, event.progress, event.pending)
+    state.keep(evolve(held, requests=(*held.requests, request)))
+    settle(state, event.lease_key)
+
+
+def checkpoint_stored(state: WorkerState, held: HeldLease) -> None:
+    """Answer the requests that the accepted write covered."""
+    answer_sent(state, held, CheckpointOutcome.STORED)
+    key = held.lease.lease_key
+    if held.lease.is_finished:
+        state.report(Severity.INFO, key, f"finished: {held.lease}")
+        state.wants_listing = state.wants_listing or not state.is_stopping
+        for child in sorted(child for child, ancestor in state.waiting.items() if ancestor == key):
+            settle(state, child)
+        state.signals.wake(row.owner for row in state.view.rows.values() if row.owner and key in row.parent_shard_ids)
+
+
+def answer_sent(
+    state: WorkerState, held: HeldLease, outcome: CheckpointOutcome, error: Exception | None = None
+) -> None:
+    """Answer the requests that the write under way was for, and go on with those behind them."""
+    for request in held.requests[: held.sent_requests]:
+        state.emit(AnswerCheckpoint(request.request_id, outcome, error))
+    state.keep(evolve(held, requests=held.requests[held.sent_requests :], sent_requests=0))
+
+
+def consumer_stopped(state: WorkerState, event: ConsumerStopped) -> None:
+    """Free the shard's slot; then the lease goes on, is handed over, or is read anew."""
+    key = event.lease_key
+    held = state.held.get(key)
+    if state.running.get(key) == event.consumer_id:
+        del state.running[key]
+        if held is not None:
+            _consumer_gone(state, held, event)
+    row = state.view.row(key)
+    if held is None and row is not None and row.owner == state.worker_id:
+        state.wants_scan = True
+    settle(state, key)
+
+
+def _consumer_gone(state: WorkerState, held: HeldLease, event: ConsumerStopped) -> None:
+    is_done = event.end is ConsumerEnd.DONE and not held.lease.is_finished
+    if is_done and held.identifier == event.consumer_id:
+        state.released[event.lease_key] = None
+        text = f"its processor is done, the lease is given away: {held.lease}"
+        state.report(Severity.INFO, event.lease_key, text)
+    state.keep(evolve(held, consuming=Consuming.NOBODY))
+
+
+def consumer_stalled(state: WorkerState, event: ConsumerStalled) -> None:
+    """Let the lease run out, so that another worker goes on from the checkpoint.
+
+    It is never handed over while the consumer runs: what hangs may come back and go on, until its lease is over. If it
+    stops in time, the lease goes to another worker at once.
+    """
+    held = state.held.get(event.lease_key)
+    if held is None or not _is_running(held, event.consumer_id) or held.stall:
+        return
+    state.keep(evolve(held, stall=event.reason))
+    seconds = held.valid_until - state.now
+    text = f"its consumer stalled, the lease is let run out within {seconds:.0f} s: {event.reason}: {held.lease}"
+    state.report(Severity.ERROR, event.lease_key, text)
+    settle(state, event.lease_key)
+
+
+def _is_running(held: HeldLease, consumer_id: str) -> bool:
+    return held.identifier == consumer_id and held.consuming is not Consuming.NOBODY
+
+
+# --- other workers and operators -----------------------------------------------------------------------------------
+
+
+def notice_rows(state: WorkerState) -> None:
+    """Take over marks and pauses that the last scan showed: on rows not older than the take, nor newer than is known.
+
+    A write under way may have landed before the row was read, and be answered later than that.
+    """
+    scanned = state.view.scanned
+    for key, held in state.held.items():
+        row = scanned.get(key)
+        if row is None or row.owner != state.worker_id:
+            continue
+        flight = state.flights.get(key)
+        sent = flight.write.result if flight is not None else None
+        newest = held.lease.counter if sent is None else max(held.lease.counter, sent.counter)
+        if held.first_counter <= row.counter <= newest:
+            noticed = _with_pause(state, _with_mark(held, row), row)
+            if noticed is not held:
+                state.keep(noticed)
+
+
+def _with_mark(held: HeldLease, row: Lease) -> HeldLease:
+    """A scan is older than the last heartbeat as a rule; a mark it shows stands nevertheless."""
+    if not row.is_marked or held.lease.is_marked:
+        return held
+    return evolve(held, lease=evolve(held.lease, stealer=row.stealer))
+
+
+def _with_pause(state: WorkerState, held: HeldLease, row: Lease) -> HeldLease:
+    """A pause comes and goes without moving the counter: a scan knows less than a row read after the scan began."""
+    if row.pause == held.lease.pause or state.scan_asked_at < held.pause_known_at:
+        return held
+    key, pause = held.lease.lease_key, row.pause
+    text = f"the pause is over: {row}" if pause is None else f"paused by {pause.by}: {pause.reason}: {row}"
+    state.report(Severity.INFO, key, text)
+    return evolve(held, lease=evolve(held.lease, pause=pause, pause_taken=row.pause_taken))
+
+
+# --- the worker's own program --------------------------------------------------------------------------------------
+
+
+def pause_requested(state: WorkerState, event: PauseRequested) -> None:
+    """Pause one shard, held or not, or all that are held now or later."""
+    state.own_pauses[event.lease_key] = event.reason
+    _settle_for(state, event.lease_key)
+
+
+def resume_requested(state: WorkerState, event: ResumeRequested) -> None:
+    """End the program's own pause of one shard, or of the whole worker; others stay."""
+    state.own_pauses.pop(event.lease_key, None)
+    _settle_for(state, event.lease_key)
+
+
+def _settle_for(state: WorkerState, lease_key: str | None) -> None:
+    if lease_key is None:
+        settle_all(state)
+    else:
+        settle(state, lease_key)

@@ -1,0 +1,442 @@
+"""What a held lease asks for now: ``settle`` looks at one and does what its state in ``held.NEXT`` says.
+
+``settle`` is level-triggered. Every event handler changes facts and then settles; nothing depends on the order in which
+facts became known. Beside the step of the table, one write may be due. The first of these goes out, if none is under
+way and the row is there:
+
+1. a checkpoint that user code waits for;
+2. the transfer, if the step says so; nothing at all, if it says to let the lease run out;
+3. a take, if the worker that marked the lease died meanwhile or says that it is leaving. Handing over to a dead worker
+   would leave the shard unread for a whole lease duration. A stealer that lives after all simply marks again;
+4. that an operator's pause is obeyed, once nothing reads; or, when it is over, that it is obeyed no more;
+5. a renewal, if it is due or the row may be another's.
+
+**Pauses.** An operator's pause stands in the lease row, so it outlives its owner; every worker that holds the lease
+obeys it, as long as this machine's wall clock has not reached its end. It moves no counter: the owner notices it by its
+next scan, or whenever it reads the row back. Once nothing reads the shard any more the owner says so in the row, and an
+operator may change the checkpoint. Before anything reads again the owner takes that back, by a write that compares the
+counter: if an operator changed the row meanwhile it is refused. Pauses of the worker's own program are kept in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+
+from attrs import evolve
+
+from streamclient.core import leases
+from streamclient.core.events import (
+    AnswerCheckpoint,
+    CheckpointOutcome,
+    DrawEpoch,
+    Severity,
+    StartConsumer,
+    StopConsumer,
+    WriteLease,
+)
+from streamclient.core.held import (
+    Consuming,
+    HeldLease,
+    Intention,
+    LeaseStep,
+    RowState,
+    valid_until,
+)
+from streamclient.core.leases import LeaseWrite
+from streamclient.core.rows import WriteKind
+from streamclient.core.shards import parents_finished
+from streamclient.core.state import WorkerState
+from streamclient.model import Lease, Pause, ShardInfo, ShutdownReason, utc_text
+from streamclient.reasons import Cause, Reason
+
+# --- the life of a held lease --------------------------------------------------------------------------------------
+
+
+def register(state: WorkerState, lease: Lease, sent_at: float) -> None:
+    """Hold a lease from now on: a take sent at ``sent_at`` was applied."""
+    key, until = lease.lease_key, valid_until(sent_at, state.duration_seconds)
+    if until <= state.now or not state.signals.covers(sent_at, state.now):
+        state.report(Severity.WARNING, key, f"take answered too late, not held: {lease}")
+        state.scan_soon(state.pause_seconds(2))
+        return
+    held = HeldLease(
+        lease,
+        state.new_identifier(),
+        until,
+        lease.counter,
+        sent_at,
+        state.next_acquisition(),
+        consuming=_left_over(state, key),
+        # It may have obeyed a pause in an earlier life.
+        may_say_obeys=lease.is_paused_by_owner,
+    )
+    state.keep(held)
+    state.report(Severity.INFO, key, f"took {lease}")
+    settle(state, key)
+
+
+def lose(
+    state: WorkerState,
+    lease_key: str,
+    severity: Severity,
+    text: str,
+    *,
+    in_doubt: CheckpointOutcome = CheckpointOutcome.LEASE_LOST,
+) -> None:
+    """Hold a lease no more. ``in_doubt`` answers checkpoints that were sent; those never sent are surely not stored."""
+    held = state.give_up(lease_key)
+    _end_consumer(state, held, in_doubt)
+    if held.stall:
+        state.shunned[lease_key] = state.now + state.duration_seconds
+    state.report(severity, lease_key, text)
+
+
+def start_anew(state: WorkerState, held: HeldLease, *, in_doubt: CheckpointOutcome) -> None:
+    """End the consumer as if the lease were lost, and keep the lease: another one starts from what its row says."""
+    _end_consumer(state, held, in_doubt)
+    state.keep(
+        evolve(
+            held,
+            identifier=state.new_identifier(),
+            has_started=False,
+            clear_since=None,
+            consuming=_left_over(state, held.lease.lease_key),
+            requests=(),
+            sent_requests=0,
+        )
+    )
+
+
+def _left_over(state: WorkerState, lease_key: str) -> Consuming:
+    """What of earlier lives still runs."""
+    return Consuming.LEAVING if lease_key in state.running else Consuming.NOBODY
+
+
+def _end_consumer(state: WorkerState, held: HeldLease, in_doubt: CheckpointOutcome) -> None:
+    for request in held.requests:
+        outcome = in_doubt if request.was_sent else CheckpointOutcome.LEASE_LOST
+        state.emit(AnswerCheckpoint(request.request_id, outcome))
+    key = held.lease.lease_key
+    if state.running.get(key) == held.identifier:
+        state.emit(StopConsumer(key, held.identifier, ShutdownReason.ZOMBIE))
+
+
+def attend(state: WorkerState) -> None:
+    """Attend to every held lease that is due: end it if its validity is over, or go on with what was put off.
+
+    Once its validity is over, another worker may be reading.
+    """
+    for key in state.deadlines.take_due(state.now):
+        held = state.held[key]
+        if held.valid_until <= state.now:
+            why = f"its consumer stalled: {held.stall}" if held.stall else "not renewed in time"
+            text = f"{why}, reading stops: {held.lease}"
+            lose(state, key, Severity.WARNING, text, in_doubt=CheckpointOutcome.UNKNOWN)
+            state.scan_soon(state.pause_seconds(2))
+        else:
+            state.keep(held)
+            settle(state, key)
+
+
+def renew_due(state: WorkerState) -> None:
+    """Move the counter of every held lease, unless a checkpoint just did.
+
+    Other workers need a changed counter at least every third of the lease duration: a lease is passed over only if the
+    next round still comes in time.
+    """
+    third = state.duration_seconds / 3
+    next_round = state.now + state.config.renewer_interval_millis / 1000
+    state.wants_listing = state.wants_listing or any(held.is_gone for held in state.held.values())
+    for key in sorted(state.held):
+        held = state.held[key]
+        if held.moved_at + third < next_round and not held.is_renewal_due:
+            state.keep(evolve(held, is_renewal_due=True))
+        settle(state, key)
+
+
+# --- settling ------------------------------------------------------------------------------------------------------
+
+
+def settle_all(state: WorkerState) -> None:
+    """Settle every held lease."""
+    for key in sorted(state.held):
+        settle(state, key)
+
+
+def settle_restless(state: WorkerState) -> None:
+    """Settle every held lease that is not simply being read: scans and listings can change nothing for the others."""
+    for key in sorted(key for key, held in state.held.items() if not held.is_being_read):
+        settle(state, key)
+
+
+def settle(state: WorkerState, lease_key: str) -> None:
+    """Do what one held lease asks for: start or stop its consumer, draw its epoch, send its next write."""
+    before = state.held.get(lease_key)
+    if before is None:
+        return
+    state.waiting.pop(lease_key, None)
+    intention, because = _intention(state, before)
+    held = before if intention is before.intention else evolve(before, intention=intention)
+    if intention in (Intention.READ, Intention.PAUSE):
+        _draw_epoch(state, held)
+    step = held.step
+    if step is LeaseStep.START:
+        held = _start(state, held)
+    elif step is LeaseStep.STOP:
+        state.emit(StopConsumer(lease_key, held.identifier, _STOPPED_AS[intention]))
+        held = _waiting(evolve(held, consuming=Consuming.LEAVING), because)
+    elif step is not LeaseStep.LET_READ:
+        held = _waiting(held, because or Reason(_OBSTACLES.get(held.row, Cause.PREVIOUS_PROCESSOR)))
+    if held is not before:
+        state.keep(held)
+    _write_next(state, held)
+
+
+_STOPPED_AS = {
+    Intention.PAUSE: ShutdownReason.PAUSED,
+    Intention.GIVE_AWAY: ShutdownReason.STOLEN,
+    Intention.LET_RUN_OUT: ShutdownReason.STOLEN,
+}
+_OBSTACLES = {
+    RowState.GONE: Cause.ROW_GONE,
+    RowState.OFFERED: Cause.HAND_OVER_IN_DOUBT,
+    RowState.OBEYS: Cause.LEAVING_PAUSE,
+}
+"""Why the rows of such leases keep them from being read."""
+
+
+def _intention(state: WorkerState, held: HeldLease) -> tuple[Intention, Reason | None]:
+    """What this worker wants with the lease, and what to tell people if that is not to read it."""
+    lease = held.lease
+    if held.stall:
+        return Intention.LET_RUN_OUT, Reason(Cause.STALLED, detail=held.stall)
+    if lease.is_marked and not is_mark_void(state, lease):
+        return Intention.GIVE_AWAY, Reason(Cause.ASKED_FOR, lease.stealer)
+    if state.is_stopping or held.promised_to or lease.lease_key in state.released:
+        return Intention.GIVE_AWAY, Reason(Cause.GIVEN_AWAY)
+    if lease.is_finished:
+        return Intention.KEEP, Reason(Cause.FINISHED)
+    pause = pause_reason(state, lease)
+    return (Intention.READ, None) if pause is None else (Intention.PAUSE, pause)
+
+
+def _start(state: WorkerState, held: HeldLease) -> HeldLease:
+    lease, key = held.lease, held.lease.lease_key
+    obstacle = _obstacle(state, held)
+    if obstacle is not None:
+        return _waiting(held, obstacle)
+    clear_since = state.now if held.clear_since is None else held.clear_since
+    if not _was_seen_since(state, key, max(clear_since, held.moved_unseen_at)):
+        return _waiting(held, Reason(Cause.LOOK), clear_since)
+    identifier = state.new_identifier() if held.has_started else held.identifier
+    state.running[key] = identifier
+    acquisition = evolve(held.acquisition, identifier=held.acquisition.identifier or identifier)
+    info = ShardInfo(key, lease.stream_id, lease.parent_shard_ids, acquisition.identifier, acquisition.epoch)
+    state.emit(StartConsumer(info, lease.checkpoint, lease.pending, lease.progress, identifier))
+    return evolve(
+        held,
+        identifier=identifier,
+        acquisition=acquisition,
+        consuming=Consuming.CONSUMER,
+        has_started=True,
+        clear_since=None,
+        reason=None,
+    )
+
+
+def _waiting(held: HeldLease, reason: Reason | None, clear_since: float | None = None) -> HeldLease:
+    if (held.reason, held.clear_since) == (reason, clear_since):
+        return held
+    return evolve(held, reason=reason, clear_since=clear_since)
+
+
+def _obstacle(state: WorkerState, held: HeldLease) -> Reason | None:
+    """Why a consumer may not start now, but for what its row says; ``None`` if it may."""
+    key = held.lease.lease_key
+    if key in state.flights and "checkpoint" in state.flights[key].write.changes:
+        return Reason(Cause.PREVIOUS_CHECKPOINT)
+    gate = parents_finished(held.lease, state.view.rows, state.listing)
+    state.wants_listing = state.wants_listing or (gate.wants_listing and state.is_row_scan_fresh)
+    if gate.reason is not None:
+        state.waiting[key] = gate.reason.subject
+        return gate.reason
+    return Reason(Cause.EPOCH, detail=held.acquisition.problem) if held.acquisition.needs_epoch else None
+
+
+def _was_seen_since(state: WorkerState, lease_key: str, moment: float) -> bool:
+    """Whether no other process had this worker's name after a moment; if that is not known, look, and settle then."""
+    was_seen = state.signals.was_seen_since(moment)
+    if not was_seen:
+        state.unseen.add(lease_key)
+        state.signals.look()
+    return was_seen
+
+
+def _draw_epoch(state: WorkerState, held: HeldLease) -> None:
+    """Ask for the epoch of an acquisition that has none, unless one is on its way or nobody will read the shard."""
+    key, acquisition = held.lease.lease_key, held.acquisition
+    is_wanted = acquisition.needs_epoch and not held.lease.is_finished and not held.is_gone
+    if is_wanted and key not in state.draws and state.now >= acquisition.draw_again_at:
+        state.draws[key] = acquisition.number
+        state.emit(DrawEpoch(key))
+
+
+# --- pauses --------------------------------------------------------------------------------------------------------
+
+
+def pause_reason(state: WorkerState, lease: Lease) -> Reason | None:
+    """Why the shard is paused; ``None`` if it is not."""
+    pause = _present_pause(state, lease)
+    if pause is not None:
+        until = "" if pause.until_micros is None else f" until {utc_text(pause.until_micros)}"
+        return Reason(Cause.PAUSED, pause.by, f"{pause.reason}{until}")
+    if state.own_pauses:
+        for key in (lease.lease_key, None):
+            if key in state.own_pauses:
+                return Reason(Cause.PAUSED_BY_PROGRAM, detail=state.own_pauses[key])
+    return None
+
+
+def _present_pause(state: WorkerState, lease: Lease) -> Pause | None:
+    """The operator's pause of a row, unless it is over."""
+    pause = lease.pause
+    if pause is None or pause.until_micros is None or state.now < state.moment_of(pause.until_micros):
+        return pause
+    return None
+
+
+def _must_acknowledge(state: WorkerState, held: HeldLease) -> bool:
+    """Whether the row should say that its owner obeys: nothing reads, and it does not say so yet."""
+    pause = _present_pause(state, held.lease)
+    is_unsaid = pause is not None and not held.lease.is_paused_by_owner and held.mute_pause != pause.request_id
+    return is_unsaid and held.consuming is Consuming.NOBODY
+
+
+# --- writes --------------------------------------------------------------------------------------------------------
+
+
+def send(state: WorkerState, write: LeaseWrite, *, tries: int = 1) -> None:
+    """Send one write; the lease must have none under way."""
+    if write.kind is WriteKind.TAKE:
+        write = leases.take_above(write, state.compared.get(write.lease_key, 0))
+    state.launch(write, tries=tries)
+    state.emit(WriteLease(write))
+
+
+def _write_next(state: WorkerState, held: HeldLease) -> None:
+    """Send the write that is due, if there is one; see the order at the top."""
+    key, lease = held.lease.lease_key, held.lease
+    if key in state.flights or held.is_gone or state.now < held.doubt.not_before:
+        return
+    if not _was_seen_since(state, key, held.moved_unseen_at):
+        return
+    if held.requests:
+        _send_checkpoint(state, held)
+    elif held.step is LeaseStep.HAND_OVER:
+        if not state.awaits_heirs:
+            _give_away(state, held)
+    elif held.step is LeaseStep.RUN_OUT:
+        return
+    elif is_mark_void(state, lease):
+        send(state, leases.take(lease, state.worker_id))
+    elif _must_acknowledge(state, held):
+        state.keep(evolve(held, may_say_obeys=True))
+        send(state, leases.take_pause(lease))
+    elif held.may_say_obeys and _present_pause(state, lease) is None:
+        send(state, leases.leave_pause(lease))
+    elif held.is_renewal_due or held.is_offered:
+        send(state, leases.renew(lease))
+
+
+def _send_checkpoint(state: WorkerState, held: HeldLease) -> None:
+    """Send the oldest request, together with those right behind it that ask for the same."""
+    first = held.requests[0]
+    same = len(list(takewhile(lambda each: (each.value, each.pending) == (first.value, first.pending), held.requests)))
+    sent = tuple(evolve(request, was_sent=True) for request in held.requests[:same])
+    state.keep(evolve(held, requests=sent + held.requests[same:], sent_requests=same))
+    if first.pending is not None:
+        send(state, leases.prepare(held.lease, first.pending))
+    else:
+        send(state, leases.checkpoint(held.lease, first.value, sent[-1].progress))
+
+
+# --- giving away ---------------------------------------------------------------------------------------------------
+
+
+def _give_away(state: WorkerState, held: HeldLease) -> None:
+    receiver = new_owner(state, held.lease, held.promised_to)
+    if receiver is not None:
+        _hand_over(state, held, receiver)
+    elif state.is_stopping:
+        state.keep(evolve(held, is_offered=True))
+        send(state, leases.release(held.lease))
+    else:
+        leave(state, held)
+
+
+def leave(state: WorkerState, held: HeldLease) -> None:
+    """Hold a lease no more that nobody is there to take."""
+    text = f"no other worker lives, left for the next one: {held.lease}"
+    lose(state, held.lease.lease_key, Severity.INFO, text)
+
+
+def give(state: WorkerState, lease_key: str, receiver: str) -> None:
+    """Hand a finished lease to a worker that did not ask for it; put off if anything else is going on with it."""
+    held = state.held.get(lease_key)
+    if held is None or not held.lease.is_finished or held.consuming is not Consuming.NOBODY:
+        return
+    is_busy = lease_key in state.flights or held.requests or state.now < held.doubt.not_before
+    if not (is_busy or held.step is LeaseStep.HAND_OVER or held.is_gone or held.is_offered):
+        _hand_over(state, held, receiver)
+
+
+def _hand_over(state: WorkerState, held: HeldLease, receiver: str) -> None:
+    state.keep(evolve(held, is_offered=True))
+    send(state, leases.transfer(held.lease, receiver))
+
+
+def is_mark_void(state: WorkerState, lease: Lease) -> bool:
+    """Whether the worker that wants the lease died meanwhile, or says that it is leaving."""
+    if not lease.is_marked:
+        return False
+    return state.view.is_presumed_dead(lease.stealer) or state.signals.peers.is_leaving(lease.stealer)
+
+
+def new_owner(state: WorkerState, lease: Lease, promised_to: str = "") -> str | None:
+    """The worker to hand a lease to; ``None`` if none lives.
+
+    It is whoever asked for it, or else whom it was promised to, or else the least loaded live worker. In a fleet whose
+    workers all have sessions those that stay share what a stopping one leaves, as its heirs. In any other, workers that
+    seem to be stopping come last, then those that gave no sign of life of their own for a lease duration. Leases on
+    their way to a worker count as its load, so that a stopping worker spreads what it had.
+    """
+    if lease.is_marked and not is_mark_void(state, lease):
+        return lease.stealer
+    staying = state.signals.peers.staying_others
+    heir = promised_to or state.heirs.get(lease.lease_key, "")
+    if heir in staying:
+        return heir
+    if state.signals.is_uniform:
+        return _least_loaded(state, staying)
+    view, now = state.view, state.now
+    recent = now - state.duration_seconds
+    loads = state.loads
+    names = {name for name in (*loads, *view.live_workers(now)) if name != state.worker_id}
+    alive = [name for name in sorted(names) if not view.is_presumed_dead(name)]
+    ranked = [
+        (
+            view.is_leaving(name),
+            view.last_sign_of_life(name) < recent,
+            loads.get(name, 0),
+            state.rng.random(),
+            name,
+        )
+        for name in alive
+    ]
+    return min(ranked)[-1] if ranked else None
+
+
+def _least_loaded(state: WorkerState, staying: Sequence[str]) -> str | None:
+    loads = state.loads
+    return min(staying, key=lambda name: (loads.get(name, 0), name)) if staying else None

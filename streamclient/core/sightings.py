@@ -1,0 +1,375 @@
+"""What this worker has seen of every row of the status table, and when.
+
+Laws:
+
+* no timestamp of another machine is used: a lease expires when *this* worker saw its counter unchanged for strictly
+  longer than the lease duration (Java stream client: ``Lease.isExpired``);
+* a counter change is stamped with the time after the read returned, which errs towards "still alive";
+* a row without owner is free at once when first seen; a row with an owner gets a full duration of grace
+  (Java stream client: ``LeaseTaker``);
+* a worker is alive by what it does, not by what others write in its name: a renewal, a take or a mark counts, being
+  named as new owner in a hand-over does not;
+* where a worker has a session, that says whether it lives and whether it stays. A lease of it expires nevertheless if
+  it stands still: its owner may have stopped renewing it on purpose.
+
+Counts of rows, by worker, are kept row by row as rows change, so that nobody has to count them all. Only rows that have
+not expired are counted, so rows are also kept by age. Laws:
+
+* time never goes back: whoever asks for a later time has rows expire that were counted before;
+* the numbers are those that a count of all rows would give (a property test compares them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from attrs import define, field
+
+from streamclient.core.deadlines import NEVER
+from streamclient.core.peers import Peers
+from streamclient.model import Lease
+
+JUST_NOW = float("inf")
+"""Later than any moment: a live session needs no other sign of life."""
+
+MEMORY_DURATIONS = 10
+"""For how many lease durations a worker that occurs in no row is remembered: long enough to judge the marks it left,
+short enough that names made anew at each start do not pile up."""
+
+
+@define(eq=False)
+class Sighting:
+    """One row as last seen."""
+
+    row: Lease
+    moved_at: float
+    """When this worker first saw the present counter and owner; ``NEVER`` for a new row without owner."""
+    noted_at: float = NEVER
+    """When an own write or a single read last confirmed the row; scans that began earlier are older than that."""
+    marked_at: float = NEVER
+    """When the present stealer was first seen."""
+    is_moved_by_others: bool = False
+    """Whether the last scan showed a change that no own write explains."""
+    is_orphaned: bool = False
+    """Whether its owner's session was known to be killed after the row was read: it is free at once."""
+    freed_at: float = NEVER
+    """When a row that anybody may take at once was first seen to be so."""
+
+
+@define(eq=False)
+class Counts:
+    """Numbers over all rows, by worker. Names without any row are left out."""
+
+    duration_seconds: float
+    credits: dict[str, int] = field(factory=dict)
+    """Rows that have not expired, those in transit for the worker that they go to."""
+    unread: dict[str, int] = field(factory=dict)
+    """Those of them that are not finished."""
+    settled: dict[str, int] = field(factory=dict)
+    """Rows that have not expired, by owner, without those in transit."""
+    owners: dict[str, int] = field(factory=dict)
+    """Rows that have not expired, by owner."""
+    names: dict[str, int] = field(factory=dict)
+    """How often a worker is named as owner or stealer, in expired rows too."""
+    expired: dict[str, Sighting] = field(factory=dict)
+    """Rows that stood still for longer than the lease duration when time was last told, and free new ones."""
+    _owned: dict[str, dict[str, Sighting]] = field(factory=dict)
+    _wanted: dict[str, dict[str, Sighting]] = field(factory=dict)
+    _by_age: dict[str, Sighting] = field(factory=dict)
+    """The others, in the order in which they moved."""
+
+    def owned_by(self, worker: str) -> list[Sighting]:
+        """Rows with this owner, by key."""
+        return _sorted(self._owned.get(worker, {}))
+
+    def wanted_by(self, worker: str) -> list[Sighting]:
+        """Rows with this stealer, by key."""
+        return _sorted(self._wanted.get(worker, {}))
+
+    def tell_time(self, now: float) -> None:
+        """Let rows expire that stood still for strictly longer than the lease duration."""
+        duration = self.duration_seconds
+        while self._by_age:
+            key, sighting = next(iter(self._by_age.items()))
+            if not now - sighting.moved_at > duration:
+                return
+            del self._by_age[key]
+            self.expired[key] = sighting
+            self._count(sighting.row, -1)
+
+    def add(self, sighting: Sighting) -> None:
+        """A row was seen for the first time."""
+        if sighting.moved_at == NEVER:
+            self.expired[sighting.row.lease_key] = sighting
+        else:
+            self._by_age[sighting.row.lease_key] = sighting
+            self._count(sighting.row, 1)
+        self._name(sighting, 1)
+
+    def orphan(self, sighting: Sighting, now: float) -> None:
+        """Nobody holds a row any more, although it has not stood still for long."""
+        key = sighting.row.lease_key
+        if not sighting.is_orphaned:
+            sighting.is_orphaned, sighting.moved_at, sighting.freed_at = True, NEVER, now
+        if self._by_age.pop(key, None) is not None:
+            self.expired[key] = sighting
+            self._count(sighting.row, -1)
+
+    def remove(self, sighting: Sighting) -> None:
+        """A row is gone."""
+        key = sighting.row.lease_key
+        if self.expired.pop(key, None) is None:
+            del self._by_age[key]
+            self._count(sighting.row, -1)
+        self._name(sighting, -1)
+
+    def change(self, sighting: Sighting, row: Lease, moved_at: float) -> None:
+        """A row was seen with other content; it moved if ``moved_at`` is later than before."""
+        old, key = sighting.row, row.lease_key
+        has_moved, is_counted = moved_at != sighting.moved_at, key in self._by_age
+        has_new_names = old.owner != row.owner or old.stealer != row.stealer
+        if has_new_names:
+            self._name(sighting, -1)
+        if is_counted and (has_new_names or old.is_finished != row.is_finished):
+            self._count(old, -1)
+            self._count(row, 1)
+        sighting.row, sighting.moved_at = row, moved_at
+        sighting.is_orphaned = sighting.is_orphaned and not has_moved
+        if has_new_names:
+            self._name(sighting, 1)
+        if has_moved and is_counted:
+            del self._by_age[key]
+            self._by_age[key] = sighting
+        elif has_moved:
+            del self.expired[key]
+            self._by_age[key] = sighting
+            self._count(row, 1)
+
+    def _count(self, row: Lease, change: int) -> None:
+        holder = row.stealer or row.owner
+        if row.owner:
+            add(self.owners, row.owner, change)
+            if not row.stealer:
+                add(self.settled, row.owner, change)
+        if holder:
+            add(self.credits, holder, change)
+            if not row.is_finished:
+                add(self.unread, holder, change)
+
+    def _name(self, sighting: Sighting, change: int) -> None:
+        row = sighting.row
+        for name, index in ((row.owner, self._owned), (row.stealer, self._wanted)):
+            if not name:
+                continue
+            add(self.names, name, change)
+            rows = index.setdefault(name, {})
+            if change > 0:
+                rows[row.lease_key] = sighting
+            else:
+                del rows[row.lease_key]
+                if not rows:
+                    del index[name]
+
+
+class LeaseView:
+    """Sightings of all rows, and signs of life of all workers. Owned by one thread; planning only reads it.
+
+    ``now`` never goes back from one call to the next.
+    """
+
+    def __init__(self, worker_id: str, duration_seconds: float, peers: Peers | None = None) -> None:
+        self.worker_id = worker_id
+        self.duration_seconds = duration_seconds
+        self.peers = Peers(worker_id, duration_seconds) if peers is None else peers
+        """Who has a session; knows nobody over a store without worker rows."""
+        self.sightings: dict[str, Sighting] = {}
+        self.rows: dict[str, Lease] = {}
+        """The rows of all sightings."""
+        self.scanned: Mapping[str, Lease] = {}
+        """The rows of the last scan; own writes may be newer."""
+        self.vanished: dict[str, Lease] = {}
+        """Rows that were deleted, as last seen: whoever creates them again starts from there."""
+        self.scans = 0
+        self.counts = Counts(duration_seconds)
+        self._signs: dict[str, float] = {}
+        self._suspects: dict[str, float] = {}
+        """Owners of rows that stood still until they expired, and since when they are suspected."""
+        self._dead: set[str] = set()
+        self._leaving: dict[str, float] = {}
+        """Workers that gave something away unasked, and when."""
+
+    def row(self, lease_key: str) -> Lease | None:
+        """The row as last seen, if it is there."""
+        return self.rows.get(lease_key)
+
+    # --- seeing ------------------------------------------------------------------------------------------------
+
+    def observe(self, rows: Iterable[Lease], asked_at: float, now: float) -> None:
+        """Take in a scan that was asked for at ``asked_at`` and returned at ``now``."""
+        scanned: dict[str, Lease] = {}
+        sightings = self.sightings
+        for row in rows:
+            key = row.lease_key
+            scanned[key] = row
+            sighting = sightings.get(key)
+            if sighting is None:
+                self._meet(row, now if row.owner else NEVER, now)
+            elif sighting.noted_at > asked_at or sighting.row is row or sighting.row == row:
+                sighting.is_moved_by_others = False
+            else:
+                sighting.is_moved_by_others = self._change(sighting, row, now)
+        self.scanned = scanned
+        if len(scanned) < len(sightings):
+            self._forget_absent(asked_at)
+        self.scans += 1
+        self._judge_workers(now)
+
+    def note_killed(self, workers: Iterable[str], asked_at: float, now: float) -> None:
+        """Take in whose sessions were known to be killed after the last scan had read the leases.
+
+        Rows that were read again since the scan was asked for, at ``asked_at``, may be of a later session.
+        """
+        for worker in sorted(workers):
+            for sighting in self.counts.owned_by(worker):
+                if sighting.noted_at <= asked_at:
+                    self.counts.orphan(sighting, now)
+
+    def note(self, row: Lease, now: float) -> None:
+        """Take in a row that an own accepted write produced or a single read returned."""
+        sighting = self.sightings.get(row.lease_key)
+        if sighting is None:
+            self._meet(row, now if row.owner else NEVER, now, noted_at=now)
+        else:
+            self._change(sighting, row, now)
+            sighting.noted_at, sighting.is_moved_by_others = now, False
+
+    def note_absent(self, lease_key: str) -> None:
+        """Take in that a single read or an own delete left no row."""
+        sighting = self.sightings.pop(lease_key, None)
+        if sighting is not None:
+            self.counts.remove(sighting)
+            self.vanished[lease_key] = self.rows.pop(lease_key)
+
+    def forget_vanished(self, listed: Iterable[str]) -> None:
+        """Drop the memory of vanished rows whose shard is not listed any more."""
+        kept = set(listed)
+        self.vanished = {key: row for key, row in self.vanished.items() if key in kept}
+
+    def _forget_absent(self, asked_at: float) -> None:
+        for key in sorted(self.sightings.keys() - self.scanned.keys()):
+            if self.sightings[key].noted_at <= asked_at:
+                self.note_absent(key)
+
+    def _meet(self, row: Lease, moved_at: float, now: float, *, noted_at: float = NEVER) -> None:
+        self.vanished.pop(row.lease_key, None)
+        sighting = Sighting(row, moved_at, noted_at, now if row.stealer else NEVER)
+        sighting.freed_at = now if moved_at == NEVER else NEVER
+        self.sightings[row.lease_key] = sighting
+        self.rows[row.lease_key] = row
+        self.counts.add(sighting)
+
+    def _change(self, sighting: Sighting, row: Lease, now: float) -> bool:
+        """Take in other content of a known row; whether it moved."""
+        old = sighting.row
+        # The checkpoint moves with the counter, but for one that began anew and has come to the same number again.
+        has_moved = (old.counter, old.owner, old.checkpoint) != (row.counter, row.owner, row.checkpoint)
+        self._look_for_life(old, row, now, has_moved=has_moved)
+        if old.stealer != row.stealer:
+            sighting.marked_at = now if row.stealer else NEVER
+        self.counts.change(sighting, row, now if has_moved else sighting.moved_at)
+        self.rows[row.lease_key] = row
+        return has_moved
+
+    # --- judging -----------------------------------------------------------------------------------------------
+
+    def is_expired(self, lease_key: str, now: float) -> bool:
+        """Whether the row stood still for strictly longer than the lease duration (or never had an owner)."""
+        return now - self.sightings[lease_key].moved_at > self.duration_seconds
+
+    def expired_keys(self, now: float) -> list[str]:
+        """Keys of expired rows, sorted."""
+        self.counts.tell_time(now)
+        return sorted(self.counts.expired)
+
+    def credits(self, now: float) -> Mapping[str, int]:
+        """Leases per worker among rows that are not expired; leases in transit count for their stealer."""
+        self.counts.tell_time(now)
+        return self.counts.credits
+
+    def live_workers(self, now: float) -> list[str]:
+        """Names of this worker, of all that have a session, and of others with a row that is not expired; sorted."""
+        self.counts.tell_time(now)
+        by_rows = [name for name in self.counts.owners if name not in self._dead and not self.peers.is_over(name)]
+        return sorted({*by_rows, *self.peers.others, self.worker_id})
+
+    def is_presumed_dead(self, worker: str) -> bool:
+        """Whether its session is over; or, without one, a row stood still until it expired, with no sign of life since.
+
+        A worker that was never seen as an owner is not presumed dead: a joining worker marks before it owns.
+        """
+        return self.peers.is_over(worker) or (worker in self._dead and not self.peers.is_live(worker))
+
+    def is_leaving(self, worker: str) -> bool:
+        """Whether its session says so; or it gave away an unfinished lease unasked, and has not taken any since.
+
+        The second is forgotten after a lease duration: a mark that came and was served between two scans looks like it.
+        Finished leases do not count, they are given away in balancing too.
+        """
+        return self.peers.is_leaving(worker) or (worker in self._leaving and not self.peers.is_live(worker))
+
+    def last_sign_of_life(self, worker: str) -> float:
+        """When this worker last saw it act: just now if its session lives; ``NEVER`` if not yet."""
+        return JUST_NOW if self.peers.is_live(worker) else self._signs.get(worker, NEVER)
+
+    def _look_for_life(self, old: Lease, row: Lease, now: float, *, has_moved: bool) -> None:
+        if old.owner == row.owner and not old.stealer and not row.stealer:
+            if has_moved:
+                self._sign(row.owner, now)  # the usual case: a heartbeat
+            return
+        if row.is_marked and row.stealer != old.stealer:
+            self._sign(row.stealer, now)
+        if not has_moved:
+            return
+        if not row.is_handed_over:
+            self._sign(row.owner, now)
+        elif old.owner != row.owner:
+            self._sign(old.owner, now)
+        is_given = row.is_handed_over and old.owner not in ("", row.owner) and not old.stealer
+        if is_given and not row.is_finished:
+            self._leaving[old.owner] = now
+        elif self._leaving and not row.stealer and (old.owner != row.owner or old.stealer):
+            self._leaving.pop(row.owner, None)
+
+    def _sign(self, worker: str, now: float) -> None:
+        if worker:
+            self._signs[worker] = now
+            if worker in self._suspects:
+                del self._suspects[worker]
+                self._dead.discard(worker)
+
+    def _judge_workers(self, now: float) -> None:
+        self.counts.tell_time(now)
+        for sighting in self.counts.expired.values():
+            owner = sighting.row.owner
+            if owner not in ("", self.worker_id):
+                self._suspects.setdefault(owner, now)
+        named = self.counts.names
+        horizon = now - MEMORY_DURATIONS * self.duration_seconds
+        self._signs = {name: at for name, at in self._signs.items() if name in named or at >= horizon}
+        self._suspects = {name: at for name, at in self._suspects.items() if name in named or at >= horizon}
+        recent = now - self.duration_seconds
+        self._dead = {name for name in self._suspects if self._signs.get(name, NEVER) < recent}
+        self._leaving = {name: at for name, at in self._leaving.items() if at >= recent}
+
+
+def add(numbers: dict[str, int], name: str, change: int) -> None:
+    """Change the number of one name, and leave out the name when nothing is left."""
+    number = numbers.get(name, 0) + change
+    if number:
+        numbers[name] = number
+    else:
+        del numbers[name]
+
+
+def _sorted(rows: dict[str, Sighting]) -> list[Sighting]:
+    return [rows[key] for key in sorted(rows)]

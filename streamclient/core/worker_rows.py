@@ -1,0 +1,160 @@
+"""What reads and answers about worker rows mean for leases: sessions begin and end, others are killed, calls come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from streamclient.core.events import (
+    Answered,
+    CheckpointOutcome,
+    InfoChanged,
+    ReadSignals,
+    Severity,
+    WakeWorkers,
+    WriteWorker,
+)
+from streamclient.core.membership import WorkerRow
+from streamclient.core.rows import WriteOutcome
+from streamclient.core.session import News
+from streamclient.core.settle import lose, settle
+from streamclient.core.state import WorkerState
+from streamclient.model import BalanceBy
+
+WORTH_A_WARNING = 4
+"""Failures in a row after which reading worker rows is reported: with the pauses between them, several seconds."""
+
+DISAGREEMENT = "balance_by differs"
+MOST_NAMED = 10
+"""Workers of each side that are named: enough to find the setting."""
+
+OUSTED = "another process was started under its name; this one stays without leases"
+
+
+def check_session(state: WorkerState) -> None:
+    """Lose every lease if the session is over: another worker may be told to take all of them from now on."""
+    news = state.signals.check_session(state.now)
+    if news is not News.NOTHING:
+        _take(state, news)
+
+
+def do_what_is_due(state: WorkerState, *, is_drained: bool) -> None:
+    """Read signals, beat, call others, speak verdicts."""
+    commands = state.signals.commands(state.now, is_scanning=state.is_scanning, is_drained=is_drained)
+    state.commands.extend(commands)
+
+
+def workers_scanned(state: WorkerState, workers: Sequence[WorkerRow] | None) -> None:
+    """Take in the rows of all workers, which were read after those of the leases."""
+    signals = state.signals
+    if workers is None or not signals.keeps_rows:
+        return
+    news, wants_scan = signals.scanned(workers, state.scan_asked_at, state.now)
+    _take(state, news)
+    state.wants_scan = state.wants_scan or wants_scan
+    state.view.note_killed(signals.peers.killed, state.scan_asked_at, state.now)
+    _judge_uniformity(state)
+    _agree_on_balance(state)
+    _start_seen(state)
+    if signals.may_hold(state.now) and not signals.is_announced:
+        signals.is_announced = True
+        signals.wake_all()
+
+
+def signals_read(state: WorkerState, call: ReadSignals, answer: Answered[tuple[WorkerRow, ...]]) -> None:
+    """Take in a few worker rows; if they could not be read, read them again after a pause."""
+    if answer.value is not None:
+        news, wants_scan = state.signals.signals_read(answer.value, state.now)
+        _take(state, news)
+        state.wants_scan = state.wants_scan or wants_scan
+        _start_seen(state)
+    elif state.signals.signals_unreadable(state.now) == WORTH_A_WARNING:
+        why = f"{type(answer.error).__name__}: {answer.error}"
+        state.report(Severity.WARNING, "", f"worker rows cannot be read; no leases are taken without: {why}")
+
+
+def worker_write_answered(state: WorkerState, call: WriteWorker, answer: Answered[WriteOutcome]) -> None:
+    """Take in what became of a write of a worker row."""
+    write, signals = call.write, state.signals
+    outcome = answer.value or WriteOutcome.UNCERTAIN
+    if write.worker_id == state.worker_id:
+        _take(state, signals.own_write_answered(write, outcome, answer.sent_at, state.now))
+        _start_seen(state)
+    elif signals.verdict_answered(write, outcome, state.now):
+        text = f"worker {write.worker_id} stood still for longer than the lease duration; its leases are free: {write}"
+        state.report(Severity.WARNING, "", text)
+        state.wants_scan = True
+
+
+def wakes_sent(state: WorkerState, call: WakeWorkers, answer: Answered[None]) -> None:
+    """Take in what became of wakes; with an error, nobody knows which of them arrived."""
+    state.signals.wakes_sent(call.names, answer.error, state.now)
+
+
+def info_changed(state: WorkerState, event: InfoChanged) -> None:
+    """Tell operators with the next beat."""
+    state.signals.session.info = event.info
+
+
+def _start_seen(state: WorkerState) -> None:
+    """Go on with leases that waited for a look at the own row; those that need another one wait again."""
+    waiting, state.unseen = state.unseen, set()
+    for key in sorted(waiting):
+        settle(state, key)
+
+
+def _judge_uniformity(state: WorkerState) -> None:
+    """See whether all whom the rows name know of sessions. If that has just ended, the others should see it soon."""
+    signals, peers = state.signals, state.signals.peers
+    was_uniform = signals.is_uniform
+    names = state.view.counts.names
+    signals.is_uniform = all(peers.has_session(name) or peers.is_over(name) for name in names)
+    if was_uniform and not signals.is_uniform:
+        strangers = sorted(name for name in names if not peers.has_session(name) and not peers.is_over(name))
+        text = f"the fleet has workers without sessions, every worker scans for itself from now on: {strangers}"
+        state.report(Severity.INFO, "", text)
+        signals.wake_all()
+
+
+def _agree_on_balance(state: WorkerState) -> None:
+    """Make even what everybody makes even; workers that were told differently all count, and so all want the same.
+
+    Otherwise each would move back what the other has moved, for ever.
+    """
+    own, peers = state.config.balance_by, state.signals.peers
+    told = {state.worker_id: own.value}
+    for name in peers.staying_others:
+        row = peers.row(name)
+        if row is not None and row.balance_by:
+            told[name] = row.balance_by
+    if len(set(told.values())) == 1:
+        state.balance_by = own
+        state.forget_report("", DISAGREEMENT)
+        return
+    state.balance_by = BalanceBy.COUNT
+    sides = [f"{what!r} by {', '.join(_some(told, what))}" for what in sorted(set(told.values()))]
+    text = f"the fleet disagrees on balance_by, so all count leases until it agrees: {'; '.join(sides)}"
+    state.report_once(Severity.WARNING, "", DISAGREEMENT, text)
+
+
+def _some(told: Mapping[str, str], what: str) -> list[str]:
+    names = sorted(name for name, value in told.items() if value == what)
+    return names if len(names) <= MOST_NAMED else [*names[:MOST_NAMED], f"{len(names) - MOST_NAMED} more"]
+
+
+def _take(state: WorkerState, news: News) -> None:
+    if news is News.BEGUN:
+        state.report(Severity.INFO, "", f"its session begins: {state.signals.session.row}")
+        state.wants_scan = state.wants_scan or not state.is_scanning
+    elif news is News.OVER:
+        state.report(Severity.WARNING, "", "its session is over, all that it held is lost; it begins another")
+        _lose_everything(state)
+    elif news is News.OUSTED:
+        state.report(Severity.ERROR, "", f"{OUSTED}. Give every worker its own identifier, and stop this process")
+        _lose_everything(state)
+
+
+def _lose_everything(state: WorkerState) -> None:
+    state.signals.is_uniform = False
+    for key in sorted(state.held):
+        text = f"its worker's session is over, reading stops: {state.held[key].lease}"
+        lose(state, key, Severity.WARNING, text, in_doubt=CheckpointOutcome.UNKNOWN)

@@ -1,0 +1,342 @@
+"""Planning micro-batches: walk the stream, count, and remember the position behind each shard's last record.
+
+It runs in Spark's planner, one Python process beside the driver, and reads each page that executors will read, without
+making rows of it: only the number of records and the last one's place matter. Nothing is kept here that a restart would
+need: offsets hold all.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from attrs import define, evolve, field
+
+from streamclient.core.position import Position
+from streamclient.datasource.offsets import (
+    ShardOffset,
+    StreamOffset,
+    may_have_lost,
+    new_shards,
+    without_forgotten,
+)
+from streamclient.datasource.options import EARLIEST, LATEST, SourceOptions
+from streamclient.errors import ConfigurationError, DependencyException, StreamClientException, TrimmedDataException
+from streamclient.model import Shard
+from streamclient.stream.api import RecordPage, StreamApi, StreamDescription
+
+_log = logging.getLogger(__name__)
+
+PAGE_RECORDS = 1_000
+"""What the service answers at most at once."""
+
+LIST_SECONDS = 5.0
+"""Between two listings of the shards, and at once when one has ended."""
+
+IDLE_SECONDS = 0.5
+"""Before a shard that had nothing new is asked again. Spark asks up to a hundred times a second."""
+
+READERS = 8
+"""Shards that are walked side by side; a read is mostly waiting."""
+
+MOST_SKEW_MICROS = 15 * 60 * 1_000_000
+"""How far clocks may differ before the SDK trusts no answer. A record stamped later than this after the beginning of a
+query was surely written after it."""
+
+
+MOST_EMPTY_PAGES = 10
+"""In a row, until a shard counts as read to its end. A page may be empty because the service skips something: then the
+next iterator is another one, and records may follow."""
+
+
+@define
+class _Seen:
+    """What is known of a shard beyond its offset: for pauses, and for the lag that is reported."""
+
+    caught_up_at: str | None = None
+    """The iterator at which nothing more was there."""
+    until: float = 0.0
+    """By the monotonic clock, when it may be asked again."""
+    empty_pages: int = 0
+
+
+@define(eq=False)
+class StreamPlanner:
+    """Offsets for one streaming query. One thread calls; ``streams`` reads the service."""
+
+    options: SourceOptions
+    streams: StreamApi
+    now_micros: Callable[[], int] = lambda: time.time_ns() // 1_000
+    monotonic: Callable[[], float] = time.monotonic
+    _described: StreamDescription | None = field(init=False, default=None)
+    _listed_at: float = field(init=False, default=float("-inf"))
+    _seen: dict[str, _Seen] = field(init=False, factory=dict)
+    _chain: list[StreamOffset] | None = field(init=False, default=None)
+    """Ends of all batches of a query that reads what is there now; ``None`` for one that goes on."""
+    _wants_chain: bool = field(init=False, default=False)
+    _latest: StreamOffset | None = field(init=False, default=None)
+    _pool: ThreadPoolExecutor = field(init=False, factory=lambda: ThreadPoolExecutor(READERS, "tablestore-planner"))
+
+    def latest(self, start: StreamOffset, most: int | None, per_shard: int | None) -> StreamOffset:
+        """The end of the batch that begins at ``start``: equal to it if nothing is new.
+
+        Args:
+            start: where the batch begins.
+            most: records of the batch; ``None`` for all.
+            per_shard: records of each shard; ``None`` for all.
+
+        Raises:
+            StreamClientException: records were lost, and the options do not allow that.
+            StreamClientError: the service does not answer.
+        """
+        if self._wants_chain:
+            self._wants_chain, self._chain = False, self._whole_chain(start, most, per_shard)
+        if self._chain is None:
+            end = self._next(start, most, per_shard, frozenset(), None)
+        else:
+            later = [after for before, after in zip(self._chain, self._chain[1:], strict=False) if before == start]
+            end = later[0] if later else start
+        self._latest = end
+        return end
+
+    def stop_at_present(self) -> None:
+        """Give out nothing that is written from now on."""
+        self._wants_chain = True
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def lag(self) -> dict[str, Any] | None:
+        """How far behind the query is, as of the last offset.
+
+        A shard that was read to its end lags by nothing. Any other one lags by the age of the last record planned.
+        """
+        latest = self._latest
+        if latest is None:
+            return None
+        now = self.now_micros()
+        shards = {}
+        for shard, one in latest.shards.items():
+            if one.is_ended:
+                continue
+            seen = self._seen.get(shard, _Seen())
+            behind = None if one.last is None else max(0, now - one.last.timestamp_micros) // 1_000
+            shards[shard] = 0 if seen.caught_up_at == one.at else behind
+        known = [millis for millis in shards.values() if millis is not None]
+        return {
+            "lagMillis": max(known, default=0),
+            "shardsBehind": sum(millis != 0 for millis in shards.values()),
+            "records": sum(one.count for one in latest.shards.values()),
+            "shards": dict(sorted(shards.items())),
+        }
+
+    # --- one batch ----------------------------------------------------------------------------------------------------
+
+    def _next(
+        self,
+        start: StreamOffset,
+        most: int | None,
+        per_shard: int | None,
+        done: frozenset[str],
+        latest_micros: int | None,
+    ) -> StreamOffset:
+        described = self._listing()
+        end = self._beginning(described) if start.is_beginning else self._checked(evolve(start, begins={}), described)
+        readable = [shard for shard in end.readable() if shard not in done and self._may_ask(shard)]
+        end = self._walk(end, readable, most, per_shard, latest_micros)
+        if any(end.shards[shard].is_ended for shard in readable):
+            self._listed_at = float("-inf")
+        return start if evolve(end, begins={}) == evolve(start, begins={}) else end
+
+    def _may_ask(self, shard: str) -> bool:
+        return (
+            self._wants_chain
+            or self._chain is not None
+            or self.monotonic() >= self._seen.setdefault(shard, _Seen()).until
+        )
+
+    def _listing(self) -> StreamDescription:
+        if self._described is None or self.monotonic() - self._listed_at > LIST_SECONDS:
+            found = self.streams.list_stream(self.options.table)
+            if not found:
+                raise ConfigurationError(
+                    f"table {self.options.table!r} has no stream: enable it by UpdateTable with a StreamSpecification"
+                )
+            self._described = self.streams.describe_stream(found[0].stream_id)
+            self._listed_at = self.monotonic()
+        return self._described
+
+    def _beginning(self, described: StreamDescription) -> StreamOffset:
+        """Where a new query begins: an iterator for each shard."""
+        starting = self.options.starting
+        if isinstance(starting, Mapping):
+            unknown = starting.keys() - {shard.shard_id for shard in described.shards}
+            if unknown:
+                raise ConfigurationError(
+                    f"startingOffsets names the shard {min(unknown)!r}, and the stream of {self.options.table!r} has "
+                    f"{', '.join(sorted(shard.shard_id for shard in described.shards))}"
+                )
+        now = self.now_micros()
+
+        def place(shard: Shard) -> str:
+            named = starting if isinstance(starting, str) else starting.get(shard.shard_id, EARLIEST)
+            if named not in (EARLIEST, LATEST):
+                return named
+            since = now if named == LATEST else self.options.starting_micros
+            return self.streams.get_shard_iterator(described.stream_id, shard.shard_id, since)
+
+        places = dict(zip(described.shards, self._pool.map(place, described.shards), strict=True))
+        listed = {shard.shard_id for shard in places}
+        shards = {
+            shard.shard_id: ShardOffset(at, parents=frozenset(shard.parent_shard_ids & listed))
+            for shard, at in places.items()
+        }
+        return StreamOffset(described.stream_id, shards, {shard.shard_id: at for shard, at in places.items()})
+
+    def _checked(self, start: StreamOffset, described: StreamDescription) -> StreamOffset:
+        """The start with the shards that are new, and without those that need not be remembered any more."""
+        if described.stream_id != start.stream_id:
+            self._lost(
+                f"the stream of table {self.options.table!r} is {described.stream_id}, and the checkpoint is of "
+                f"{start.stream_id}: the stream was switched off and on again, and its records are gone"
+            )
+            return self._other_stream(start, described)
+        end, now = start, self.now_micros()
+        for shard in new_shards(start, described.shards):
+            doubt = may_have_lost(shard, start, described.shards, described.expiration_time_hours, now)
+            if doubt:
+                self._lost(f"of shard {shard.shard_id} records may be gone: {doubt}")
+            at = self.streams.get_shard_iterator(described.stream_id, shard.shard_id)
+            parents = frozenset(shard.parent_shard_ids)
+            end = end.with_shard(shard.shard_id, ShardOffset(at, parents=parents), begin=at)
+        return without_forgotten(end, described.shards, described.expiration_time_hours, now)
+
+    def _other_stream(self, start: StreamOffset, described: StreamDescription) -> StreamOffset:
+        """The new stream from its oldest records on; ids of shards are never those of another stream."""
+        shards = dict(start.shards)
+        now = self.now_micros()
+        ended = {shard: evolve(one, at=None, ended_micros=one.ended_micros or now) for shard, one in shards.items()}
+        end = StreamOffset(described.stream_id, ended)
+        for shard in described.shards:
+            at = self.streams.get_shard_iterator(described.stream_id, shard.shard_id)
+            parents = frozenset(shard.parent_shard_ids)
+            end = end.with_shard(shard.shard_id, ShardOffset(at, parents=parents), begin=at)
+        return end
+
+    def _lost(self, what: str) -> None:
+        if self.options.fails_on_data_loss:
+            raise StreamClientException(data_loss(what))
+        _log.warning("%s; going on, as failOnDataLoss is false", what)
+
+    # --- walking ------------------------------------------------------------------------------------------------------
+
+    def _walk(
+        self, end: StreamOffset, readable: list[str], most: int | None, per_shard: int | None, latest: int | None
+    ) -> StreamOffset:
+        """A page of each shard in turn until all are read up, or have their share."""
+        taken = dict.fromkeys(readable, 0)
+        left = most
+        active = list(readable)
+        while active and left != 0:
+            sizes = self._sizes(active, taken, left, per_shard)
+            had = [taken[shard] for shard in sizes]
+            pages = list(self._pool.map(self._page, [end] * len(sizes), sizes, sizes.values(), had))
+            going = [shard for shard in active if shard not in sizes]
+            for shard, (begin, page) in zip(sizes, pages, strict=True):
+                before = begin or end.shards[shard].at
+                end = self._advanced(end, shard, page, begin)
+                taken[shard] += len(page.records)
+                left = None if left is None else left - len(page.records)
+                is_up = self._is_caught_up(shard, before, end.shards[shard], page, latest)
+                if not is_up and (per_shard is None or taken[shard] < per_shard):
+                    going.append(shard)
+            active = going
+        return end
+
+    def _sizes(
+        self, active: list[str], taken: Mapping[str, int], left: int | None, per_shard: int | None
+    ) -> dict[str, int]:
+        """How many records to ask each shard for; those that have had the least come first if not all get some."""
+        sizes = {}
+        share = PAGE_RECORDS if left is None else max(1, min(PAGE_RECORDS, -(-left // len(active))))
+        for shard in sorted(active, key=lambda one: (taken[one], one)):
+            size = share if per_shard is None else min(share, per_shard - taken[shard])
+            if left is not None:
+                size = min(size, left)
+                left -= size
+            if size > 0:
+                sizes[shard] = size
+        return sizes
+
+    def _page(self, end: StreamOffset, shard: str, size: int, taken: int) -> tuple[str | None, RecordPage]:
+        """A page, and where the shard's part of the batch begins instead if records were lost before it."""
+        at = end.shards[shard].at
+        assert at is not None
+        try:
+            return None, self.streams.get_stream_record(at, size)
+        except TrimmedDataException as error:
+            if taken:  # what was counted for this batch lies before the loss, so the loss is for the next one
+                return None, RecordPage((), Position(at))
+            self._lost(f"records of shard {shard} were trimmed before they were read: {error}")
+        except DependencyException as error:
+            # A shard that is not listed may still be read: only if it may not, it is gone.
+            if error.retriable or taken or self._is_listed(shard):
+                raise
+            self._lost(f"shard {shard} is gone, and was not read to its end: {error}")
+            return None, RecordPage((), Position.SHARD_END)
+        kept = self.streams.get_shard_iterator(end.stream_id, shard)
+        return kept, self.streams.get_stream_record(kept, size)
+
+    def _is_listed(self, shard: str) -> bool:
+        return self._described is not None and any(one.shard_id == shard for one in self._described.shards)
+
+    def _advanced(self, end: StreamOffset, shard: str, page: RecordPage, begin: str | None) -> StreamOffset:
+        one = end.shards[shard]
+        is_end = page.next_position == Position.SHARD_END
+        after = evolve(
+            one,
+            at=None if is_end else page.next_position.text,
+            count=one.count + len(page.records),
+            last=page.records[-1].sequence_info if page.records else one.last,
+            ended_micros=self.now_micros() if is_end else None,
+        )
+        return end.with_shard(shard, after, begin)
+
+    def _is_caught_up(
+        self, shard: str, before: str | None, after: ShardOffset, page: RecordPage, latest: int | None
+    ) -> bool:
+        """Whether the page left nothing to read for now. ``latest`` is the stamp behind which nothing is wanted."""
+        seen = self._seen.setdefault(shard, _Seen())
+        seen.empty_pages = 0 if page.records else seen.empty_pages + 1
+        is_late = latest is not None and after.last is not None and after.last.timestamp_micros > latest
+        is_still = not page.records and (after.at == before or seen.empty_pages >= MOST_EMPTY_PAGES)
+        if not (is_still or is_late or after.is_ended or page.may_more_record is False):
+            return False
+        seen.caught_up_at, seen.until = after.at, self.monotonic() + IDLE_SECONDS
+        return True
+
+    def _whole_chain(self, start: StreamOffset, most: int | None, per_shard: int | None) -> list[StreamOffset]:
+        """Offsets from the start to the present, each the end of a batch."""
+        chain, latest_micros = [start], self.now_micros() + MOST_SKEW_MICROS
+        done: frozenset[str] = frozenset()
+        self._listed_at = float("-inf")
+        self._seen.clear()
+        self._chain = chain
+        while True:
+            end = self._next(chain[-1], most, per_shard, done, latest_micros)
+            done |= {shard for shard, seen in self._seen.items() if seen.caught_up_at == end.shards[shard].at}
+            if end == chain[-1]:
+                return chain
+            chain.append(end)
+
+
+def data_loss(what: str) -> str:
+    """What a query says that would go on with a hole in its data."""
+    return (
+        f"{what}. The query would go on with a hole in its data: set the option failOnDataLoss to false to accept "
+        "that, or begin with a new checkpoint"
+    )

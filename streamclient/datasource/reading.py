@@ -1,0 +1,209 @@
+"""Reading a range of a shard on an executor: pages, decoded by column, as Arrow batches of one schema.
+
+One Python process works for many tasks, so clients are kept for the next one. A page is fetched while the one before is
+worked on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+from attrs import field, frozen
+
+from streamclient.datasource.offsets import ShardSlice
+from streamclient.datasource.planner import PAGE_RECORDS, data_loss
+from streamclient.destinations.changes import RESERVED, rows_of_schema
+from streamclient.destinations.columns import column_type
+from streamclient.destinations.extra import pyarrow
+from streamclient.destinations.names import original_name
+from streamclient.destinations.pages import columns_of_pages
+from streamclient.errors import DependencyException, ErrorKind, StreamClientException, TrimmedDataException
+from streamclient.model import ColumnType
+from streamclient.records import SequenceInfo
+from streamclient.stream.api import StreamApi
+from streamclient.stream.retry import ReadRetry, Repeater
+from streamclient.stream.tablestore import TablestoreStreamApi
+from streamclient.tablestore.call import SignedCalls
+from streamclient.tablestore.connect import Connection
+from streamclient.wire import schema
+from streamclient.wire.records import DecodedPage, default_codec
+from streamclient.wire.sdk_logging import silence
+from streamclient.wire.service_errors import classify
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch, Schema
+
+BATCH_RECORDS = 16_000
+"""Records that become one Arrow batch: below a few thousand the fixed cost of each column shows, and far above a task
+holds more memory than it needs to."""
+
+MOST_CONNECTIONS = 8
+"""Instances that one process keeps clients for; a query reads one."""
+
+
+@lru_cache(maxsize=MOST_CONNECTIONS)
+def opened(connection: Connection) -> Any:
+    """A client of the SDK, one for each instance in a process."""
+    client = connection.client(logger_name="streamclient.sdk")
+    silence(client)
+    return client
+
+
+@lru_cache(maxsize=MOST_CONNECTIONS)
+def calls_of(connection: Connection) -> SignedCalls:
+    """Signed calls over that client."""
+    return SignedCalls(opened(connection))
+
+
+def asked(connection: Connection, operation: str, request: Any) -> Any:
+    """The answer to a read, repeated as long as that can help.
+
+    Raises:
+        StreamClientError: it cannot, or did not.
+    """
+    return _repeated(operation, lambda: calls_of(connection).ask(operation, request, is_repeatable=True))
+
+
+def _repeated(operation: str, call: Callable[[], Any]) -> Any:
+    def attempt() -> Any:
+        try:
+            return call()
+        except Exception as error:
+            raise classify(error, write=False) from error
+
+    return Repeater(ReadRetry()).call(operation, attempt)
+
+
+@frozen
+class StreamService:
+    """Where planner and executors read; it goes over to them by pickle, and opens nothing before it is used."""
+
+    connection: Connection
+
+    def streams(self) -> StreamApi:
+        """For the planner."""
+        return TablestoreStreamApi(opened(self.connection))
+
+    def page(self, iterator: str, limit: int) -> DecodedPage:
+        """For executors: a page as it was decoded, of which no record is made.
+
+        Raises:
+            TrimmedDataException: the records behind the iterator are gone.
+        """
+        request = schema.GetStreamRecordRequest(shard_iterator=iterator, limit=limit)
+        body = _repeated(
+            "GetStreamRecord",
+            lambda: calls_of(self.connection).call("GetStreamRecord", request.SerializeToString(), is_repeatable=True),
+        )
+        return default_codec().decode_page(body)
+
+    def oldest(self, stream_id: str, shard_id: str) -> str:
+        """Iterator at the oldest record that is left."""
+        return self.streams().get_shard_iterator(stream_id, shard_id)
+
+
+@frozen
+class RangeReader:
+    """Reads ranges as batches of one schema. Pickled: it goes to the executors with the query."""
+
+    service: StreamService
+    columns: Schema
+    fails_on_data_loss: bool = True
+    batch_records: int = field(default=BATCH_RECORDS)
+
+    def read(self, part: ShardSlice) -> Iterator[RecordBatch]:
+        """The rows of a range, oldest first: the same ones each time.
+
+        Raises:
+            StreamClientException: records of the range are gone, or are not those that were planned.
+            UnfitValueError: a value does not fit, and the schema has no column for such values.
+        """
+        types = self._types()
+        waiting: list[Any] = []
+        rows = 0
+        for page in self._pages(part):
+            batch = pyarrow().record_batch(page.arrow(types))
+            waiting.append(batch)
+            rows += batch.num_rows
+            if rows >= self.batch_records:
+                yield from self._rows(waiting, part.shard_id)
+                waiting, rows = [], 0
+        if waiting:
+            yield from self._rows(waiting, part.shard_id)
+
+    def _types(self) -> dict[str, ColumnType]:
+        names = [name for name in self.columns.names if name not in RESERVED]
+        types = {original_name(name): column_type(self.columns.field(name).type) for name in names}
+        return {name: kind for name, kind in types.items() if kind is not None}
+
+    def _rows(self, batches: list[Any], shard_id: str) -> Iterator[RecordBatch]:
+        if all(batch.schema == batches[0].schema for batch in batches):
+            # Each column in one piece: most of the work is per piece, not per value.
+            batches = [pyarrow().concat_batches(batches)]
+        table = rows_of_schema(columns_of_pages(batches), shard=shard_id, columns=self.columns)
+        yield from table.combine_chunks().to_batches()
+
+    def _pages(self, part: ShardSlice) -> Iterator[DecodedPage]:
+        """Pages that hold the range's records and no other."""
+        found = 0
+        last: SequenceInfo | None = None
+        try:
+            for page in _ahead(partial(self._read, part), part.at, part.count):
+                found += page.record_count
+                if found == part.count:
+                    last = page.records[-1].sequence_info
+                yield page
+        except TrimmedDataException as error:
+            what = f"records of shard {part.shard_id} were trimmed after they were planned: {error}"
+            if self.fails_on_data_loss:
+                raise StreamClientException(data_loss(what)) from error
+            yield from self._what_is_left(part)
+            return
+        if last != part.last:
+            raise StreamClientException(
+                f"shard {part.shard_id} gave {found} records up to {last}, and {part.count} up to {part.last} were "
+                "planned: a batch cannot be repeated as it was, so nothing of it is given out"
+            )
+
+    def _read(self, part: ShardSlice, iterator: str, limit: int) -> DecodedPage:
+        """A page with records, or with another iterator. What was planned is there: none is a late replica."""
+
+        def attempt() -> DecodedPage:
+            page = self.service.page(iterator, limit)
+            if not page.record_count and page.next_shard_iterator in (None, iterator):
+                raise DependencyException(
+                    f"shard {part.shard_id} has no record where one was planned", kind=ErrorKind.TRANSIENT
+                )
+            return page
+
+        return Repeater(ReadRetry()).call("GetStreamRecord", attempt)
+
+    def _what_is_left(self, part: ShardSlice) -> Iterator[DecodedPage]:
+        """After a loss that is allowed: records from the oldest one left up to the end of the range."""
+        iterator: str | None = self.service.oldest(part.stream_id, part.shard_id)
+        while iterator is not None:
+            page = self.service.page(iterator, PAGE_RECORDS)
+            within = sum(record.sequence_info <= part.last for record in page.records)
+            if within:
+                # Asked for again, so that the page ends with the range.
+                yield page if within == page.record_count else self.service.page(iterator, within)
+            if within < page.record_count or not page.record_count:
+                return
+            iterator = page.next_shard_iterator
+
+
+def _ahead(read: Callable[[str, int], DecodedPage], at: str, count: int) -> Iterator[DecodedPage]:
+    """Pages from an iterator on until there are so many records, each fetched while the one before is worked on."""
+    with ThreadPoolExecutor(1, "tablestore-reader") as pool:
+        coming = pool.submit(read, at, min(PAGE_RECORDS, count))
+        while True:
+            page = coming.result()
+            count -= page.record_count
+            if count > 0 and page.next_shard_iterator is not None:
+                coming = pool.submit(read, page.next_shard_iterator, min(PAGE_RECORDS, count))
+            yield page
+            if count <= 0 or page.next_shard_iterator is None:
+                return

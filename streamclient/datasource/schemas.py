@@ -1,0 +1,132 @@
+"""Columns of a frame: checked if the user gives them, else found in the table's definition and in its first rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from streamclient.datasource.options import Layout, SourceOptions
+from streamclient.datasource.reading import asked, opened
+from streamclient.destinations.changes import ADDED, COMMIT, RESERVED, UNFIT, VERSIONS, added_types
+from streamclient.destinations.columns import arrow_type, column_type
+from streamclient.destinations.extra import pyarrow
+from streamclient.destinations.names import stored_names
+from streamclient.destinations.schemas import same_type
+from streamclient.destinations.types import type_of
+from streamclient.errors import ConfigurationError
+from streamclient.model import ColumnType
+from streamclient.stream.tables import TableDescription
+from streamclient.stream.tablestore import TablestoreStreamApi
+from streamclient.wire import schema
+from streamclient.wire.plainbuffer import Row, decode_row, decode_rows, encode_row
+from streamclient.wire.rows import KeyBound
+from streamclient.wire.schema import Direction
+
+if TYPE_CHECKING:
+    from pyarrow import DataType, Schema
+
+SPARK_TYPES = "bigint, double, boolean, string, binary"
+"""What the five types of Tablestore are in Spark."""
+
+_OF_ROWS = (VERSIONS, UNFIT)
+"""Added columns that rows of a table have too."""
+
+
+def describe(options: SourceOptions) -> TableDescription:
+    """The table's definition."""
+    return TablestoreStreamApi(opened(options.connection)).describe_table(options.table)
+
+
+def inferred(options: SourceOptions) -> Schema:
+    """The schema of a source for which nobody gave one: the key, declared columns, and those of the first rows.
+
+    A column has its declared type, else that of its first value. What other rows hold besides stands in ``_unfit``.
+    """
+    definition = describe(options).definition
+    types: dict[str, ColumnType] = {**dict(definition.primary_key), **definition.defined_columns}
+    if options.sample_rows:
+        for row in sampled(options, [name for name, _ in definition.primary_key]):
+            for cell in row.cells:
+                if cell.value is not None and not isinstance(cell.value, KeyBound):
+                    types.setdefault(cell.name, type_of(cell.value))
+    pa = pyarrow()
+    keys = [name for name, _ in definition.primary_key]
+    names = stored_names(types, [], RESERVED)
+    own = [pa.field(names[name], arrow_type(types[name])) for name in [*keys, *sorted(types.keys() - set(keys))]]
+    is_changes = options.inferred_layout is Layout.CHANGES
+    added = [name for name in ADDED if name != COMMIT] if is_changes else [UNFIT]
+    return pa.schema(own + [pa.field(name, added_types()[name]) for name in added])
+
+
+def sampled(options: SourceOptions, key: list[str]) -> Iterator[Row]:
+    """The first rows of the table, as many as are to be looked at."""
+    left = options.sample_rows
+    start = [KeyBound.INF_MIN] * len(key)
+    while left > 0 and start:
+        rows, start = range_page(options, key, start, [KeyBound.INF_MAX] * len(key), limit=left)
+        yield from rows
+        left -= len(rows)
+
+
+def range_page(
+    options: SourceOptions,
+    key: list[str],
+    start: Iterable[Any],
+    end: Iterable[Any],
+    *,
+    limit: int | None = None,
+    only: Iterable[str] = (),
+    row_filter: bytes | None = None,
+) -> tuple[list[Row], list[Any]]:
+    """A page of rows in key order, and the key to go on from: empty at the end."""
+    request = schema.GetRangeRequest(
+        table_name=options.table,
+        direction=Direction.FORWARD,
+        max_versions=1,
+        limit=limit,
+        columns_to_get=only,
+        filter=row_filter,
+        inclusive_start_primary_key=encode_row(Row(tuple(zip(key, start, strict=True)))),
+        exclusive_end_primary_key=encode_row(Row(tuple(zip(key, end, strict=True)))),
+    )
+    answer = asked(options.connection, "GetRange", request)
+    following = answer.next_start_primary_key
+    return decode_rows(answer.rows), [value for _, value in decode_row(following).primary_key] if following else []
+
+
+def check_schema(columns: Schema, added: Iterable[str], what: str) -> Schema:
+    """The schema, if the source can fill it.
+
+    Raises:
+        ConfigurationError: a column has a type that Tablestore does not store, or is an added one of another type.
+    """
+    known = {name: kind for name, kind in added_types().items() if name in set(added)}
+    for one in columns:
+        if one.name in known:
+            if not same_type(one.type, known[one.name]):
+                raise ConfigurationError(
+                    f"column {one.name} of {what} is {known[one.name]}, and the schema says {one.type}"
+                )
+        elif one.name in ADDED:
+            raise ConfigurationError(f"{what} has no column {one.name}; it has {', '.join(known)} beside the table's")
+        elif column_type(one.type) is None:
+            raise ConfigurationError(
+                f"column {one.name!r} cannot be {one.type}: Tablestore stores {SPARK_TYPES}. Declare one of these and "
+                "cast it in the query"
+            )
+    return columns
+
+
+def check_changes(columns: Schema) -> Schema:
+    """For ``readStream``."""
+    return check_schema(columns, [name for name in ADDED if name != COMMIT], "a stream")
+
+
+def check_rows(columns: Schema) -> Schema:
+    """For ``read``."""
+    return check_schema(columns, _OF_ROWS, "a table")
+
+
+def as_types(columns: Schema) -> Mapping[str, DataType]:
+    """Types by name."""
+    return {one.name: one.type for one in columns}

@@ -1,0 +1,78 @@
+"""What the processors of all shards share: threads, the bound of what is pending, and which records failed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from streamclient.keyed.pending import PendingBytes
+from streamclient.keyed.settings import KeyedSettings
+from streamclient.model import ShardInfo
+from streamclient.pools import DaemonPool
+from streamclient.records import SequenceInfo
+
+LOOKS_PER_WARNING = 4
+"""How often slow records are looked for within the time after which they are reported."""
+
+
+class LanePool:
+    """Shared by the processors of one factory. Thread-safe.
+
+    The threads exist while there are processors: the last one that leaves ends them.
+    """
+
+    def __init__(self, settings: KeyedSettings) -> None:
+        self.settings = settings
+        self.pending = PendingBytes(settings.most_pending_bytes)
+        self._lock = threading.Lock()
+        self._members: set[Callable[[], object]] = set()
+        self._closing_time = threading.Event()
+        self._pool: DaemonPool | None = None
+        self._failed: dict[tuple[str, str], SequenceInfo] = {}
+
+    def enter(self, look_around: Callable[[], object]) -> None:
+        """One more processor works here; it is known by what is called now and then to find slow records."""
+        with self._lock:
+            self._members.add(look_around)
+            if self._pool is None:
+                self._pool = DaemonPool("keyed", self.settings.threads)
+                self._closing_time = threading.Event()
+                threading.Thread(
+                    target=self._watch, args=(self._closing_time,), name="keyed-watch", daemon=True
+                ).start()
+
+    def leave(self, look_around: Callable[[], object]) -> None:
+        """One processor is done, and nothing that it submitted is left."""
+        with self._lock:
+            self._members.discard(look_around)
+            if not self._members and self._pool is not None:
+                self._closing_time.set()
+                self._pool.shutdown(wait=False)
+                self._pool = None
+
+    def submit(self, call: Callable[[], None]) -> None:
+        """Run a call in a thread of the pool; only between ``enter`` and ``leave``."""
+        pool = self._pool
+        assert pool is not None, "a processor that has not entered submits work"
+        pool.submit(call)
+
+    def _watch(self, closing_time: threading.Event) -> None:
+        while not closing_time.wait(self.settings.slow_record_warning_millis / LOOKS_PER_WARNING / 1_000):
+            for look_around in tuple(self._members):
+                look_around()
+
+    # --- which shards have to be careful ---------------------------------------------------------------------------
+
+    def failed(self, shard: ShardInfo, at: SequenceInfo) -> None:
+        """A record of this shard failed for good."""
+        with self._lock:
+            self._failed[shard.stream_id, shard.shard_id] = at
+
+    def failed_at(self, shard: ShardInfo) -> SequenceInfo | None:
+        """The record of this shard that failed and was not passed since."""
+        return self._failed.get((shard.stream_id, shard.shard_id))
+
+    def passed(self, shard: ShardInfo) -> None:
+        """The shard is past its failed record, or somebody else's business."""
+        with self._lock:
+            self._failed.pop((shard.stream_id, shard.shard_id), None)

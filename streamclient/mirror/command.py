@@ -1,0 +1,93 @@
+"""``streamclient mirror``: keep a table equal to another one, as a configuration file says."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from streamclient.errors import ConfigurationError, StreamClientError
+from streamclient.terminal.copying import (
+    EXIT_DIFFERENT,
+    ShownDifferences,
+    add_copy_options,
+    run_until_signal,
+    say_valid,
+)
+from streamclient.terminal.output import ProgressLine, print_json_line, print_text
+from streamclient.terminal.running import EXIT_DONE, EXIT_REFUSED, CommandFailed, runs
+
+if TYPE_CHECKING:
+    from streamclient.mirror.run import Mirror
+
+
+def add_command(commands: Any) -> None:
+    """Register the subcommand."""
+    parser = commands.add_parser(
+        "mirror",
+        help="keep a Delta or PostgreSQL table equal to a table",
+        description="Copy a table into a Delta or PostgreSQL table, then merge its changes, until Ctrl-C or SIGTERM. "
+        "Several processes share the work; run again after any stop. With --verify, exit code 3: rows differ.",
+    )
+    add_copy_options(parser, "TOML with [source], [destination] and perhaps [mirror]")
+    runs(parser, run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Carry out the subcommand; its exit code."""
+    from streamclient.mirror.settings import load_mirror_settings  # noqa: PLC0415
+
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    settings = load_mirror_settings(options.configuration, os.environ)
+    if options.check:
+        return say_valid(options)
+    made = settings.make()
+    return _verify(made, options) if options.verify else _mirror(made, options)
+
+
+def _mirror(made: Mirror, options: argparse.Namespace) -> int:
+    line = ProgressLine(sys.stderr if options.json else sys.stdout)
+    ended, exit_code = run_until_signal("mirror", made.run, made.shutdown, lambda: line.show(_state(made)))
+    line.close()
+    error = ended.exception()
+    if options.json:
+        print_json_line({"copied_rows": made.copied_rows, "error": None if error is None else str(error)})
+    if isinstance(error, StreamClientError) and not isinstance(error, ConfigurationError):
+        raise CommandFailed(f"ended: {error}", EXIT_REFUSED)
+    if error is not None:
+        raise error
+    if not options.json:
+        print_text(f"stopped; {made.copied_rows} rows were copied by this process. Run again to go on")
+    return EXIT_DONE if exit_code is None else exit_code
+
+
+def _state(made: Mirror) -> str:
+    worker, health = made.worker, made.health
+    if worker is None:
+        return f"copying  {made.copied_rows} rows by this process"
+    trouble = "" if health.is_healthy else f"  UNHEALTHY: {health.reason}"
+    statuses = worker.shard_statuses()
+    lags = [one.lag_seconds for one in statuses.values() if one.lag_seconds is not None]
+    behind = f"{max(lags):.0f} s behind" if lags else "position not known yet"
+    return f"merging changes  {len(statuses)} shards here  {behind}{trouble}"
+
+
+def _verify(made: Mirror, options: argparse.Namespace) -> int:
+    try:
+        found = made.verify()
+    except ConfigurationError:
+        raise
+    except StreamClientError as error:
+        raise CommandFailed(f"ended: {error}", EXIT_REFUSED) from error
+    shown = ShownDifferences(options)
+    for one in found.differences:
+        shown.show(one)
+    shown.end(found.count)
+    if options.json:
+        counts = {"rows": found.rows, "differences": found.count, "left_out": found.changed, "pending": found.pending}
+        print_json_line({**counts, "position": dict(found.position)})
+    else:
+        print_text(str(found))
+    return EXIT_DONE if found.is_equal else EXIT_DIFFERENT

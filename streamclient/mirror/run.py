@@ -1,0 +1,229 @@
+"""A mirror from its first row to its end: copied, then kept equal."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from streamclient import checks
+from streamclient.config import ClientConfig, StreamConfig
+from streamclient.destinations.changes import OPERATION
+from streamclient.destinations.commit import Destination, MergingDestination, last_of
+from streamclient.destinations.delta import DeltaDestination
+from streamclient.errors import ConfigurationError, StreamClientException
+from streamclient.mirror.fold import stored_keys
+from streamclient.mirror.processors import MergeLimits, MirrorProcessors, MirrorWriter
+from streamclient.mirror.source import COPY, SourceTable, TableCopy, check_changes_are_kept, now_micros
+from streamclient.mirror.verify import Comparison, compare
+from streamclient.model import InitialPosition, WorkerStatus
+from streamclient.processes import unique_name
+from streamclient.stream.api import StreamSummary
+from streamclient.worker import Worker
+from streamclient.worker.health import WorkerHealth
+
+if TYPE_CHECKING:
+    from tablestore import OTSClient
+
+_log = logging.getLogger(__name__)
+
+HISTORY_SUFFIX = "_changes"
+"""Added to the address or name of the mirror, it is that of its history."""
+
+
+class Mirror:
+    """Takes a table into a destination, and keeps it equal to the table at a position that it tells.
+
+    Any number of processes may run the same mirror: they share the work by leases in the status table, and one takes
+    over what another one leaves. Whatever dies, each change is merged once.
+
+    Args:
+        client: for the table, its stream and the status table.
+        table: what is mirrored; it needs a stream.
+        status_table: keeps the leases; one per mirror. It is created.
+        to: where the mirror is: a destination with a key, or the address of a Delta table.
+        history: where the changes themselves go, besides: a destination of its own, given from the first start on.
+        worker_name: unique among the processes of the mirror.
+        client_config: how the worker behaves.
+        limits: when changes are merged.
+        piece_mebibytes: about so much of the table is one piece of the copy.
+
+    Raises:
+        ConfigurationError: an argument cannot work.
+    """
+
+    def __init__(
+        self,
+        client: OTSClient,
+        table: str,
+        status_table: str,
+        to: MergingDestination | str,
+        *,
+        history: Destination | None = None,
+        worker_name: str | None = None,
+        client_config: ClientConfig | None = None,
+        limits: MergeLimits | None = None,
+        piece_mebibytes: int = 100,
+    ) -> None:
+        checks.client.require("client", client)
+        checks.text.require("table", table)
+        checks.optional(checks.text).require("worker_name", worker_name)
+        checks.optional(checks.instance(ClientConfig)).require("client_config", client_config)
+        checks.optional(checks.instance(MergeLimits)).require("limits", limits)
+        checks.positive.require("piece_mebibytes", piece_mebibytes)
+        self._stop = threading.Event()
+        self._source = SourceTable(client, table, self._stop)
+        self._destination = DeltaDestination(to) if isinstance(to, str) else to
+        checks.implementation(MergingDestination).require("to", self._destination)
+        checks.optional(checks.implementation(Destination)).require("history", history)
+        if history is not None and history.application != self._destination.application:
+            raise ConfigurationError(
+                f"history has the application {history.application!r}, the mirror {self._destination.application!r}: "
+                "both hold the same commits, so they need the same one"
+            )
+        self._history = history
+        self._worker_name = worker_name or f"mirror-{unique_name()}"
+        self._config = client_config if client_config is not None else ClientConfig()
+        self._limits = limits if limits is not None else MergeLimits()
+        self._piece_mebibytes = piece_mebibytes
+        # Checked here already, before anything is called.
+        self._stream_config = StreamConfig(client=client, data_table_name=table, status_table_name=status_table)
+        self._copy: TableCopy | None = None
+        self._worker: Worker | None = None
+        self._lock = threading.Lock()
+
+    def run(self) -> None:
+        """Copy what is not copied, then merge changes, until ``shutdown``.
+
+        Trouble with service and destination is waited out while the changes are followed; while the table is copied it
+        ends the run, and the next one goes on.
+
+        Raises:
+            ConfigurationError: table and destination cannot be a mirror.
+            StreamClientException: the copy took longer than the stream keeps changes.
+            WorkerFailedError: the stream cannot be read any more.
+            StreamClientError: the service or the destination failed while the table was copied.
+        """
+        rule = self._source.rule()
+        stream = self._source.stream()
+        destination = self._destination
+        destination.key_by(stored_keys(rule))
+        destination.probe()
+        self._check_destination()
+        if self._history is not None:
+            self._history.probe()
+        self._copy = TableCopy(self._source, destination, rule, self._stop, self._piece_mebibytes)
+        self._copy.prepare()
+        self._copy.run(sum(self._worker_name.encode()))
+        if self._stop.is_set():
+            return
+        self._check_kept(stream)
+        writer = MirrorWriter(self._source, destination, rule, self._history, self._limits)
+        writer.start()
+        try:
+            self._follow(writer)
+        finally:
+            writer.close()
+
+    def _follow(self, writer: MirrorWriter) -> None:
+        assert self._copy is not None  # run has made it
+        config = StreamConfig(
+            client=self._stream_config.client,
+            data_table_name=self._stream_config.data_table_name,
+            status_table_name=self._stream_config.status_table_name,
+            initial_position=InitialPosition.at(self._copy.plan.start_micros),
+        )
+        worker = Worker(self._worker_name, self._config, config, MirrorProcessors(writer))
+        with self._lock:
+            self._worker = worker
+            if self._stop.is_set():
+                return
+        worker.run()
+
+    def _check_destination(self) -> None:
+        columns = self._destination.columns()
+        if columns is not None and OPERATION in columns.names:
+            raise ConfigurationError(
+                "the destination is a table of changes: a mirror needs one of its own, and its changes go to `history`"
+            )
+        lasts = self._destination.last_commits([COPY])
+        if columns is not None and lasts[COPY] is None and len(columns) > 0:
+            raise ConfigurationError(
+                f"the destination has a table already, but no mirror of application {self._destination.application!r}: "
+                "name another one, or the application that made it"
+            )
+
+    def _check_kept(self, stream: StreamSummary) -> None:
+        """Only before the first change is read: from then on the stream itself tells what it has lost."""
+        assert self._copy is not None
+        described = self._source.api.describe_stream(stream.stream_id)
+        lasts = self._destination.last_commits([shard.shard_id for shard in described.shards])
+        if not any(lasts.values()):
+            check_changes_are_kept(self._copy.plan, now_micros(), described.expiration_time_hours)
+
+    def shutdown(self, wait: bool = True) -> None:
+        """End: merge what waits, hand the leases over. Any thread; the next run goes on."""
+        with self._lock:
+            self._stop.set()
+            worker = self._worker
+        if worker is not None and worker.worker_status is WorkerStatus.RUNNING:
+            worker.shutdown(wait)
+
+    @property
+    def history(self) -> Destination | None:
+        """Where the changes go, besides."""
+        return self._history
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether this process has begun to merge changes, as every row is copied."""
+        return self._worker is not None
+
+    @property
+    def copied_rows(self) -> int:
+        """Rows that this process has copied."""
+        return 0 if self._copy is None else self._copy.rows
+
+    @property
+    def health(self) -> WorkerHealth:
+        """Whether it gets through to the service; while it copies, errors end the run. Any thread."""
+        return WorkerHealth(is_healthy=True) if self._worker is None else self._worker.health
+
+    @property
+    def worker(self) -> Worker | None:
+        """What reads the stream, for its statuses; ``None`` while the table is copied."""
+        return self._worker
+
+    def position(self) -> Mapping[str, str]:
+        """Where the mirror is: for each shard the position up to which it has the changes. Any thread.
+
+        While the copy is under way, and until the changes since its beginning are merged, rows may be ahead of it.
+        """
+        handle = self._destination.another()
+        try:
+            lasts = last_of(handle.log(), handle.application)
+        finally:
+            handle.close()
+        return {shard: last.end for shard, last in lasts.items() if not shard.startswith((COPY, "expiry"))}
+
+    def verify(self) -> Comparison:
+        """Compare table and mirror, row by row, at the mirror's position; see ``mirror.verify.compare``. Any thread."""
+        rule = self._source.rule()
+        handle = self._destination.another()
+        try:
+            handle.key_by(stored_keys(rule))
+            return compare(self._source, handle)
+        finally:
+            handle.close()
+
+
+def mirror(client: OTSClient, table: str, status_table: str, to: MergingDestination | str) -> None:
+    """Mirror a table in this thread, until it is interrupted; see ``Mirror``."""
+    made = Mirror(client, table, status_table, to)
+    try:
+        made.run()
+    except StreamClientException:
+        raise
+    finally:
+        made.shutdown()

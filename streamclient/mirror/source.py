@@ -1,0 +1,303 @@
+"""The table that is mirrored, and the copy of its rows.
+
+The place of the copy lies in the destination's own log, as commits of pieces of the table: each begins at the key where
+the one before ended. So a copy goes on where it was, whoever goes on; any number of processes may copy, as of two that
+copy the same rows one is refused; and a copied row is there once.
+
+Changes are read from before the first row was. When the copy took longer than the stream keeps changes, some are lost,
+which no reading of the stream would show: then the mirror ends with an error.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field, frozen
+
+from streamclient.destinations.commit import Commit, MergingDestination
+from streamclient.destinations.digest import records_digest
+from streamclient.errors import ConfigurationError, StreamClientException
+from streamclient.mirror.fold import copied, empty_rows
+from streamclient.mirror.rows import CLOCKS_MARGIN_MICROS, TableRule
+from streamclient.model import CheckpointPosition
+from streamclient.records import KeyValue, StreamRecord
+from streamclient.stream.api import StreamSummary
+from streamclient.stream.retry import ReadRetry, Repeater
+from streamclient.stream.scanning import key_from, key_text, read_page, record_of
+from streamclient.stream.tables import TableDescription
+from streamclient.stream.tablestore import TablestoreStreamApi
+from streamclient.tablestore.call import SignedCalls
+from streamclient.wire import schema
+from streamclient.wire.plainbuffer import KeyBound, Row, decode_row, encode_row
+from streamclient.wire.service_errors import classify
+
+if TYPE_CHECKING:
+    from tablestore import OTSClient
+
+_log = logging.getLogger(__name__)
+
+COPY = "copy"
+"""The shard whose first commit says when the copy began and which pieces it has; those are ``copy/0`` and so on."""
+
+COMMIT_PAGES = 5
+"""Pages of rows in one commit: a page has at most 5,000 rows and 4 MB."""
+
+_MEBIBYTE = 1 << 20
+_HOUR_MICROS = 3_600 * 1_000_000
+
+
+@define(eq=False, slots=False)
+class SourceTable:
+    """A table of Tablestore with its stream. Thread-safe."""
+
+    client: OTSClient
+    name: str
+    stop: threading.Event = field(factory=threading.Event)
+    """Ends repeated calls at once."""
+
+    @cached_property
+    def api(self) -> TablestoreStreamApi:
+        """Its stream."""
+        return TablestoreStreamApi(self.client)
+
+    @cached_property
+    def _calls(self) -> SignedCalls:
+        return SignedCalls(self.client)
+
+    @cached_property
+    def _repeater(self) -> Repeater:
+        return Repeater(ReadRetry(), self.stop)
+
+    def describe(self) -> TableDescription:
+        """What the service says of it now."""
+        return self._repeater.call("DescribeTable", lambda: self.api.describe_table(self.name))
+
+    def rule(self) -> TableRule:
+        """What its rows obey now."""
+        described = self.describe()
+        lifetime = described.options.time_to_live_seconds
+        return TableRule(
+            tuple(name for name, _ in described.definition.primary_key),
+            described.options.max_versions or 1,
+            None if lifetime is None or lifetime < 0 else lifetime * 1_000,
+            {**dict(described.definition.primary_key), **described.definition.defined_columns},
+        )
+
+    def stream(self) -> StreamSummary:
+        """Its stream.
+
+        Raises:
+            ConfigurationError: it has none.
+        """
+        found = self._repeater.call("ListStream", lambda: self.api.list_stream(self.name))
+        if not found:
+            raise ConfigurationError(
+                f"table {self.name!r} has no stream, by which a mirror follows it: enable it by UpdateTable with a "
+                "StreamSpecification"
+            )
+        return found[0]
+
+    def split_points(self, mebibytes: int) -> list[tuple[KeyValue, ...]]:
+        """Keys, perhaps with their first columns only, that cut the table into pieces of about this size."""
+        request = schema.ComputeSplitPointsBySizeRequest(
+            table_name=self.name, split_size=mebibytes, split_size_unit_in_byte=_MEBIBYTE
+        )
+        answer = self._asked("ComputeSplitPointsBySize", request)
+        points = [decode_row(point).primary_key for point in answer.split_points]
+        return [tuple(value for _, value in point if not isinstance(value, KeyBound)) for point in points]
+
+    def page(
+        self, rule: TableRule, start: Sequence[KeyValue] | None, end: Sequence[KeyValue] | None
+    ) -> tuple[tuple[KeyValue, ...] | None, list[StreamRecord]]:
+        """Rows from a key on and below another one, as puts, and the key to go on from; ``None`` at the end."""
+        read = partial(read_page, self._calls, self.name, rule.key, (start, end), rule.max_versions)
+        following, rows = self._repeater.call("GetRange", read)
+        return following, [record_of(row) for row in rows]
+
+    def rows(self, rule: TableRule) -> Iterator[StreamRecord]:
+        """All rows, in the order of their keys."""
+        start: tuple[KeyValue, ...] | None = None
+        while True:
+            start, records = self.page(rule, start, None)
+            yield from records
+            if start is None:
+                return
+
+    def read_again(self, rule: TableRule, keys: Sequence[Sequence[KeyValue]]) -> tuple[list[StreamRecord], int]:
+        """The rows with these keys, as far as they are there, and when the last of them was read, in microseconds."""
+        found = []
+        for key in keys:
+            request = schema.GetRowRequest(
+                table_name=self.name, primary_key=_encoded(rule.key, key), max_versions=rule.max_versions
+            )
+            row = self._asked("GetRow", request).row
+            found += [record_of(decode_row(row))] if row else []
+        return found, now_micros()
+
+    def _asked(self, operation: str, request: Any) -> Any:
+        def ask() -> Any:
+            try:
+                return self._calls.ask(operation, request, is_repeatable=True)
+            except Exception as error:
+                raise classify(error, write=False) from error
+
+        return self._repeater.call(operation, ask)
+
+
+def _encoded(names: Sequence[str], key: Sequence[KeyValue]) -> bytes:
+    return encode_row(Row(tuple(zip(names, key, strict=True))))
+
+
+def now_micros() -> int:
+    """The present by this machine's clock, in microseconds since 1970."""
+    return time.time_ns() // 1_000
+
+
+@frozen
+class CopyPlan:
+    """When a copy began, and in which pieces."""
+
+    start_micros: int
+    """Changes are read from here on."""
+    points: tuple[str, ...] = ()
+    """Where the pieces are cut."""
+
+    @property
+    def pieces(self) -> Mapping[str, tuple[str, str]]:
+        """Names of the pieces, and between which keys they lie; empty for the table's ends."""
+        bounds = ["", *self.points, ""]
+        return {f"{COPY}/{number}": pair for number, pair in enumerate(pairwise(bounds))}
+
+    def to_text(self) -> str:
+        """As it stands in the log."""
+        return json.dumps({"start_micros": self.start_micros, "points": self.points})
+
+    @classmethod
+    def from_text(cls, text: str) -> CopyPlan:
+        """Read what ``to_text`` wrote.
+
+        Raises:
+            StreamClientException: it wrote another text.
+        """
+        try:
+            plain = json.loads(text)
+            return cls(plain["start_micros"], tuple(plain["points"]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise StreamClientException(f"the plan of the copy is damaged: {text!r}") from error
+
+
+@define(eq=False)
+class TableCopy:
+    """Copies all rows of a table into a destination, together with whoever else does."""
+
+    source: SourceTable
+    destination: MergingDestination
+    rule: TableRule
+    stop: threading.Event
+    piece_mebibytes: int = 100
+    rows: int = 0
+    """Copied by this process."""
+    plan: CopyPlan = field(init=False, default=CopyPlan(0))
+
+    def prepare(self) -> None:
+        """Read the plan, or make one and with it the destination's table."""
+        known = self._last(COPY)
+        if known is None:
+            begun = now_micros() - CLOCKS_MARGIN_MICROS
+            points = tuple(map(key_text, self.source.split_points(self.piece_mebibytes)))
+            commit = self._commit(None, COPY, CopyPlan(begun, points).to_text(), [])
+            try:
+                self.destination.commit(empty_rows(self.rule), [commit])
+            except StreamClientException:
+                if self._last(COPY) is None:
+                    raise
+            known = self._last(COPY) or commit
+        self.plan = CopyPlan.from_text(known.end)
+
+    @property
+    def left(self) -> list[str]:
+        """Pieces that are not copied to their ends."""
+        lasts = self.destination.last_commits(list(self.plan.pieces))
+        return [name for name, last in lasts.items() if last is None or last.end != CheckpointPosition.SHARD_END]
+
+    def run(self, first: int = 0) -> None:
+        """Copy until every piece is copied, or ``stop`` is set; begins with the piece of that number, turned round."""
+        names = self.left
+        names = names[first % len(names) :] + names[: first % len(names)] if names else names
+        while names and not self.stop.is_set():
+            advanced = [self._advance(name) for name in names]
+            if not any(advanced):
+                # All that is left is being copied by others; if they end, it is ours.
+                self.stop.wait(1.0)
+            left = set(self.left)
+            names = [name for name in names if name in left]
+
+    def _advance(self, name: str) -> bool:
+        """Copy a piece until its end, or until somebody else is found to copy it; whether anything was copied."""
+        start, end = (key_from(text) for text in self.plan.pieces[name])
+        is_advanced = False
+        while not self.stop.is_set():
+            last = self._last(name)
+            if last is not None and last.end == CheckpointPosition.SHARD_END:
+                return is_advanced
+            place = start if last is None else key_from(last.end)
+            following, records = self._read(place, end)
+            reached = CheckpointPosition.SHARD_END if following is None else key_text(following)
+            commit = self._commit(last, name, reached, records)
+            try:
+                columns = self.destination.columns() or empty_rows(self.rule).schema
+                self.destination.commit(copied(records, now_micros(), columns, self.rule), [commit])
+            except StreamClientException:
+                if self._last(name) == last:
+                    raise
+                return is_advanced
+            is_advanced = True
+            self.rows += len(records)
+        return is_advanced
+
+    def _read(
+        self, place: tuple[KeyValue, ...] | None, end: tuple[KeyValue, ...] | None
+    ) -> tuple[tuple[KeyValue, ...] | None, list[StreamRecord]]:
+        records: list[StreamRecord] = []
+        for _ in range(COMMIT_PAGES):
+            place, page = self.source.page(self.rule, place, end)
+            records += page
+            if place is None:
+                break
+        return place, records
+
+    def _last(self, shard: str) -> Commit | None:
+        return self.destination.last_commits([shard])[shard]
+
+    def _commit(self, last: Commit | None, shard: str, end: str, records: Sequence[StreamRecord]) -> Commit:
+        return Commit.after(
+            last,
+            application=self.destination.application,
+            shard=shard,
+            epoch=0,
+            start=CheckpointPosition.TRIM_HORIZON if last is None else last.end,
+            end=end,
+            count=len(records),
+            content=records_digest(records),
+        )
+
+
+def check_changes_are_kept(plan: CopyPlan, now: int, hours: int) -> None:
+    """Whether the stream still has the changes since the copy began.
+
+    Raises:
+        StreamClientException: it does not, or may not.
+    """
+    if now - plan.start_micros > hours * _HOUR_MICROS - CLOCKS_MARGIN_MICROS:
+        raise StreamClientException(
+            f"the copy began {(now - plan.start_micros) / _HOUR_MICROS:.1f} h ago, and the stream keeps changes for "
+            f"{hours} h: those since the beginning are not all there any more; mirror into a new table, with a stream "
+            "that keeps them longer, or with more processes that copy"
+        )

@@ -1,0 +1,267 @@
+"""A mirror against its table, row by row, at the mirror's position; the table and the mirror may go on meanwhile.
+
+How a position is compared although only the present table can be read: first the mirror's position is noted, then its
+rows are read, then the table's, and then the stream from that position on. A row that the stream does not name since
+then is in the table what it was at the position, so the mirror must have exactly that. The rows that it names have
+changed behind the position; they are counted, and left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+
+from attrs import define, field, frozen
+
+from streamclient.destinations.commit import Commit, MergingDestination, last_of
+from streamclient.destinations.types import text_of, type_of
+from streamclient.destinations.verify import readable_rows
+from streamclient.errors import StreamClientException
+from streamclient.mirror.rows import CLOCKS_MARGIN_MICROS, RowCells, TableRule, cells_of
+from streamclient.mirror.source import COPY, CopyPlan, SourceTable, now_micros
+from streamclient.model import CheckpointPosition, Shard
+from streamclient.records import ColumnValue, KeyValue, StreamRecord, readable_position
+from streamclient.stream.retry import ReadRetry, Repeater
+
+Key = tuple[KeyValue, ...]
+Cells = Mapping[str, Mapping[int, ColumnValue]]
+
+_EMPTY_READS = 100
+"""Reads without records from one place: the service may skip, but a shard that never comes to its tip is a fault."""
+
+SHOWN_MAX = 10_000
+"""Differences that are kept; all are counted."""
+
+
+@frozen
+class MirrorDifference:
+    """One difference between a row of the table and the mirror's, or a row that only one of them has."""
+
+    key: Key
+    column: str
+    """Empty for a whole row."""
+    source: Mapping[int, ColumnValue] | None
+    """Versions and values in the table; ``None`` where it has nothing."""
+    mirror: Mapping[int, ColumnValue] | None
+    is_repeated: bool = False
+    """Whether the mirror has the row more than once, whatever it holds."""
+
+    def __str__(self) -> str:
+        key = ", ".join(map(repr, self.key))
+        if self.is_repeated:
+            return f"row ({key}) is in the mirror more than once"
+        if not self.column:
+            return f"row ({key}) is {'only in the mirror' if self.source is None else 'missing in the mirror'}"
+        return f"row ({key}) column {self.column!r}: table {_shown(self.source)}, mirror {_shown(self.mirror)}"
+
+
+def _shown(versions: Mapping[int, ColumnValue] | None) -> str:
+    if not versions:
+        return "has none"
+    return ", ".join(f"{value!r}@{version}" for version, value in sorted(versions.items(), reverse=True))
+
+
+@define
+class Comparison:
+    """What a comparison found."""
+
+    position: Mapping[str, str]
+    """The mirror's, by shard: every shard of the stream up to where it was compared."""
+    rows: int = 0
+    """Rows that were compared."""
+    changed: int = 0
+    """Rows that were left out, since they have changed behind the mirror's position."""
+    pending: int = 0
+    """Changes of the stream behind that position, at the end of the comparison."""
+    count: int = 0
+    """Differences."""
+    differences: list[MirrorDifference] = field(factory=list)
+    """The first of them."""
+    unreadable: list[str] = field(factory=list)
+    """Files of the mirror that cannot be read; the rows that they held are missing."""
+
+    def note(self, difference: MirrorDifference) -> None:
+        """Count a difference, and keep it if there are not too many."""
+        self.count += 1
+        if len(self.differences) < SHOWN_MAX:
+            self.differences.append(difference)
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether no row differs, and everything could be read."""
+        return self.count == 0 and not self.unreadable
+
+    def __str__(self) -> str:
+        places = "; ".join(f"{shard} at {readable_position(end)}" for shard, end in sorted(self.position.items()))
+        behind = (
+            "nothing is behind that position"
+            if not self.pending
+            else f"the table has {self.pending} changes behind that position, so {self.changed} rows were left out"
+        )
+        found = f"{self.count or 'no'} difference{'s' if self.count > 1 else ''}"
+        found += "".join(f"; {text}" for text in self.unreadable)
+        return f"{self.rows} rows compared at {places or 'the beginning'}: {found}; {behind}"
+
+
+def compare(source: SourceTable, destination: MergingDestination) -> Comparison:
+    """Compare a table with its mirror. Needs about 150 bytes of memory for each row.
+
+    Raises:
+        StreamClientException: the table is not copied yet, or the stream does not hold the changes since the mirror's
+            position any more.
+    """
+    rule = source.rule()
+    lasts = last_of(destination.log(), destination.application)
+    plan = _plan(lasts)
+    stream = {shard: last for shard, last in lasts.items() if not _is_own(shard)}
+    found = Comparison({shard: last.end for shard, last in stream.items()})
+    mirror: dict[Key, bytes | None] = {}
+    repeated: dict[Key, None] = {}
+    for one in _rows(destination, rule, found.unreadable.append):
+        if one.key in mirror:
+            repeated[one.key] = None
+        mirror[one.key] = _digest(_living(one, rule))
+    for key in repeated:
+        found.note(MirrorDifference(key, "", None, None, is_repeated=True))
+    differing: dict[Key, Cells | None] = {}
+    present = 0
+    table: dict[Key, None] = {}
+    for record in source.rows(rule):
+        row = _row_of(record, rule)
+        cells = _living(row, rule)
+        if cells is None:
+            continue
+        table[row.key] = None
+        present += 1
+        if mirror.pop(row.key, None) != _digest(cells):
+            differing[row.key] = cells
+    for key, digest in mirror.items():
+        if digest is not None and key not in table:
+            differing[key] = None
+    changed = _changed_since(source, rule, plan, stream, found)
+    found.changed = len(changed)
+    found.rows = present + sum(digest is not None for digest in mirror.values()) - len(changed & table.keys())
+    _explain(found, {key: cells for key, cells in differing.items() if key not in changed}, destination, rule)
+    return found
+
+
+def _is_own(shard: str) -> bool:
+    return shard == COPY or shard.startswith(f"{COPY}/") or shard == "expiry"
+
+
+def _plan(lasts: Mapping[str, Commit]) -> CopyPlan:
+    if COPY not in lasts:
+        raise StreamClientException("there is nothing to compare: the mirror does not exist yet")
+    plan = CopyPlan.from_text(lasts[COPY].end)
+    left = [name for name in plan.pieces if name not in lasts or lasts[name].end != CheckpointPosition.SHARD_END]
+    if left:
+        raise StreamClientException(
+            f"the table is not copied yet ({len(plan.pieces) - len(left)} of {len(plan.pieces)} pieces are): there is "
+            "no position at which both could be compared"
+        )
+    return plan
+
+
+def _rows(destination: MergingDestination, rule: TableRule, tell: Callable[[str], object]) -> Iterator[RowCells]:
+    for table in readable_rows(destination, tell):
+        yield from cells_of(table, rule.key)
+
+
+def _row_of(record: StreamRecord, rule: TableRule) -> RowCells:
+    key = dict(record.primary_key)
+    row = RowCells(tuple(key[name] for name in rule.key), exists=True)
+    for cell in record.columns:
+        assert cell.value is not None
+        row.cells.setdefault(cell.name, {})[cell.timestamp_millis or 0] = cell.value
+    return row
+
+
+def _living(row: RowCells, rule: TableRule) -> Cells | None:
+    """What is surely not expired in either of both, by a bound that lies a little behind the present."""
+    if rule.ttl_millis is not None:
+        before = (now_micros() + CLOCKS_MARGIN_MICROS) // 1_000 - rule.ttl_millis
+        row.written_millis = max(row.written_millis, before)
+        row.expire(before)
+    return row.cells if row.exists else None
+
+
+def _digest(cells: Cells | None) -> bytes | None:
+    if cells is None:
+        return None
+    plain = [
+        (name, version, type_of(value).value, text_of(value))
+        for name, versions in sorted(cells.items())
+        for version, value in sorted(versions.items())
+    ]
+    return blake2b(repr(plain).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def _explain(
+    found: Comparison, differing: Mapping[Key, Cells | None], destination: MergingDestination, rule: TableRule
+) -> None:
+    """Name the columns of rows that differ."""
+    there: dict[Key, Cells | None] = dict.fromkeys(differing)
+    if differing:
+        rows = _rows(destination, rule, lambda text: None)
+        there |= {row.key: _living(row, rule) for row in rows if row.key in differing}
+    for key in sorted(differing, key=repr):
+        for one in _differences(key, differing[key], there[key]):
+            found.note(one)
+
+
+def _differences(key: Key, source: Cells | None, mirror: Cells | None) -> Iterator[MirrorDifference]:
+    if source is None or mirror is None:
+        yield MirrorDifference(key, "", None if source is None else {}, None if mirror is None else {})
+        return
+    for name in sorted({*source, *mirror}):
+        here, there = source.get(name), mirror.get(name)
+        if _digest({name: here or {}}) != _digest({name: there or {}}):
+            yield MirrorDifference(key, name, here, there)
+
+
+# --- what has changed behind the position -----------------------------------------------------------------------------
+
+
+def _changed_since(
+    source: SourceTable, rule: TableRule, plan: CopyPlan, lasts: Mapping[str, Commit], found: Comparison
+) -> set[Key]:
+    """Keys of the rows that the stream names behind the position."""
+    repeater = Repeater(ReadRetry(), source.stop)
+    stream_id = source.stream().stream_id
+    changed: set[Key] = set()
+    done: set[str] = set()
+    while True:
+        described = repeater.call("DescribeStream", lambda: source.api.describe_stream(stream_id))
+        shards: Sequence[Shard] = [one for one in described.shards if one.shard_id not in done]
+        if not shards:
+            return changed
+        for shard in shards:
+            done.add(shard.shard_id)
+            last = lasts.get(shard.shard_id)
+            place = CheckpointPosition.TRIM_HORIZON if last is None else last.end
+            if place == CheckpointPosition.SHARD_END:
+                continue
+            if place == CheckpointPosition.TRIM_HORIZON:
+                since = None if last is not None else plan.start_micros
+                place = _call(repeater, source.api.get_shard_iterator, stream_id, shard.shard_id, since)
+            for record in _records_from(source, repeater, place):
+                found.pending += 1
+                key = dict(record.primary_key)
+                changed.add(tuple(key[name] for name in rule.key))
+
+
+def _records_from(source: SourceTable, repeater: Repeater, place: str) -> Iterator[StreamRecord]:
+    """The records behind a place, up to the tip or the end of the shard."""
+    empty = 0
+    while empty < _EMPTY_READS:
+        page = _call(repeater, source.api.get_stream_record, place)
+        yield from page.records
+        if page.next_position.is_shard_end or (not page.records and page.next_position.text == place):
+            return
+        empty = 0 if page.records else empty + 1
+        place = page.next_position.text
+
+
+def _call(repeater: Repeater, read: Any, *arguments: Any) -> Any:
+    return repeater.call(read.__name__, lambda: read(*arguments))

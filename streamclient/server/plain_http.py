@@ -1,0 +1,121 @@
+"""Requests in the form in which every SDK sends them: read and answered without a task, in one go.
+
+``POST /Operation HTTP/1.1``, plain headers, each at most once, and a body of known length. Everything else, be it wrong
+or only unusual, is aiohttp's: what is not taken here goes there as it came, and the connection with it.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from email.utils import formatdate
+from http import HTTPStatus
+
+from aiohttp.http import SERVER_SOFTWARE
+from attrs import frozen
+
+from streamclient.server.auth import Doors
+from streamclient.server.envelope import MAX_BODY_BYTES
+from streamclient.server.errors import ServiceError
+from streamclient.server.service import Answer, Service
+
+_HEAD = re.compile(
+    # Letters only: neither the paths of the admin surface nor anything that has to be decoded.
+    rb"POST (/[A-Za-z]+(?:/[A-Za-z]+)?) HTTP/1\.1"
+    rb"((?:\r\n[A-Za-z][A-Za-z0-9-]*: ?[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)+)\r\n\r\n"
+)
+_HEADER = re.compile(r"\r\n([^:]+): ?([^\r]+)")
+_MOST_HEAD_BYTES = 4_096
+"""Below every limit of aiohttp's: what it would refuse is not taken."""
+
+_LENGTH = re.compile(r"[0-9]{1,8}")
+
+_ELSEWHERE = frozenset({"connection", "expect", "te", "trailer", "transfer-encoding", "upgrade"})
+"""Headers that change how HTTP itself goes on. ``Connection: keep-alive`` does not."""
+
+
+@frozen
+class RequestHead:
+    """The first part of a request, and how long it is."""
+
+    path: str
+    headers: Mapping[str, str]
+    head_bytes: int
+    body_bytes: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole request."""
+        return self.head_bytes + self.body_bytes
+
+
+class PlainHttp:
+    """Answers plain requests to one service. Used in the event loop only."""
+
+    def __init__(self, service: Service, doors: Doors) -> None:
+        self._service = service
+        self._doors = doors
+        self._written = 0
+        self._end = b""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests can be answered at once: injected faults make some of them wait."""
+        return self._service.faults.is_empty
+
+    def head_of(self, data: bytes) -> RequestHead | None:
+        """The head of the plain request that these bytes begin with; ``None`` if they do not, or not with all of it."""
+        match = _HEAD.match(data, 0, _MOST_HEAD_BYTES)
+        if match is None:
+            return None
+        lines = _HEADER.findall(match[2].decode("ascii"))
+        headers = {name.lower(): value for name, value in lines}
+        length = headers.get("content-length", "")
+        if len(headers) < len(lines) or not _LENGTH.fullmatch(length) or int(length) > MAX_BODY_BYTES:
+            return None
+        if not _ELSEWHERE.isdisjoint(headers) and not _is_kept_alive(headers):
+            return None
+        return RequestHead(match[1].decode("ascii"), headers, match.end(), int(length))
+
+    def answer(self, head: RequestHead, body: bytes) -> bytes:
+        """Carry out a request and give the whole answer."""
+        try:
+            self._doors.check(head.headers)
+            admitted = self._service.admit(head.path, head.headers, body)
+        except ServiceError as error:
+            return self._response(self._service.refuse(head.path, head.headers, error))
+        return self._response(self._service.execute(admitted))
+
+    def failure(self, error: ServiceError) -> bytes:
+        """The answer to a request that did not get as far as the service."""
+        return self._response(self._service.refuse("", {}, error))
+
+    def _response(self, answer: Answer) -> bytes:
+        lines = [f"HTTP/1.1 {answer.status} {_phrase(answer.status)}\r\n"]
+        lines += [f"{name}: {value}\r\n" for name, value in answer.headers.items()]
+        lines.append(f"Content-Length: {len(answer.body)}\r\n")
+        if answer.body:
+            lines.append("Content-Type: application/octet-stream\r\n")
+        return b"".join(["".join(lines).encode("utf-8", "surrogateescape"), self._common_end(), answer.body])
+
+    def _common_end(self) -> bytes:
+        """The headers that all answers of one second share, and the empty line."""
+        now = int(time.time())
+        if now != self._written:
+            self._written = now
+            date = formatdate(now, usegmt=True)
+            self._end = f"Date: {date}\r\nServer: {SERVER_SOFTWARE}\r\n\r\n".encode("ascii")
+        return self._end
+
+
+def _is_kept_alive(headers: Mapping[str, str]) -> bool:
+    others = _ELSEWHERE - {"connection"}
+    return others.isdisjoint(headers) and headers["connection"].lower() == "keep-alive"
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""

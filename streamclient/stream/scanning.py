@@ -1,0 +1,98 @@
+"""A table's rows page by page, in the order of their keys, with every name as it is stored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import cast
+
+from streamclient.errors import StreamClientException
+from streamclient.records import ColumnOperation, ColumnValue, KeyValue, RecordColumn, RecordType, StreamRecord
+from streamclient.tablestore.call import SignedCalls
+from streamclient.wire import schema
+from streamclient.wire.plainbuffer import KeyBound, Row, decode_row, decode_rows, encode_row
+from streamclient.wire.schema import Direction
+from streamclient.wire.service_errors import classify
+
+
+def read_page(
+    calls: SignedCalls,
+    table: str,
+    key_names: Sequence[str],
+    bounds: tuple[Sequence[KeyValue] | None, Sequence[KeyValue] | None],
+    max_versions: int,
+) -> tuple[tuple[KeyValue, ...] | None, list[Row]]:
+    """Rows from one key on and below another, with so many versions; and the key to go on from, ``None`` at the end.
+
+    A bound may have the first key columns only; ``None`` is that of the table.
+
+    Raises:
+        StreamClientError: the call failed; it was made once.
+    """
+    start, end = bounds
+    request = schema.GetRangeRequest(
+        table_name=table,
+        direction=Direction.FORWARD,
+        max_versions=max_versions,
+        inclusive_start_primary_key=_bound(key_names, start, KeyBound.INF_MIN),
+        exclusive_end_primary_key=_bound(key_names, end, KeyBound.INF_MAX if end is None else KeyBound.INF_MIN),
+    )
+    try:
+        answer = calls.ask("GetRange", request, is_repeatable=True)
+    except Exception as error:
+        raise classify(error, write=False) from error
+    following = None
+    if answer.next_start_primary_key:
+        following = key_of(decode_row(answer.next_start_primary_key))
+    return following, decode_rows(answer.rows)
+
+
+def _bound(names: Sequence[str], key: Sequence[KeyValue] | None, rest: KeyBound) -> bytes:
+    values = [*(key or ()), *[rest] * (len(names) - len(key or ()))]
+    return encode_row(Row(tuple(zip(names, values, strict=True))))
+
+
+def record_of(row: Row) -> StreamRecord:
+    """A row as a record: a put with the row's own versions, without a place in the log."""
+    columns = tuple(
+        RecordColumn(cell.name, ColumnOperation.PUT, cast(ColumnValue, cell.value), cell.timestamp_millis)
+        for cell in row.cells
+    )
+    names = [name for name, _ in row.primary_key]
+    return StreamRecord(RecordType.PUT, tuple(zip(names, key_of(row), strict=True)), columns)
+
+
+def key_text(key: tuple[KeyValue, ...] | None) -> str:
+    """A key as text that ``key_from`` reads; empty for none."""
+    if key is None:
+        return ""
+    return json.dumps([{"hex": bytes(value).hex()} if isinstance(value, bytes | bytearray) else value for value in key])
+
+
+def key_from(text: str) -> tuple[KeyValue, ...] | None:
+    """The key that ``key_text`` wrote.
+
+    Raises:
+        StreamClientException: it wrote another text.
+    """
+    if not text:
+        return None
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise StreamClientException(f"the stored place of the full copy is damaged: {text!r}") from error
+    return tuple(bytes.fromhex(value["hex"]) if isinstance(value, dict) else value for value in values)
+
+
+def key_of(row: Row) -> tuple[KeyValue, ...]:
+    """The key of a stored row, whose columns are never bounds.
+
+    Raises:
+        TypeError: one is.
+    """
+    values = []
+    for name, value in row.primary_key:
+        if isinstance(value, KeyBound):
+            raise TypeError(f"the key column {name!r} of a stored row is {value.name}")
+        values.append(value)
+    return tuple(values)

@@ -1,0 +1,119 @@
+"""Laws about the calls that one consumer makes, and about what it parks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from streamclient.model import ParkedRecord
+from streamclient.testing.simulation.laws.base import Law
+from streamclient.testing.simulation.laws.progress import change_of
+
+if TYPE_CHECKING:
+    from streamclient.testing.simulation.actors.consumer import Consumer
+    from streamclient.testing.simulation.world import SimulatedWorld
+
+
+class CallsInOrder(Law):
+    """One call at a time: ``initialize``, then batches, then ``shutdown``, once for each processor that was made.
+
+    A consumer ends, and another processor starts, only when the one before was shut down, or was never made. Batches of
+    a processor come in the order of the shard; only what it refused comes again.
+    """
+
+    name = "calls in order"
+
+    def __init__(self, world: SimulatedWorld) -> None:
+        super().__init__(world)
+        self._calling: dict[Consumer, str] = {}
+        self._open: set[Consumer] = set()
+        """Those with a processor that has to be shut down."""
+
+    def processor_started(self, consumer: Consumer) -> None:
+        self._judge_closed(consumer, "makes another processor")
+
+    def call_began(self, consumer: Consumer, name: str) -> None:
+        if consumer in self._calling:
+            raise self._broken(consumer, f"calls {name} while {self._calling[consumer]} runs")
+        if (name == "initialize") is (consumer in self._open):
+            raise self._broken(consumer, f"calls {name}, and its processor is not in the state for it")
+        self._calling[consumer] = name
+        if name == "initialize":
+            self._open.add(consumer)
+
+    def call_ended(self, consumer: Consumer) -> None:
+        name = self._calling.pop(consumer)
+        if name == "shutdown" or (name == "initialize" and not consumer.is_made):
+            self._open.discard(consumer)
+
+    def consumer_ended(self, consumer: Consumer) -> None:
+        self._judge_closed(consumer, "ends")
+
+    def _judge_closed(self, consumer: Consumer, what: str) -> None:
+        if consumer in self._open or consumer in self._calling:
+            raise self._broken(consumer, f"{what}, but its processor was not shut down")
+
+    def _broken(self, consumer: Consumer, text: str) -> Exception:
+        return self.broken(consumer.lease_key, f"{consumer!r} {text}")
+
+
+class StoppedShardsWait(Law):
+    """A shard that stopped at a failing record or at a loss has no other processor before somebody decided."""
+
+    name = "stopped shards wait"
+
+    def processor_started(self, consumer: Consumer) -> None:
+        if consumer.is_given_up:
+            raise self.broken(consumer.lease_key, f"{consumer!r} goes on, and nobody has decided that it may")
+
+
+class OnlyFailuresAreParked(Law):
+    """A record is parked only if a batch of it alone was refused, or if an earlier one of its key is parked."""
+
+    name = "only failures are parked"
+
+    def __init__(self, world: SimulatedWorld) -> None:
+        super().__init__(world)
+        self._refused: set[tuple[Consumer, int]] = set()
+        self._keys: set[int] = set()
+
+    def batch_refused(self, consumer: Consumer, places: Sequence[int]) -> None:
+        if len(places) == 1:
+            self._refused.add((consumer, places[0]))
+
+    def records_parked(self, consumer: Consumer, records: Sequence[ParkedRecord]) -> None:
+        for each in records:
+            place, (key, number) = each.record.sequence_info.row_index, change_of(consumer, each.record)
+            is_excused = (consumer, place) in self._refused if each.attempts else key in self._keys
+            if not is_excused:
+                raise self.broken(consumer.lease_key, f"{consumer!r} parked change {number} of key {key}: {each.error}")
+            self._keys.add(key)
+
+
+class ParkedKeysWait(Law):
+    """Once a change of a key is parked, no later one is written before it was replayed.
+
+    Whoever had lost its lease when it parked something is not heard of by whoever reads the shard then.
+    """
+
+    name = "parked keys wait"
+
+    def __init__(self, world: SimulatedWorld) -> None:
+        super().__init__(world)
+        self._first: dict[int, int] = {}
+        """The first change of each key that is parked."""
+
+    def records_parked(self, consumer: Consumer, records: Sequence[ParkedRecord]) -> None:
+        if consumer.process.believes(consumer):
+            for each in records:
+                key, number = change_of(consumer, each.record)
+                self._first[key] = min(number, self._first.get(key, number))
+
+    def records_written(self, consumer: Consumer, start: int, end: int) -> None:
+        if not self._first or not self.world.is_writing or not consumer.process.believes(consumer):
+            return
+        shard = consumer.shard
+        for record, number in zip(shard.keys[start:end], shard.numbers[start:end], strict=True):
+            if number > self._first.get(record, number):
+                text = f"{consumer!r} wrote change {number} of key {record}, but change {self._first[record]} is parked"
+                raise self.broken(consumer.lease_key, text)

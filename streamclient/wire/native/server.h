@@ -1,0 +1,15 @@
+/* What the local server uses: rows of puts, from a request's frame to the row that is kept and the record of it. */
+#ifndef STREAMCLIENT_SERVER_H
+#define STREAMCLIENT_SERVER_H
+
+#include "native.h"
+
+extern PyType_Spec put_spec;
+extern PyMethodDef server_functions[];
+
+/* server_rows.c */
+PyObject *rows_of(PyObject *module, PyObject *forms);
+PyObject *read_parts(PyObject *module, PyObject *form);
+PyObject *row_of_parts(PyObject *module, PyObject *arguments);
+
+#endif

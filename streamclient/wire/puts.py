@@ -1,0 +1,111 @@
+"""Rows that were put, and the bytes that they are kept as: a row alone, or the stream record that holds it.
+
+The compiled part is optional. Without it ``read_put`` reads nothing, and whoever asks goes on in Python to the same
+result; ``tests/wire/test_wire_puts.py`` compares both. What it declines, wrong or only unusual, goes the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from streamclient.records import NATIVE, ColumnValue, KeyValue
+from streamclient.wire import _tags as tags
+from streamclient.wire.plainbuffer import HEADER, Cell, Row, decode_row, encode_row
+
+__all__ = [
+    "Put",
+    "PutLimits",
+    "all_cells",
+    "key_column_form",
+    "parts_of",
+    "read_parts",
+    "read_put",
+    "row_of",
+    "row_of_parts",
+    "rows_of",
+]
+
+if TYPE_CHECKING:
+    from streamclient.wire._native import Put
+else:
+    Put = Any
+
+PutLimits = tuple[int, int, int, int, int, int]
+"""Most columns of a key, most bytes of a value in it, of a name, of another value, most other columns, and the
+timestamp that all are below."""
+
+_AROUND_RECORD = 29 + 2
+"""Behind a record's cells: the extension with its sequence, and the row's checksum, which covers the cells only."""
+
+Columns = Mapping[str, tuple[tuple[int, ColumnValue], ...]]
+"""Versions by column name, newest first; no column has an empty tuple."""
+
+Parts = tuple[tuple[KeyValue, ...], Columns]
+"""Values of the key, and by column its versions, newest first."""
+
+
+def key_column_form(name: str, value_type: int) -> bytes:
+    """One column of what ``Put.has_form`` compares a key with."""
+    raw = name.encode()
+    return bytes([value_type]) + len(raw).to_bytes(2, "little") + raw
+
+
+def _nothing(frame: bytes, limits: PutLimits) -> Put | None:
+    return None
+
+
+def _rows_in_python(forms: list[bytes]) -> bytes:
+    return HEADER + b"".join([row_of(form) for form in forms])
+
+
+def row_of(form: bytes) -> bytes:
+    """The PlainBuffer row, without header, that is kept as these bytes."""
+    if form[0] == tags.TAG_ROW_KEY:
+        return form
+    begin = _behind_varint(form, 1) + 3  # the entry's fields: the action, and the record with its length
+    return form[_behind_varint(form, begin) + len(HEADER) : -_AROUND_RECORD] + form[-2:]
+
+
+def _behind_varint(data: bytes, offset: int) -> int:
+    while data[offset] & 0x80:
+        offset += 1
+    return offset + 1
+
+
+def _parts_in_python(form: bytes) -> Parts:
+    return parts_of(decode_row(HEADER + row_of(form)))
+
+
+def all_cells(columns: Columns) -> tuple[Cell, ...]:
+    """Cells in the order of answers: columns by name, versions newest first."""
+    return tuple(
+        Cell(name, value, timestamp_millis=timestamp) for name in sorted(columns) for timestamp, value in columns[name]
+    )
+
+
+def _row_in_python(names: tuple[str, ...], key: tuple[KeyValue, ...], columns: Columns) -> bytes:
+    return encode_row(Row(tuple(zip(names, key, strict=True)), all_cells(columns)))[len(HEADER) :]
+
+
+def parts_of(row: Row) -> Parts:
+    """A stored row by its values."""
+    versions: dict[str, list[tuple[int, ColumnValue]]] = {}
+    for cell in row.cells:
+        version = (cast(int, cell.timestamp_millis), cast(ColumnValue, cell.value))
+        versions.setdefault(cell.name, []).append(version)
+    key = cast("tuple[KeyValue, ...]", tuple(value for _, value in row.primary_key))
+    return key, {name: tuple(listed) for name, listed in versions.items()}
+
+
+read_put = _nothing if NATIVE is None else NATIVE.read_put
+"""The put in a request's frame, or ``None`` where it has to be read cell by cell: ``read_put(frame, limits)``."""
+
+rows_of = _rows_in_python if NATIVE is None else NATIVE.rows_of
+"""The rows that are kept as these bytes, back to back behind one header."""
+
+read_parts = _parts_in_python if NATIVE is None else NATIVE.read_parts
+"""A stored row by its values, from the bytes it is kept as, which are right."""
+
+row_of_parts = _row_in_python if NATIVE is None else NATIVE.row_of_parts
+"""A stored row, without header, from the names of its key and its values, which a table may hold."""

@@ -1,0 +1,89 @@
+"""What the consumers of a worker share, and how they take turns where they do."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Protocol
+
+from attrs import field, frozen
+
+from streamclient.config import ClientConfig
+from streamclient.core.consumer.table import Phase
+from streamclient.core.events import ConsumerEnd
+from streamclient.interfaces import IRecordProcessor
+from streamclient.model import ShardInfo
+from streamclient.outages import OutageLog
+from streamclient.reasons import Reason
+from streamclient.stream.api import StreamApi
+from streamclient.worker.checkpointer import CheckpointTicket
+from streamclient.worker.instruments import Instruments
+from streamclient.worker.loop import OwnerLoop
+from streamclient.worker.prefetch import PrefetchBudget
+from streamclient.worker.reads import ReadQueue
+from streamclient.worker.stream_facts import StreamFacts
+from streamclient.worker.usercode import UserCode
+
+_log = logging.getLogger(__name__)
+
+IN_TURN = frozenset({Phase.READING, Phase.DELIVERING, Phase.PARKING})
+"""Phases in which a page is read or processed. In the others nothing is in work, or ``shutdown`` runs."""
+
+
+@frozen(kw_only=True)
+class ConsumerParts:
+    """What every consumer of a worker shares."""
+
+    loop: OwnerLoop
+    user_code: UserCode
+    fetch_pool: Executor
+    """For looking around; records are read through ``reads``."""
+    reads: ReadQueue
+    prefetch: PrefetchBudget
+    stream_api: StreamApi
+    make_processor: Callable[[], IRecordProcessor]
+    config: ClientConfig
+    table_name: str
+    max_records: int
+    dice: random.Random
+    facts: StreamFacts
+    wall_micros: Callable[[], int]
+    wait: Callable[[threading.Event, float], bool]
+    send_checkpoint: Callable[[ShardInfo, CheckpointTicket, float], bool]
+    ended: Callable[[ShardInfo, ConsumerEnd], None]
+    stalled: Callable[[ShardInfo, str], None]
+    """The consumer makes no progress; the text says why."""
+    instruments: Instruments
+    outages: OutageLog = field(factory=lambda: OutageLog(_log))
+    """One outage strikes all shards of a worker."""
+
+
+class ReadingTurn(Protocol):
+    """Says when a consumer may go on with reading and processing."""
+
+    def ask(self, go: Callable[[], None]) -> None:
+        """Call ``go`` in its turn: now, or later unless ``end`` comes before."""
+
+    def end(self) -> None:
+        """The page is dealt with, or nothing is in work: end the turn, or the waiting for one. Again does no harm."""
+
+    def hold_up(self) -> Reason | None:
+        """That it waits for its turn, if it does."""
+
+
+class AlwaysInTurn:
+    """Nobody takes turns."""
+
+    def ask(self, go: Callable[[], None]) -> None:
+        """Now."""
+        go()
+
+    def end(self) -> None:
+        """Nothing ends."""
+
+    def hold_up(self) -> Reason | None:
+        """It never waits."""
+        return None

@@ -1,0 +1,109 @@
+"""The machine of one shard's consumer by itself: events in, commands out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from streamclient.config import ClientConfig
+from streamclient.core.consumer import events
+from streamclient.core.consumer.events import ConsumerCommand
+from streamclient.core.consumer.machine import _BEGINNINGS, ConsumerMachine
+from streamclient.core.consumer.table import Phase
+from streamclient.core.events import CheckpointOutcome, ConsumerEnd, StartConsumer
+from streamclient.core.position import Position
+from streamclient.model import ShardInfo, ShutdownReason
+from streamclient.stream import RecordPage
+from streamclient.testing.fakes import make_record
+
+PAGE = RecordPage([make_record("k1", 1), make_record("k2", 2)], Position("i2"), may_more_record=True, body_bytes=20)
+LAST = RecordPage([make_record("k3", 3)], Position.SHARD_END)
+
+
+class Driven:
+    """A machine, and what it said last."""
+
+    def __init__(self, **config: Any) -> None:
+        start = StartConsumer(ShardInfo("s", "stream", frozenset(), "t1"), "i0")
+        self.machine = ConsumerMachine(
+            start, ClientConfig(**config), random.Random(1), record_id=lambda record: str(record.key), key_text=str
+        )
+        self.said: Sequence[ConsumerCommand] = ()
+
+    def hear(self, *heard: events.ConsumerEvent) -> list[str]:
+        """Let events happen; the names of the commands that followed from the last one."""
+        for event in heard:
+            self.said = self.machine.handle(event, 100.0)
+        return [type(command).__name__ for command in self.said]
+
+    def read(self, page: RecordPage) -> list[str]:
+        return self.hear(events.PageRead(self.machine.visit, page))
+
+
+def reading(**config: Any) -> Driven:
+    driven = Driven(**config)
+    driven.hear(events.Began(), events.CallReturned(value=True))
+    return driven
+
+
+def test_every_phase_begins_with_one_piece_of_work() -> None:
+    assert set(_BEGINNINGS) == set(Phase)
+
+
+def test_a_shard_is_read_to_its_end() -> None:
+    driven = Driven()
+
+    assert driven.hear(events.Began()) == ["NewProcessor", "Initialize"]
+    assert driven.hear(events.CallReturned(value=True)) == ["Read"]
+    assert driven.read(PAGE) == ["ReadAhead", "Permit", "ProcessRecords"]
+    assert driven.hear(events.CallReturned()) == ["Tell", "PageDone", "Read"]
+    assert driven.said[-1] == events.Read(driven.machine.visit, Position("i2"))
+    assert driven.read(LAST) == ["ReadAhead", "Permit", "ProcessRecords"]
+    assert driven.hear(events.CallReturned())[-2:] == ["DropReading", "ShutDown"]
+    assert driven.said[-1] == events.ShutDown(ShutdownReason.TERMINATE)
+    driven.hear(events.CheckpointAsked(), events.CheckpointAnswered(CheckpointOutcome.STORED, "SHARD_END"))
+    assert driven.hear(events.CallReturned()) == ["CloseCheckpoints", "Ended"]
+    assert driven.said[-1] == events.Ended(ConsumerEnd.SHARD_END)
+
+
+@pytest.mark.parametrize("late", [events.PageRead, events.ReadFailed, events.FirstLeftFound, events.TimeCame])
+def test_what_answers_an_earlier_visit_means_nothing(late: Any) -> None:
+    """Of a read that was dropped, or a pause that a stop ended."""
+    driven = reading()
+    visit = driven.machine.visit
+    driven.hear(events.StopAsked(ShutdownReason.STOLEN))
+    answer = {events.PageRead: (PAGE,), events.ReadFailed: (OSError(),), events.FirstLeftFound: (None,)}
+
+    assert driven.hear(late(visit, *answer.get(late, ()))) == []
+    assert driven.machine.phase is Phase.CLOSING
+
+
+def test_a_call_that_no_thread_began_is_taken_back_and_its_position_with_it() -> None:
+    driven = reading()
+    driven.read(PAGE)
+
+    assert driven.hear(events.StopAsked(ShutdownReason.STOLEN)) == ["TakeBack"]
+    assert driven.hear(events.CallTakenBack()) == ["Retract", "DropReading", "ShutDown"]
+
+
+def test_a_stop_never_interrupts_a_call_and_is_obeyed_when_it_returned() -> None:
+    driven = reading()
+    driven.read(PAGE)
+    driven.hear(events.StopAsked(ShutdownReason.STOLEN))
+
+    assert driven.hear(events.CallReturned()) == ["Tell", "PageDone", "DropReading", "ShutDown"]
+    assert driven.said[-1] == events.ShutDown(ShutdownReason.STOLEN)
+
+
+def test_a_mark_of_a_processor_that_was_replaced_means_nothing() -> None:
+    driven = reading()
+    driven.read(PAGE)
+    driven.hear(events.CallReturned(ValueError("no")))
+    driven.hear(events.CallReturned())  # shutdown
+    driven.hear(events.TimeCame(driven.machine.visit), events.CallReturned(value=True))
+
+    assert driven.hear(events.Marked(1, ShutdownReason.PROCESS_DONE)) == []
+    assert driven.hear(events.Marked(2, ShutdownReason.PROCESS_DONE))[-1] == "ShutDown"

@@ -1,0 +1,318 @@
+"""A query over a stream in memory: each change once and in order, however it is cut, crashed and repeated."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamclient.datasource.reading import RangeReader
+from streamclient.errors import ConfigurationError, StreamClientException, UnfitValueError
+from tests.datasource.query import NOW_MICROS, MemoryStream, Query, options
+
+
+def two_shards(count: int = 0) -> MemoryStream:
+    stream = MemoryStream()
+    for shard in ("s1", "s2"):
+        stream.write(stream.open(shard), count)
+    return stream
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("write"), st.integers(0, 9), st.integers(1, 30)),
+        st.tuples(st.just("split"), st.integers(0, 9)),
+        st.tuples(st.just("merge"), st.integers(0, 9), st.integers(1, 9)),
+        st.tuples(st.just("plan"), st.one_of(st.none(), st.integers(1, 40)), st.one_of(st.none(), st.integers(1, 15))),
+        st.tuples(st.just("run")),
+        st.tuples(st.just("crash")),
+        st.tuples(st.just("jump"), st.booleans()),
+    ),
+    max_size=40,
+)
+
+
+def step(stream: MemoryStream, query: Query, what: tuple[Any, ...]) -> None:
+    shards = stream.open_shards
+    match what:
+        case ("write", place, count):
+            stream.write(shards[place % len(shards)], count)
+        case ("split", place):
+            stream.split(shards[place % len(shards)])
+        case ("merge", place, further) if len(shards) > 1 and further % len(shards):
+            stream.merge(shards[place % len(shards)], shards[(place + further) % len(shards)])
+        case ("plan", most, per_shard):
+            if query.committed == len(query.log):
+                query.plan(most, per_shard)
+        case ("run",):
+            if query.log:
+                query.run()
+        case ("crash",):
+            query.start()
+        case ("jump", jumps):
+            stream.jumps = jumps
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS, st.integers(1, 12))
+def test_each_change_comes_once_in_order_and_behind_its_parents(steps: list[Any], page: int) -> None:
+    stream = two_shards()
+    stream.page_records = page
+    query = Query(stream)
+    for what in steps:
+        step(stream, query, what)
+    if query.log:
+        query.run()
+    stream.jumps = False
+    query.catch_up(50)
+
+    assert query.keys() == list(range(stream.written)), "none lost, none twice"
+    batches: dict[str, list[int]] = {}
+    for number, rows in enumerate(query.output):
+        by_shard: dict[str, list[int]] = {}
+        for row in rows:
+            by_shard.setdefault(row["_shard_id"], []).append(row["pk"])
+        for shard, keys in by_shard.items():
+            assert keys == sorted(keys), "in order"
+            batches.setdefault(shard, []).append(number)
+    for shard, numbers in batches.items():
+        for parent in stream.shards[shard].parent_shard_ids & batches.keys():
+            assert max(batches[parent]) < min(numbers), "a child in a later batch than its parents"
+
+
+@settings(max_examples=25, deadline=None)
+@given(STEPS, st.integers(1, 12))
+def test_a_batch_that_is_repeated_after_any_delay_has_the_same_rows(steps: list[Any], page: int) -> None:
+    """The first one too, whose beginning Spark does not store: the oldest record is another one by then."""
+    stream = two_shards(5)
+    query = Query(stream)
+    for what in steps:
+        step(stream, query, what)
+        step(stream, query, ("plan", 13, None))
+        step(stream, query, ("run",))
+    stream.page_records = page
+    before = [list(rows) for rows in query.output]
+    again = [[row for part in query.parts(batch) for row in query.rows(part)] for batch in range(len(before))]
+
+    assert again == before
+
+
+def test_the_first_batch_is_repeated_as_it_was_though_the_oldest_records_are_gone() -> None:
+    """Asked again, Spark gets a mark; the end says where the batch began, and a hole is an error, not another row."""
+    stream = two_shards(20)
+    query = Query(stream)
+    query.plan(10)
+    stream.trimmed = {"s1": 3}
+    query.start()
+    with pytest.raises(StreamClientException, match=r"shard s1 were trimmed after they were planned.*failOnDataLoss"):
+        query.run()
+
+
+def test_the_latest_offset_is_settled_once() -> None:
+    """Crashed before its first batch was run, a query goes on where it was to begin."""
+    stream = two_shards(5)
+    query = Query(stream, options(startingOffsets="latest"))
+    assert query.plan(), "the beginning is written down, with nothing to read"
+    query.start()
+    stream.write("s1", 3)
+    query.run()
+    query.catch_up()
+
+    assert query.keys() == [10, 11, 12]
+
+
+@pytest.mark.parametrize(
+    ("given", "first"),
+    [
+        ({"startingOffsets": "earliest"}, 0),
+        ({"startingTimestamp": str(NOW_MICROS // 1_000 + 1)}, 1_000),
+        ({"startingOffsets": json.dumps({"s1": "s1/4"})}, 4),
+    ],
+    ids=str,
+)
+def test_a_query_begins_where_it_was_told(given: dict[str, str], first: int) -> None:
+    stream = MemoryStream()
+    stream.write(stream.open("s1"), 1_020)
+    query = Query(stream, options(**given))
+    query.catch_up()
+
+    assert query.keys() == list(range(first, 1_020))
+
+
+def test_an_unknown_shard_in_the_starting_offsets_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="shard 's9', and the stream of 't' has s1, s2"):
+        Query(two_shards(), options(startingOffsets='{"s9": "latest"}')).plan()
+
+
+def test_limits_hold_and_are_shared_fairly() -> None:
+    stream = two_shards(40)
+    query = Query(stream)
+    query.plan(20, None)
+    query.run()
+    first = [row["_shard_id"] for row in query.output[0]]
+    query.plan(None, 5)
+    query.run()
+    second = [row["_shard_id"] for row in query.output[1]]
+
+    assert (first.count("s1"), first.count("s2")) == (10, 10)
+    assert (second.count("s1"), second.count("s2")) == (5, 5)
+
+
+@pytest.mark.parametrize("jumps", [False, True], ids=["plain", "empty pages between"])
+def test_a_query_that_stops_at_the_present_ends_with_what_was_there(jumps: bool) -> None:
+    stream = two_shards(30)
+    stream.jumps = jumps
+    stream.split("s1")
+    stream.write("s1a", 10)
+    query = Query(stream)
+    query.planner.stop_at_present()
+    sizes = []
+    while query.plan(25):
+        query.run()
+        sizes.append(len(query.output[-1]))
+        stream.write("s2", 4)
+
+    assert query.keys() == list(range(70))
+    assert max(sizes) <= 25
+
+
+def test_an_idle_query_changes_nothing_and_asks_each_shard_twice_a_second() -> None:
+    stream = two_shards(3)
+    query = Query(stream)
+    query.catch_up()
+    reads, moments = stream.reads, iter([0.1 * number for number in range(1_000)])
+    query.planner.monotonic = lambda: 1_000.0 + next(moments)
+    assert not any(query.plan() for _ in range(20))
+
+    assert stream.reads - reads <= 2 * 10, "far fewer than one for each question"
+
+
+def test_lag_is_the_age_of_the_last_change_of_shards_with_more() -> None:
+    stream = two_shards(30)
+    stream.page_records = 500
+    stream.write("s2", 5_000)
+    query = Query(stream)
+    query.plan(100)
+    behind = query.planner.lag()
+    query.run()
+    query.catch_up()
+    caught_up = query.planner.lag()
+
+    assert behind is not None
+    assert caught_up is not None
+    assert (behind["shardsBehind"], behind["shards"]["s1"], behind["lagMillis"]) == (1, 0, behind["shards"]["s2"])
+    assert behind["lagMillis"] == (5_060 - query.output[0][-1]["pk"]) // 1_000 == 4
+    assert (caught_up["lagMillis"], caught_up["shardsBehind"], caught_up["records"]) == (0, 0, 5_060)
+
+
+# --- loss -------------------------------------------------------------------------------------------------------------
+
+
+def trim_s1(stream: MemoryStream) -> None:
+    stream.trimmed["s1"] = 15
+
+
+def drop_s1(stream: MemoryStream) -> None:
+    stream.gone.add("s1")
+
+
+def drop_s1_and_keep_its_children(stream: MemoryStream) -> None:
+    stream.split("s1")
+    stream.split("s1a")
+    stream.gone |= {"s1", "s1a"}
+
+
+def other_stream(stream: MemoryStream) -> None:
+    stream.stream_id = "other"
+    for shard in ("s1", "s2"):
+        stream.hidden.add(shard)
+    stream.write(stream.open("n1"), 5)
+
+
+@pytest.mark.parametrize(
+    ("lose", "said", "left"),
+    [
+        (trim_s1, "records of shard s1 were trimmed before they were read", {*range(20, 40), *range(15, 20)}),
+        (drop_s1, "shard s1 is gone, and was not read to its end", set(range(20, 40))),
+        (drop_s1_and_keep_its_children, "records may be gone: its parent s1a was never seen", set(range(20, 40))),
+        (other_stream, "switched off and on again", set(range(40, 45))),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_lost_records_end_the_query_unless_that_is_allowed(lose: Any, said: str, left: set[int]) -> None:
+    for allowed in ("false", "true"):
+        stream = two_shards(20)
+        query = Query(stream, options(failOnDataLoss=allowed))
+        query.plan(8)
+        query.run()
+        had = set(query.keys())
+        lose(stream)
+        query.start()
+        if allowed == "true":
+            with pytest.raises(StreamClientException, match=said):
+                query.plan()
+        else:
+            query.catch_up()
+            assert set(query.keys()) == had | (left - had)
+            assert len(query.keys()) == len(set(query.keys())), "none twice"
+
+
+def test_a_loss_between_plan_and_read_is_allowed_or_ends_the_query() -> None:
+    stream = two_shards(20)
+    query = Query(stream, options(failOnDataLoss="false"))
+    query.plan(16)
+    stream.trimmed["s1"] = 4
+    query.run()
+    query.catch_up()
+
+    assert query.keys() == list(range(4, 40)), "up to the planned end, and each once"
+
+
+def test_a_shard_that_a_listing_lacks_is_neither_lost_nor_read_again() -> None:
+    """Those that were read to their ends, for which nobody waits any more, and one that is still read."""
+    stream = two_shards(10)
+    stream.merge("s1", "s2")
+    (merged,) = stream.open_shards
+    stream.split(merged)
+    query = Query(stream)
+    query.catch_up()
+    stream.hidden = {"s1", "s2", f"{merged}a"}
+    for half in ("a", "b"):
+        stream.write(f"{merged}{half}", 5)
+    query.catch_up()
+    stream.hidden = set()
+    query.catch_up()
+
+    assert query.keys() == list(range(30))
+
+
+def test_a_replay_that_reads_other_records_is_refused() -> None:
+    stream = two_shards(10)
+    query = Query(stream)
+    query.plan(6)
+    stream.records["s1"].insert(0, stream.records["s1"][0])
+
+    with pytest.raises(StreamClientException, match="a batch cannot be repeated as it was"):
+        query.run()
+
+
+def test_a_value_that_does_not_fit_and_has_no_place_is_an_error() -> None:
+    query = Query(two_shards(1))
+    query.plan()
+    narrow = pa.schema([pa.field("pk", pa.int64()), pa.field("v", pa.string())])
+    reader = RangeReader(query.stream, narrow)  # type: ignore[arg-type]
+
+    with pytest.raises(UnfitValueError, match="column 'v' is string and holds the INTEGER '0' in the change 0/"):
+        list(reader.read(query.parts(0)[0]))
+
+
+def test_the_checkpoint_of_another_source_is_refused() -> None:
+    query = Query(two_shards(1))
+    query.log.append('{"partition": 3}')
+
+    with pytest.raises(StreamClientException, match="an offset that is none of this source"):
+        query.plan()

@@ -1,0 +1,112 @@
+"""Options: both spellings, defaults, and refusals that say what was meant."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from streamclient.datasource.options import Layout, SourceOptions, Use, WriteMode
+from streamclient.errors import ConfigurationError
+from tests.datasource.query import GIVEN, options
+
+EMR = {
+    "endpoint": "http://localhost",
+    "instance.name": "i",
+    "table.name": "t",
+    "access.key.id": "k",
+    "access.key.secret": "s",
+}
+
+
+def test_both_spellings_mean_the_same_and_case_does_not_matter() -> None:
+    made = SourceOptions.read(EMR | {"maxOffsetsPerChannel": "7"}, {})
+    other = SourceOptions.read({name.upper(): value for name, value in GIVEN.items()} | {"MAXOFFSETSPERSHARD": "7"}, {})
+
+    assert made == other
+    assert made.max_per_shard == 7
+
+
+def test_what_no_option_says_the_environment_of_the_driver_says() -> None:
+    variables = {"TABLESTORE_ENDPOINT": "http://elsewhere", "TABLESTORE_ACCESS_KEY_SECRET": "other"}
+    given = {name: value for name, value in GIVEN.items() if name != "endpoint"}
+    made = SourceOptions.read(given, variables)
+
+    assert (made.connection.endpoint, made.connection.access_key_secret) == ("http://elsewhere", "s")
+    assert "s" not in repr(made).split("secret")[0][-3:]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"maxoffsetpertrigger": "5"}, "no option maxoffsetpertrigger; did you mean maxOffsetsPerTrigger"),
+        ({"catalog": "{}"}, r"give the columns by .schema"),
+        ({"path": "orders"}, "name the table by the option table"),
+        ({"table.name": "other"}, "are the same and differ in value"),
+        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger must be a whole number above 0, not 0"),
+        ({"maxOffsetsPerTrigger": "many"}, "not 'many'"),
+        ({"failOnDataLoss": "maybe"}, "must be true or false, not 'maybe'"),
+        ({"startingOffsets": "first"}, "must be earliest, latest or JSON"),
+        ({"startingOffsets": '{"s1": 5}'}, "for each shard earliest, latest or an iterator"),
+        ({"startingTimestamp": "1700000000000000"}, "are microseconds"),
+        ({"startingTimestamp": "2026-01-31T12:00:00"}, "needs a time zone"),
+        ({"startingTimestamp": "0", "startingOffsets": "latest"}, "give one of them"),
+        ({"tunnelId": "t-1"}, "cannot be exact under Spark's offsets"),
+        ({"writeMode": "replace"}, "must be put or update or delete, not 'replace'"),
+        ({"batchRows": "201"}, "batchRows must be at most 200, not 201"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_cannot_work_is_refused(given: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        options(**given)
+
+
+def test_what_is_missing_is_named_with_its_variable() -> None:
+    with pytest.raises(ConfigurationError, match=r"needs the option instance, or the variable TABLESTORE_INSTANCE"):
+        SourceOptions.read({"endpoint": "http://localhost"}, {})
+
+
+def test_an_option_for_another_use_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="option maxOffsetsPerTrigger is for readStream, not for read"):
+        options(maxOffsetsPerTrigger="5").check_use(Use.ROWS)
+
+    assert options(writeMode="update").check_use(Use.WRITE).write_mode is WriteMode.UPDATE
+
+
+def test_options_of_spark_itself_are_let_through() -> None:
+    assert options(checkpointLocation="/tmp/x", queryName="q").table == "t"
+
+
+def test_times_are_milliseconds_or_iso() -> None:
+    assert options(startingTimestamp="1700000000000").starting_micros == 1_700_000_000_000_000
+    assert options(startingTimestamp="2023-11-15T06:13:20+08:00").starting_micros == 1_700_000_000_000_000
+
+
+def test_options_of_a_stream_tell_which_columns_are_wanted() -> None:
+    wanted = [options(), options(startingOffsets="latest"), options(startingOffsets="latest", layout="rows")]
+
+    assert [one.inferred_layout for one in wanted] == [Layout.ROWS, Layout.CHANGES, Layout.ROWS]
+
+
+def test_an_older_spark_is_told_by_its_version(tmp_path: Path) -> None:
+    """A cluster brings its own, whatever was asked for at the installation; before 4.2 it had no such limits."""
+    modules = {
+        "pyspark/__init__.py": "__version__ = '4.1.2'",
+        "pyspark/sql/__init__.py": "",
+        "pyspark/sql/datasource.py": "class DataSource: ...",
+        "pyspark/sql/streaming/__init__.py": "",
+        "pyspark/sql/streaming/datasource.py": "",
+    }
+    for name, text in modules.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from streamclient.datasource import TablestoreDataSource"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert "ConfigurationError: the data source needs pyspark 4.2 or later, and this is 4.1.2" in done.stderr

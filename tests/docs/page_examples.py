@@ -1,0 +1,59 @@
+"""Runs the examples of one page: ``python page_examples.py PAGE``. On its own, so that any Python can run it.
+
+A page's ``python`` blocks run in order in one namespace. A ``text`` block right after a ``python`` block is its output,
+where ``...`` stands for anything. A block that a test elsewhere runs, or that only a shell can run, is not ``python``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Example:
+    line: int
+    code: str
+    output: str | None
+
+
+def examples(text: str) -> list[Example]:
+    blocks = list(FENCE.finditer(text))
+    found = []
+    for index, block in enumerate(blocks):
+        if block.group(1) != "python":
+            continue
+        following = blocks[index + 1] if index + 1 < len(blocks) else None
+        is_output = (
+            following is not None and following.group(1) == "text" and not text[block.end() : following.start()].strip()
+        )
+        output = following.group(2) if following is not None and is_output else None
+        found.append(Example(text.count("\n", 0, block.start()) + 2, block.group(2), output))
+    return found
+
+
+def matches(expected: str, actual: str) -> bool:
+    pattern = ".*?".join(re.escape(part) for part in expected.strip().split("..."))
+    return re.fullmatch(pattern, actual.strip(), re.DOTALL) is not None
+
+
+def run_page(page: Path) -> None:
+    namespace: dict[str, Any] = {"__name__": f"page_{page.stem}"}
+    for example in examples(page.read_text()):
+        printed = io.StringIO()
+        code = compile("\n" * (example.line - 1) + example.code, str(page), "exec")
+        with contextlib.redirect_stdout(printed):
+            exec(code, namespace)
+        if example.output is not None and not matches(example.output, printed.getvalue()):
+            raise AssertionError(f"{page}:{example.line} printed:\n{printed.getvalue()}\nnot:\n{example.output}")
+
+
+if __name__ == "__main__":
+    run_page(Path(sys.argv[1]))

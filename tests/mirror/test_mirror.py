@@ -1,0 +1,356 @@
+"""A mirror in one process, over a real server, against real destinations."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tablestore import (
+    CapacityUnit,
+    Condition,
+    OTSClient,
+    ReservedThroughput,
+    Row,
+    RowExistenceExpectation,
+    TableMeta,
+    TableOptions,
+)
+
+from streamclient.cli import main
+from streamclient.config import ClientConfig
+from streamclient.destinations import Commit, DeltaDestination, records_of
+from streamclient.destinations.memory import MemoryDestination, MemoryPlace
+from streamclient.errors import ConfigurationError, StreamClientException
+from streamclient.mirror import MergeLimits, Mirror
+from streamclient.mirror.source import COPY, CopyPlan, SourceTable, TableCopy, check_changes_are_kept
+from streamclient.server import LocalTablestore
+from streamclient.server.clock import Clock
+from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from tests.patience import until
+
+IGNORE = Condition(RowExistenceExpectation.IGNORE)
+QUICK = ClientConfig(lease_duration_millis=3_000, renewer_interval_millis=900, taker_interval_millis=900)
+LIMITS = MergeLimits(max_age_seconds=0.05, expiry_seconds=0.1)
+DAY_SECONDS = 86_400
+
+
+def make_table(client: OTSClient, *, stream: bool = True, **options: Any) -> None:
+    TablestoreStreamApi(client).create_table(
+        TableMeta("orders", [("id", "INTEGER")]),
+        TableOptions(**options),
+        ReservedThroughput(CapacityUnit(0, 0)),
+        stream=StreamSpecification(enable_stream=True, expiration_time_hours=24) if stream else None,
+    )
+
+
+def put(client: OTSClient, number: int, *columns: Any) -> None:
+    client.put_row("orders", Row([("id", number)], list(columns)), IGNORE)
+
+
+@contextmanager
+def running(mirror: Mirror) -> Iterator[Mirror]:
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            mirror.run()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        until(lambda: mirror.is_copied or bool(errors), "the copy")
+        yield mirror
+    finally:
+        mirror.shutdown()
+        thread.join()
+    assert errors == []
+
+
+def caught_up(mirror: Mirror) -> None:
+    until(lambda: mirror.verify().pending == 0, "the last change")
+
+
+def test_the_state_and_its_history_are_both_there(local: LocalTablestore, tmp_path: Path) -> None:
+    client = local.client()
+    make_table(client, max_version=2)
+    put(client, 1, ("a", 1), ("A", "upper"))
+    put(client, 2, ("a", "text"))
+    history = DeltaDestination(str(tmp_path / "history"))
+    mirror = Mirror(
+        client, "orders", "status", str(tmp_path / "state"), history=history, client_config=QUICK, limits=LIMITS
+    )
+    with running(mirror):
+        put(client, 1, ("a", 2.5), ("late column", bytearray(b"\0")))
+        client.update_row("orders", Row([("id", 1)], {"PUT": [("a", 3)]}), IGNORE)
+        client.delete_row("orders", Row([("id", 2)]), IGNORE)
+        put(client, 3)
+        caught_up(mirror)
+        found = mirror.verify()
+
+    assert (found.rows, found.count, found.changed) == (2, 0, 0)
+    assert list(found.position.values()) == list(mirror.position().values())
+    changes = [record for table in history.rows() for record in records_of(table)]
+    written = [[cell.value for cell in record.columns if cell.name == "a"] for record in changes]
+    assert [2.5] in written
+    assert [3] in written
+
+
+def test_what_differs_is_named_and_what_changed_behind_the_position_is_left_out(
+    local: LocalTablestore, tmp_path: Path
+) -> None:
+    client = local.client()
+    make_table(client)
+    for number in range(4):
+        put(client, number, ("a", number), ("b", "same"))
+    mirror = Mirror(client, "orders", "status", str(tmp_path / "state"), client_config=QUICK, limits=LIMITS)
+    with running(mirror):
+        caught_up(mirror)
+    state = DeltaDestination(str(tmp_path / "state"))
+    handle = state.handle()
+    handle.update(new_values={"a": 77}, predicate="id = 1")
+    handle.delete("id = 2")
+    put(client, 3, ("a", "changed behind the position"))
+    found = mirror.verify()
+
+    said = [str(one) for one in found.differences]
+    assert len(said) == 2
+    assert said[0].startswith("row (1) column 'a': table 1@")
+    assert ", mirror 77@" in said[0]
+    assert said[1] == "row (2) is missing in the mirror"
+    assert (found.pending, found.changed, found.rows) == (1, 1, 3)
+    assert "the table has 1 changes behind that position, so 1 rows were left out" in str(found)
+
+
+class SetClock(Clock):
+    """Shows what it is told."""
+
+    shift_micros = 0
+
+    def now_micros(self) -> int:
+        return super().now_micros() + self.shift_micros
+
+
+def test_what_the_table_lets_expire_goes_from_the_mirror_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SetClock()
+    with LocalTablestore(clock=clock) as local:
+        client = local.client()
+        make_table(client, time_to_live=2 * DAY_SECONDS, max_time_deviation=10 * DAY_SECONDS)
+        now = clock.now_micros() // 1_000
+        old = now - int(1.9 * DAY_SECONDS) * 1_000
+        put(client, 1, ("a", 1, old))
+        put(client, 2, ("a", 1, old), ("b", 2, now))
+        mirror = Mirror(client, "orders", "status", str(tmp_path / "state"), client_config=QUICK, limits=LIMITS)
+        with running(mirror):
+            client.update_row("orders", Row([("id", 1)], {"PUT": [("c", 3, old)]}), IGNORE)
+            caught_up(mirror)
+            assert mirror.verify().rows == 2
+            # Half a day later, for both the server and the mirror.
+            clock.shift_micros = DAY_SECONDS // 2 * 1_000_000
+            for module in ("processors", "verify", "source"):
+                monkeypatch.setattr(f"streamclient.mirror.{module}.now_micros", clock.now_micros)
+            place = DeltaDestination(str(tmp_path / "state"))
+            until(lambda: sum(table.num_rows for table in place.rows()) == 1, "the end of the expired row")
+            (row,) = [row for table in place.rows() for row in table.to_pylist()]
+            found = mirror.verify()
+
+    assert (row["id"], row["a"], row["b"]) == (2, None, 2)
+    assert (found.rows, found.count) == (1, 0)
+
+
+def copy_of(local: LocalTablestore, destination: MemoryDestination) -> TableCopy:
+    source = SourceTable(local.client(), "orders")
+    destination.key_by(["id"])
+    made = TableCopy(source, destination, source.rule(), threading.Event())
+    made.prepare()
+    return made
+
+
+def test_a_copy_goes_on_where_another_one_stopped_and_of_two_at_once_each_row_is_there_once(
+    local: LocalTablestore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SourceTable, "split_points", lambda self, size: [(3,), (7,)])
+    read = SourceTable.page
+
+    def one_by_one(self: SourceTable, rule: Any, start: Any, end: Any) -> Any:
+        following, records = read(self, rule, start, end)
+        return (dict(records[1].primary_key)["id"],) if len(records) > 1 else following, records[:1]
+
+    monkeypatch.setattr(SourceTable, "page", one_by_one)
+    monkeypatch.setattr("streamclient.mirror.source.COMMIT_PAGES", 1)
+    client = local.client()
+    make_table(client)
+    for number in range(10):
+        put(client, number, ("a", number))
+    place = MemoryPlace()
+    first, second = (copy_of(local, MemoryDestination(place)) for _ in range(2))
+    assert first.plan == second.plan
+    assert len(first.plan.pieces) == 3
+    stops = MemoryDestination.commit
+
+    def stopping(self: MemoryDestination, rows: Any, commits: Any) -> None:
+        stops(self, rows, commits)
+        first.stop.set()
+
+    monkeypatch.setattr(MemoryDestination, "commit", stopping)
+    first.run()
+    monkeypatch.setattr(MemoryDestination, "commit", stops)
+    assert first.rows == 1
+    first.stop.clear()
+    threads = [threading.Thread(target=one.run, args=(number,)) for number, one in enumerate((first, second))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert first.left == []
+    stored = [row["id"] for table in place.tables for row in table.to_pylist()]
+    assert sorted(stored) == list(range(10))
+
+
+def test_a_copy_that_took_longer_than_the_stream_keeps_changes_is_refused() -> None:
+    hour = 3_600 * 1_000_000
+    check_changes_are_kept(CopyPlan(0), 23 * hour, 24)
+    with pytest.raises(StreamClientException, match=r"the copy began 24\.0 h ago"):
+        check_changes_are_kept(CopyPlan(0), 24 * hour, 24)
+
+
+def test_a_destination_that_cannot_be_a_mirror_is_refused(local: LocalTablestore) -> None:
+    client = local.client()
+    make_table(client, stream=False)
+    with pytest.raises(ConfigurationError, match="has no stream"):
+        Mirror(client, "orders", "status", MemoryDestination()).run()
+    with pytest.raises(ConfigurationError, match="need the same one"):
+        Mirror(client, "orders", "status", MemoryDestination(), history=MemoryDestination(application="other"))
+
+
+def test_a_batch_that_an_earlier_owner_had_cut_is_finished_as_it_was_cut(local: LocalTablestore) -> None:
+    """It died between its commit and its checkpoint, or between its promise and its commit."""
+    client = local.client()
+    make_table(client)
+    put(client, 0, ("a", 0))
+    place = MemoryPlace()
+    lost: list[str] = []
+
+    class Dies(MemoryDestination):
+        def merge(self, keys: Any, fold: Any, commits: list[Commit]) -> None:  # type: ignore[override]
+            if len(lost) % 2:
+                super().merge(keys, fold, commits)
+            if len(lost) < 6:
+                lost.append(commits[0].shard)
+                raise OSError("the process dies here")
+            super().merge(keys, fold, commits)
+
+    quick = ClientConfig(
+        lease_duration_millis=3_000,
+        renewer_interval_millis=900,
+        taker_interval_millis=900,
+        restart_backoff_min_millis=10,
+        restart_backoff_max_millis=10,
+    )
+    mirror = Mirror(client, "orders", "status", Dies(place), client_config=quick, limits=LIMITS)
+    with running(mirror):
+        for number in range(1, 40):
+            put(client, number % 5, ("a", number))
+            if number % 13 == 0:
+                caught_up(mirror)
+        found = mirror.verify()
+
+    assert len(lost) == 6
+    assert (found.rows, found.count) == (5, 0)
+    chains = [one for entry in place.entries for one in entry.commits if not one.shard.startswith(COPY)]
+    assert [one.number for one in chains] == list(range(1, len(chains) + 1))
+
+
+def configuration(local: LocalTablestore, directory: Path, **changes: dict[str, Any]) -> Path:
+    sections: dict[str, dict[str, Any]] = {
+        "source": {
+            "endpoint": local.endpoint,
+            "instance": local.instance,
+            "table": "orders",
+            "status_table": "status",
+            "access_key_id": local.access_key_id,
+            "access_key_secret": "${MIRROR_SECRET}",
+        },
+        "destination": {"kind": "delta", "url": str(directory / "state")},
+    }
+    for name, section in changes.items():
+        sections[name] = sections.get(name, {}) | section
+    lines = [f"[{name}]\n" + "\n".join(f"{k} = {json.dumps(v)}" for k, v in s.items()) for name, s in sections.items()]
+    path = directory / "mirror.toml"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_the_command_compares_and_says_by_its_exit_code_whether_rows_differ(
+    local: LocalTablestore, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MIRROR_SECRET", local.access_key_secret)
+    client = local.client()
+    make_table(client)
+    put(client, 1, ("a", 1))
+    path = configuration(local, tmp_path)
+    assert main(["mirror", str(path), "--check"]) == 0
+    assert main(["mirror", str(path), "--verify"]) == 1
+    assert "the mirror does not exist yet" in capsys.readouterr().err
+    mirror = Mirror(client, "orders", "status", str(tmp_path / "state"), client_config=QUICK, limits=LIMITS)
+    with running(mirror):
+        caught_up(mirror)
+    assert main(["mirror", str(path), "--verify", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["differences"] == 0
+    DeltaDestination(str(tmp_path / "state")).handle().delete()
+    assert main(["mirror", str(path), "--verify"]) == 3
+    assert "row (1) is missing in the mirror" in capsys.readouterr().out
+
+
+def test_each_mistake_in_a_configuration_is_told(
+    local: LocalTablestore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = configuration(
+        local,
+        tmp_path,
+        source={"status_table": "orders", "regoin": "x"},
+        destination={"kind": "delta", "table": "t"},
+        mirror={"history": "yes", "max_age_seconds": 0},
+        miror={},
+    )
+    assert main(["mirror", str(path), "--check"]) == 2
+    said = capsys.readouterr().err
+    for text in (
+        "source.regoin: unknown; did you mean region?",
+        "source.access_key_secret: the environment has no variable MIRROR_SECRET",
+        "source.status_table: 'orders' is the source table",
+        "destination.table: not used with kind = 'delta'",
+        "mirror.history: expected True or False, got 'yes'",
+        "mirror.max_age_seconds: expected a number of seconds above 0, got 0",
+        "miror: unknown; did you mean mirror?",
+    ):
+        assert text in said
+
+
+def test_a_column_that_is_new_in_two_shards_with_different_types_goes_into_the_history(
+    local: LocalTablestore, tmp_path: Path
+) -> None:
+    client = local.client()
+    make_table(client)
+    for number in range(10):
+        put(client, number, ("a", number))
+    local.split("orders", at=5)
+    limits = MergeLimits(max_age_seconds=1.0)
+    state, history = MemoryDestination(), MemoryDestination()
+    mirror = Mirror(client, "orders", "status", state, history=history, client_config=QUICK, limits=limits)
+    with running(mirror):
+        caught_up(mirror)
+        put(client, 1, ("new", 1))
+        put(client, 8, ("new", "text"))
+        caught_up(mirror)
+
+    assert any(sum(not one.shard.startswith(COPY) for one in entry.commits) > 1 for entry in history.place.entries)
+    values = {str(cell.value) for table in history.rows() for one in records_of(table) for cell in one.columns}
+    assert {"1", "text"} <= values

@@ -1,0 +1,136 @@
+"""The laws of folding, over all interleavings of copying, changes, cuts and repeats, against a model of the table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from table_model import KEYS, STEP, TableModel, typed, writes
+
+from streamclient.mirror.batches import ChangeBatch, ShardChanges
+from streamclient.mirror.fold import copied, empty_rows, fold
+from streamclient.mirror.rows import TableRule, cells_of
+from streamclient.model import ColumnType
+from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
+
+
+class MirrorUnderTest:
+    """A mirror as its destination keeps it, and the table that it may have to read again."""
+
+    def __init__(self, rule: TableRule) -> None:
+        self.rule = rule
+        self.rows = empty_rows(rule)
+        self.doubts = 0
+
+    def copy(self, records: list[StreamRecord], read_at: int) -> None:
+        self.rows = self.joined(self.rows, copied(records, read_at, self.rows.schema, self.rule))
+
+    def take(self, parts: list[tuple[str, list[StreamRecord]]], table: TableModel, now: int) -> None:
+        batch = ChangeBatch.of([ShardChanges.of(*part) for part in parts])
+        keys = [dict(record.primary_key)["id"] for _, records in parts for record in records]
+        marks = pa.array([one in keys for one in self.rows.column("id").to_pylist()], pa.bool_())
+        folded = fold(self.rows.filter(marks), batch, self.rule)
+        kept = self.rows.filter(pa.compute.invert(marks))
+        self.rows = self.joined(kept, folded.rows)
+        if folded.in_doubt:
+            self.doubts += 1
+            again = table.read([(("id", key),) for (key,) in folded.in_doubt])
+            self.copy(again, now)
+
+    def joined(self, left: pa.Table, right: pa.Table) -> pa.Table:
+        return pa.concat_tables([left, right], promote_options="default")
+
+    def cells(self) -> dict[Any, Any]:
+        return typed({(("id", one.key[0]),): one.cells for one in cells_of(self.rows, self.rule.key)})
+
+
+@given(st.data())
+def test_a_mirror_equals_the_table_after_any_copy_and_any_cuts(data: st.DataObject) -> None:
+    records = data.draw(writes())
+    versions = data.draw(st.sampled_from([1, 1, 2, 3]))
+    mirror = MirrorUnderTest(TableRule(("id",), versions, declared={"id": ColumnType.INTEGER, "a": ColumnType.INTEGER}))
+    places = st.integers(0, len(records))
+    first = data.draw(places)
+    for key in KEYS:
+        # Each row is copied at a moment of its own; changes are read from before the first of them.
+        at = data.draw(st.integers(first, len(records)))
+        mirror.copy(TableModel.after(records[:at], versions).read([(key,)]), at * STEP)
+
+    start = first
+    while start < len(records):
+        end = data.draw(st.integers(start + 1, len(records)))
+        now = data.draw(st.integers(end, len(records)))
+        part = [("shard", records[start:end])]
+        mirror.take(part, TableModel.after(records[:now], versions), now * STEP)
+        start = end
+
+    assert mirror.cells() == typed(TableModel.after(records, versions).rows)
+
+
+def put(number: int, key: int = 1, **columns: Any) -> StreamRecord:
+    cells = tuple(RecordColumn(name, ColumnOperation.PUT, value, number) for name, value in columns.items())
+    return StreamRecord(RecordType.PUT, (("id", key),), cells, SequenceInfo(0, number * STEP, 0))
+
+
+def update(number: int, *cells: RecordColumn, key: int = 1) -> StreamRecord:
+    return StreamRecord(RecordType.UPDATE, (("id", key),), cells, SequenceInfo(0, number * STEP, 0))
+
+
+RULE = TableRule(("id",), declared={"id": ColumnType.INTEGER})
+
+
+def test_old_and_repeated_changes_of_a_shard_lose() -> None:
+    mirror = MirrorUnderTest(RULE)
+    table = TableModel()
+    changes = [put(1, a=1), update(2, RecordColumn("a", ColumnOperation.PUT, 2, 9)), put(3, a=3)]
+    for repeated in (changes, changes[:2], changes[1:2], changes):
+        mirror.take([("shard", repeated)], table, 0)
+
+        assert mirror.cells() == {(("id", 1),): {("a", 3): ("int", "3")}}
+
+
+def test_a_child_shard_counts_from_its_own_sequence() -> None:
+    """Clocks of servers differ: a child's change may have an earlier time than its parent's last one."""
+    mirror = MirrorUnderTest(RULE)
+    mirror.take([("parent", [put(5, a=1)])], TableModel(), 0)
+    mirror.take([("child", [put(4, a=2)])], TableModel(), 0)
+
+    assert mirror.cells() == {(("id", 1),): {("a", 4): ("int", "2")}}
+
+
+def test_a_single_version_deleted_while_its_row_was_copied_has_the_row_read_again() -> None:
+    """The table held 30, was given 20, which is older, and then lost 30: it held nothing, and then 10."""
+    changes = [
+        update(1, RecordColumn("a", ColumnOperation.PUT, "twenty", 20)),
+        update(2, RecordColumn("a", ColumnOperation.DELETE_ONE_VERSION, None, 30)),
+        update(3, RecordColumn("a", ColumnOperation.PUT, "ten", 10)),
+    ]
+    table = TableModel()
+    table.rows = {(("id", 1),): {"a": {30: "thirty"}}}
+    for change in changes:
+        table.write(change)
+    mirror = MirrorUnderTest(RULE)
+    mirror.copy(table.read([(("id", 1),)]), 3 * STEP)
+    mirror.take([("shard", changes)], table, 3 * STEP)
+
+    assert mirror.doubts == 1
+    assert mirror.cells() == {(("id", 1),): {("a", 10): ("str", "'ten'")}}
+
+
+@pytest.mark.parametrize("columns", [1, 1_000])
+def test_many_columns_fold_as_few_do(columns: int) -> None:
+    names = [f"column {number}" for number in range(columns)]
+    mirror = MirrorUnderTest(RULE)
+    mirror.take([("s", [put(1, key, **dict.fromkeys(names, key)) for key in (1, 2, 3)])], TableModel(), 0)
+    changed = [update(2, RecordColumn(names[-1], ColumnOperation.PUT, "drift", 7), key=1), put(3, 2)]
+    mirror.take([("s", changed)], TableModel(), 0)
+
+    found = mirror.cells()
+    assert len(found[(("id", 3),)]) == columns
+    assert found[(("id", 2),)] == {}
+    assert found[(("id", 1),)] == {(name, 1): ("int", "1") for name in names[:-1]} | {
+        (names[-1], 7): ("str", "'drift'")
+    }

@@ -1,0 +1,242 @@
+"""Requests as SDKs send them, which are answered without aiohttp: as it would answer them, and only those."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+from collections.abc import Iterator
+
+import pytest
+from server_http_tools import connect, create_table, error_code, headers_for, receive, send
+
+from streamclient.server import Fail, FaultRule, LocalTablestore, connections
+from streamclient.server.auth import Credentials, Doors
+from streamclient.server.plain_http import PlainHttp
+from streamclient.server.service import Service
+from streamclient.wire import schema
+from tests.patience import PATIENCE_SECONDS, until
+
+
+@pytest.fixture
+def answered(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths that were answered without aiohttp."""
+    paths: list[str] = []
+    answer = PlainHttp.answer
+
+    def noted(plain: PlainHttp, head: object, body: bytes) -> bytes:
+        paths.append(head.path)  # type: ignore[attr-defined]
+        return answer(plain, head, body)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(PlainHttp, "answer", noted)
+    return paths
+
+
+@pytest.fixture
+def opened(local: LocalTablestore) -> Iterator[socket.socket]:
+    port = int(local.endpoint.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS) as connection:
+        yield connection
+
+
+def request(local: LocalTablestore, operation: str, body: bytes = b"", **headers: str) -> bytes:
+    lines = {"Host": "localhost", **headers_for(local, operation, body), "Content-Length": str(len(body)), **headers}
+    text = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    return f"POST /{operation} HTTP/1.1\r\n{text}\r\n".encode() + body
+
+
+def answers_of(connection: socket.socket, count: int) -> list[tuple[int, bytes]]:
+    """So many answers; one reader for all, as it may have read the beginning of the next."""
+    found = []
+    with connection.makefile("rb") as answers:
+        for _ in range(count):
+            status = int(answers.readline().split()[1])
+            size = int(http.client.parse_headers(answers)["content-length"])
+            found.append((status, answers.read(size)))
+    return found
+
+
+def answer_of(connection: socket.socket) -> tuple[int, bytes]:
+    (answer,) = answers_of(connection, 1)
+    return answer
+
+
+CHANGES = {
+    "right": {},
+    "signature": {"x-ots-signature": "wrong"},
+    "version": {"x-ots-apiversion": "1"},
+    "date": {"x-ots-date": "yesterday"},
+    "host": {"Host": "evil.example"},
+    "origin": {"Origin": "http://evil.example"},
+    "compressed": {"x-ots-request-compress-type": "deflate"},
+    "json": {"Content-Type": "application/json", "x-ots-contentmd5": "wrong"},
+}
+
+
+@pytest.mark.parametrize("changed", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("operation", ["ListTable", "DeleteTable", "MakeTea", "tunnel/list"])
+def test_both_ways_answer_the_same(
+    local: LocalTablestore, answered: list[str], operation: str, changed: dict[str, str]
+) -> None:
+    """Besides when, and under which number."""
+    found = []
+    for way in ({}, {"TE": "trailers"}):
+        connection = connect(local)
+        headers = {**headers_for(local, operation, b"\x0a\x01x"), **changed, **way}
+        connection.request("POST", f"/{operation}", b"\x0a\x01x", headers)
+        status, answer_headers, body = receive(connection)
+        connection.close()
+        unlike = ("x-ots-date", "x-ots-requestid", "date", "authorization")
+        found.append((status, body, {name: text for name, text in answer_headers.items() if name not in unlike}))
+        found.append(sorted(answer_headers))
+
+    assert found[:2] == found[2:]
+    assert answered == [f"/{operation}"]
+
+
+@pytest.mark.parametrize("size", [1, 100, 300_000])
+def test_a_body_may_come_in_pieces(
+    local: LocalTablestore, answered: list[str], opened: socket.socket, size: int
+) -> None:
+    body = schema.DescribeTableRequest(table_name="x" * size).SerializeToString()
+    whole = request(local, "DescribeTable", body)
+    end_of_head = whole.index(b"\r\n\r\n") + 4
+    opened.sendall(whole[:end_of_head])
+    for start in range(end_of_head, len(whole), len(body) // 3 + 1):
+        opened.sendall(whole[start : start + len(body) // 3 + 1])
+
+    status, answer = answer_of(opened)
+    assert (status, error_code(answer)) == ((404, "OTSObjectNotExist") if size < 256 else (400, "OTSParameterInvalid"))
+    assert answered == ["/DescribeTable"]
+
+
+def test_requests_sent_ahead_are_answered_in_order(local: LocalTablestore, opened: socket.socket) -> None:
+    bodies = [schema.DescribeTableRequest(table_name=f"t{number}").SerializeToString() for number in range(3)]
+    opened.sendall(b"".join([request(local, "MakeTea"), *(request(local, "DescribeTable", body) for body in bodies)]))
+
+    assert [status for status, _ in answers_of(opened, 4)] == [400, 404, 404, 404]
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(
+    local: LocalTablestore, opened: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "BODY_TIMEOUT_SECONDS", 0.1)
+    opened.sendall(request(local, "DescribeTable", b"\x0a\x01x")[:-1])
+
+    status, answer = answer_of(opened)
+    assert (status, error_code(answer)) == (408, "OTSRequestTimeout")
+    assert opened.recv(1) == b""
+
+
+def test_a_fault_that_is_added_while_a_body_comes_strikes(
+    local: LocalTablestore, answered: list[str], opened: socket.socket
+) -> None:
+    whole = request(local, "ListTable", b"\x0a\x01x")
+    opened.sendall(whole[:-1])
+    assert local._server is not None
+    guards = local._server._connections._guards  # type: ignore[union-attr]
+    until(lambda: any(guard._head is not None for guard in guards.values()), "the head")
+    local.add_fault(FaultRule("ListTable", Fail("OTSServerBusy")))
+    opened.sendall(whole[-1:])
+
+    assert answer_of(opened)[0] == 503
+    assert answered == []
+
+
+def test_idle_connections_are_closed(local: LocalTablestore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "KEEP_ALIVE_SECONDS", 0.1)
+    for way in ({}, {"TE": "trailers"}):
+        connection = connect(local)
+        connection.request("POST", "/ListTable", b"", {**headers_for(local, "ListTable", b""), **way})
+        assert receive(connection)[0] == 200
+        connection.sock.settimeout(PATIENCE_SECONDS)
+        assert connection.sock.recv(1) == b""
+        connection.close()
+
+
+def test_no_headers_are_due_behind_a_whole_request(local: LocalTablestore, opened: socket.socket) -> None:
+    """Also where a rule leaves all requests to aiohttp, and they come in pieces: a pool may keep such a connection."""
+    local.add_fault(FaultRule("PutRow", Fail("OTSServerBusy")))
+    assert local._server is not None
+    guards = local._server._connections._guards  # type: ignore[union-attr]
+    body = schema.ListStreamRequest(table_name="t" * 20).SerializeToString()
+    whole = request(local, "ListStream", body)
+    for pieces in ((whole,), (whole[:-4], whole[-4:]), (whole,)):
+        for piece in pieces:
+            opened.sendall(piece)
+        assert answer_of(opened)[0] == 200
+        (guard,) = guards.values()
+        assert guard._is_handed_over
+        assert (guard._due, guard._timer) == (0, None)
+
+
+def test_only_one_clock_closes_idle_connections(local: LocalTablestore, opened: socket.socket) -> None:
+    """The one of aiohttp begins with the connection, and does not see the requests that it does not answer."""
+    assert local._server is not None
+    guards = local._server._connections._guards  # type: ignore[union-attr]
+    until(lambda: bool(guards), "the connection")
+
+    assert all(guard._handler.keepalive_timeout > 1e6 for guard in guards.values())
+
+
+def test_an_answer_larger_than_all_buffers_arrives_whole(local: LocalTablestore, answered: list[str]) -> None:
+    connection = connect(local)
+    create_table(local, connection)
+    row = b"x" * 1_900_000
+    client = local.client()
+    for number in range(2):
+        client.put_row("t", _row(number, row))
+    read = schema.GetStreamRecordRequest(shard_iterator=_iterator(local, connection)).SerializeToString()
+    for _ in range(3):
+        status, _, body = send(local, connection, "GetStreamRecord", read)
+        assert (status, len(schema.parse(schema.GetStreamRecordResponse, body).stream_records)) == (200, 2)
+    connection.close()
+
+    assert answered.count("/GetStreamRecord") == 3
+
+
+def _row(number: int, value: bytes) -> object:
+    from tablestore import Row
+
+    return Row([("pk", number)], [("v", bytearray(value))])
+
+
+def _iterator(local: LocalTablestore, connection: http.client.HTTPConnection) -> str:
+    listed = send(local, connection, "ListStream", schema.ListStreamRequest(table_name="t").SerializeToString())[2]
+    stream_id = schema.parse(schema.ListStreamResponse, listed).streams[0].stream_id
+    shard_id = local.shards("t")[0].shard_id
+    asked = schema.GetShardIteratorRequest(stream_id=stream_id, shard_id=shard_id).SerializeToString()
+    answer = send(local, connection, "GetShardIterator", asked)[2]
+    return str(schema.parse(schema.GetShardIteratorResponse, answer).shard_iterator)
+
+
+NOT_TAKEN = {
+    "method": b"PUT /ListTable HTTP/1.1\r\nContent-Length: 0\r\n\r\n",
+    "version": b"POST /ListTable HTTP/1.0\r\nContent-Length: 0\r\n\r\n",
+    "admin": b"POST /_admin/requests HTTP/1.1\r\nContent-Length: 0\r\n\r\n",
+    "query": b"POST /ListTable?a=b HTTP/1.1\r\nContent-Length: 0\r\n\r\n",
+    "no headers": b"POST /ListTable HTTP/1.1\r\n\r\n",
+    "no length": b"POST /ListTable HTTP/1.1\r\nHost: a\r\n\r\n",
+    "lengths": b"POST /ListTable HTTP/1.1\r\nContent-Length: 1\r\ncontent-length: 1\r\n\r\n",
+    "sign": b"POST /ListTable HTTP/1.1\r\nContent-Length: +1\r\n\r\n",
+    "too long": b"POST /ListTable HTTP/1.1\r\nContent-Length: 5242881\r\n\r\n",
+    "twice": b"POST /ListTable HTTP/1.1\r\nContent-Length: 0\r\nA: b\r\na: b\r\n\r\n",
+    "chunked": b"POST /ListTable HTTP/1.1\r\nContent-Length: 0\r\nTransfer-Encoding: chunked\r\n\r\n",
+    "expect": b"POST /ListTable HTTP/1.1\r\nContent-Length: 1\r\nExpect: 100-continue\r\n\r\n",
+    "close": b"POST /ListTable HTTP/1.1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+    "upgrade": b"POST /ListTable HTTP/1.1\r\nContent-Length: 0\r\nConnection: keep-alive\r\nUpgrade: h2c\r\n\r\n",
+    "folded": b"POST /ListTable HTTP/1.1\r\nContent-Length: 0\r\nA: b\r\n c\r\n\r\n",
+    "line feeds": b"POST /ListTable HTTP/1.1\nContent-Length: 0\n\n",
+    "bytes": b"POST /ListTable HTTP/1.1\r\nContent-Length: 0\r\nA: \xff\r\n\r\n",
+    "empty": b"POST /ListTable HTTP/1.1\r\nContent-Length: 0\r\nA: \r\n\r\n",
+    "space before colon": b"POST /ListTable HTTP/1.1\r\nContent-Length: 0\r\nA : b\r\n\r\n",
+    "half": b"POST /ListTable HTTP/1.1\r\nContent-Length: 0\r\n",
+    "long": b"POST /ListTable HTTP/1.1\r\nContent-Length: 0\r\nA: " + b"b" * 5_000 + b"\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("data", NOT_TAKEN.values(), ids=NOT_TAKEN)
+def test_what_is_not_plain_is_not_taken(data: bytes) -> None:
+    plain = PlainHttp(Service(None, Credentials()), Doors(()))  # type: ignore[arg-type]
+
+    assert plain.head_of(data) is None
+    assert plain.head_of(b"POST /ListTable HTTP/1.1\r\nContent-Length: 0\r\nConnection: Keep-Alive\r\n\r\n") is not None

@@ -1,0 +1,322 @@
+"""Batches into destinations: what is prepared, stored and checkpointed, after crashes, fences and lost answers.
+
+No Spark runs here: without a transform there is nothing for it to do, and the first test says so.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from spark_helpers import Run, StoredShard, delete, put, update
+
+from streamclient.destinations import Commit, DeltaDestination, FencedCommit, change_rows, records_of
+from streamclient.destinations.memory import MemoryDestination, MemoryPlace
+from streamclient.destinations.verify import verify
+from streamclient.errors import (
+    ConfigurationError,
+    DependencyException,
+    ErrorKind,
+    FencedException,
+    StreamClientException,
+)
+from streamclient.model import ShutdownReason
+from streamclient.spark import SparkConfig, SparkRecordProcessorFactory
+from tests.patience import PATIENCE_SECONDS
+
+
+def puts(count: int) -> list[Any]:
+    return [put(number, number, v=number) for number in range(1, count + 1)]
+
+
+class Faulty(MemoryDestination):
+    """Does something before or after a commit is stored: raises, or lets somebody else go first."""
+
+    before: Callable[[Sequence[Commit]], None] = staticmethod(lambda commits: None)
+    after: Callable[[Sequence[Commit]], None] = staticmethod(lambda commits: None)
+
+    def commit(self, rows: Any, commits: Sequence[Commit]) -> None:
+        before, self.before = self.before, staticmethod(lambda commits: None)
+        before(commits)
+        super().commit(rows, commits)
+        after, self.after = self.after, staticmethod(lambda commits: None)
+        after(commits)
+
+
+def make(destination: Any, **limits: Any) -> SparkRecordProcessorFactory:
+    return SparkRecordProcessorFactory(destination, config=SparkConfig(**{"max_age_millis": 3_600_000, **limits}))
+
+
+def work(
+    destination: Any, shard: StoredShard, epoch: int, *reads: int, last: ShutdownReason = ShutdownReason.STOLEN
+) -> None:
+    """One owner reads the shard on, in reads of these sizes, and commits them at its end."""
+    with make(destination) as factory:
+        run = Run(factory, shard, epoch)
+        for read in reads:
+            run.read(read)
+        run.stop(last)
+
+
+def keys_in(destination: Any) -> list[int]:
+    return sorted(record.key["pk"] for table in destination.rows() for record in records_of(table))
+
+
+def lose_the_answer(commits: Sequence[Commit]) -> None:
+    raise DependencyException("no answer", kind=ErrorKind.AMBIGUOUS)
+
+
+def test_without_a_transform_neither_spark_nor_java_is_touched(tmp_path: Path) -> None:
+    """In a process of its own: whatever imports pyspark or starts a program fails."""
+    program = (
+        "import subprocess, sys\n"
+        "sys.modules['pyspark'] = None\n"
+        "subprocess.Popen = None\n"
+        "from spark_helpers import Run, StoredShard, put\n"
+        "from streamclient.spark import SparkRecordProcessorFactory\n"
+        "with SparkRecordProcessorFactory(sys.argv[1]) as factory:\n"
+        "    run = Run(factory, StoredShard('s1', [put(1, 1, v=1), put(2, 2, v='x')]))\n"
+        "    run.read(2)\n"
+        "    run.stop()\n"
+    )
+    path = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:0] = {path!r}\n{program}", str(tmp_path / "table")],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    table = DeltaDestination(str(tmp_path / "table"))
+    found = [record for rows in table.rows() for record in records_of(rows)]
+    assert sorted((record.key["pk"], record.columns[0].value) for record in found) == [(1, 1), (2, "x")]
+
+
+def test_records_come_back_as_they_went_in_and_the_chain_is_whole() -> None:
+    records = [put(1, 1, a=1, b="x"), update(2, 1, a=2.5), put(3, 2, a=b"\0"), delete(4, 2)]
+    destination, shard = MemoryDestination(), StoredShard("s1", records)
+    work(destination, shard, 1, 1, 2)
+    work(destination, shard, 2, 1, last=ShutdownReason.TERMINATE)
+
+    assert [one for table in destination.rows() for one in records_of(table)] == records
+    assert shard.checkpoints == ["after 3", "after 4", "SHARD_END"]
+    proof = verify(destination, with_rows=True, checkpoints={"s1": "SHARD_END"})
+    assert proof.is_whole, str(proof)
+
+
+def test_all_shards_that_are_due_are_one_commit() -> None:
+    destination = MemoryDestination()
+    shards = [StoredShard(f"s{number}", puts(2)) for number in range(20)]
+    with make(destination, max_records=2) as factory:
+        runs = [Run(factory, shard) for shard in shards]
+        with factory._committer._changed:  # the committing thread cannot run, so all become due together
+            for run in runs:
+                run.read(2)
+        for run in runs:
+            run.stop()
+
+    assert [len(entry.commits) for entry in destination.log()] == [20]
+    assert [shard.checkpoint for shard in shards] == ["after 2"] * 20
+
+
+@pytest.mark.parametrize("is_stored", [True, False], ids=["stored", "not stored"])
+def test_answer_that_is_lost_is_looked_for(is_stored: bool) -> None:
+    destination, shard = Faulty(), StoredShard("s1", puts(5))
+    if is_stored:
+        destination.after = lose_the_answer
+        work(destination, shard, 1, 3)
+    else:
+        destination.before = lose_the_answer
+        with pytest.raises(DependencyException):
+            work(destination, shard, 1, 3)
+        assert shard.pending is not None
+        work(destination, shard, 1, 5)
+    work(destination, shard, 1, 5)
+
+    assert keys_in(destination) == [1, 2, 3, 4, 5]
+    assert shard.checkpoint == "after 5"
+    assert verify(destination, with_rows=True, checkpoints={"s1": "after 5"}).is_whole
+
+
+def crash(value: str) -> None:
+    raise DependencyException("crash", kind=ErrorKind.AMBIGUOUS)
+
+
+def test_batch_that_is_in_and_not_checkpointed_is_completed_before_reading_begins() -> None:
+    destination, shard = MemoryDestination(), StoredShard("s1", puts(5))
+    shard.before_checkpoint = crash
+    with pytest.raises(DependencyException):
+        work(destination, shard, 1, 3)
+    shard.before_checkpoint = lambda value: None
+    with make(destination) as factory:
+        run = Run(factory, shard, 2)
+        assert shard.checkpoints == ["after 3"]
+        run.read(9)
+        run.stop()
+
+    assert keys_in(destination) == [1, 2, 3, 4, 5]
+
+
+def test_next_owner_finishes_the_very_batch_that_was_prepared_however_it_reads_it() -> None:
+    """Its predecessor may still be about to store it: then both are the same commit, and one of them counts."""
+    destination, shard = Faulty(), StoredShard("s1", puts(9))
+
+    def freeze(commits: Sequence[Commit]) -> None:
+        raise RuntimeError("frozen for good")
+
+    frozen = Faulty(destination.place)
+    frozen.before = freeze
+    with pytest.raises(StreamClientException, match="frozen"):
+        work(frozen, shard, 1, 6)
+    prepared = shard.pending
+    assert prepared is not None
+
+    def zombie(commits: Sequence[Commit]) -> None:
+        """The predecessor's commit arrives at last, right before its successor's."""
+        late = Commit.from_json(prepared.state)
+        MemoryDestination.commit(frozen, waiting_rows[0], [late])
+
+    waiting_rows: list[Any] = []
+    with make(destination, max_records=1) as factory:
+        run = Run(factory, shard, 2)
+        run.read(4)
+        assert shard.checkpoints == [], "a part of what was prepared is not committed"
+        waiting_rows.append(rows_of(destination, shard, 6))
+        destination.before = zombie
+        run.read(4)
+        run.stop()
+        assert shard.checkpoints == ["after 6"]
+    work(destination, shard, 2, 9)
+
+    assert [(one.count, one.epoch) for entry in destination.log() for one in entry.commits] == [(6, 1), (3, 2)]
+    assert keys_in(destination) == list(range(1, 10))
+
+
+def rows_of(destination: Any, shard: StoredShard, count: int) -> Any:
+    return change_rows(shard.records[:count], shard=shard.shard_id, number=1, columns=destination.columns())
+
+
+def test_part_of_a_prepared_batch_is_dropped_at_the_end_and_read_again() -> None:
+    destination, shard = Faulty(), StoredShard("s1", puts(6))
+    destination.before = lose_the_answer
+    with pytest.raises(DependencyException):
+        work(destination, shard, 1, 6)
+    work(destination, shard, 2, 4)
+    assert (keys_in(destination), shard.checkpoints) == ([], [])
+    work(destination, shard, 3, 4, 2)
+
+    assert keys_in(destination) == [1, 2, 3, 4, 5, 6]
+
+
+def test_writer_that_was_overtaken_is_refused_and_its_neighbours_are_not() -> None:
+    destination = Faulty()
+    lost, held = StoredShard("lost", puts(2)), StoredShard("held", puts(2))
+    late = StoredShard("lost", puts(2))
+
+    def overtake(commits: Sequence[Commit]) -> None:
+        assert len(commits) == 2
+        work(MemoryDestination(destination.place), late, 5, 1)
+
+    destination.before = overtake
+    with make(destination) as factory:
+        runs = [Run(factory, lost, 4), Run(factory, held, 4)]
+        with factory._committer._changed:
+            for run in runs:
+                run.read(2)
+                run.processor._share.is_flushing = True  # type: ignore[union-attr]
+        with pytest.raises(FencedException, match="committed by epoch 5, this writer has epoch 4"):
+            runs[0].stop()
+        runs[1].stop()
+        assert runs[0].marker.is_marked.is_set()
+        with pytest.raises(FencedCommit, match="has lost the lease"):
+            Run(factory, lost, 4)
+
+    assert (lost.checkpoints, held.checkpoints) == ([], ["after 2"])
+    assert [(one.shard, one.epoch) for entry in destination.log() for one in entry.commits] == [
+        ("lost", 5),
+        ("held", 4),
+    ]
+
+
+def test_checkpoint_that_was_moved_is_told_before_anything_is_read() -> None:
+    destination, shard = MemoryDestination(), StoredShard("s1", puts(6))
+    work(destination, shard, 1, 4)
+    shard.checkpoint = "after 2"
+    with pytest.raises(
+        StreamClientException, match=r"read on from after 2, but the destination has commit 1 of shard s1"
+    ):
+        work(destination, shard, 1, 4)
+
+
+def test_columns_that_another_writer_brought_first_are_taken_over() -> None:
+    """Its rows were made for other columns, and would be refused."""
+    destination, shard = Faulty(), StoredShard("s1", [put(1, 1, v=1)])
+    other = StoredShard("s2", [put(1, 2, v="text")])
+    destination.before = lambda commits: work(MemoryDestination(destination.place), other, 1, 1)
+    work(destination, shard, 1, 1)
+
+    found = {one.key["pk"]: one.columns[0].value for table in destination.rows() for one in records_of(table)}
+    assert found == {1: 1, 2: "text"}
+
+
+@pytest.mark.parametrize("given", [5, None, object()], ids=["number", "none", "object"])
+def test_what_is_no_destination_is_refused(given: Any) -> None:
+    with pytest.raises(ConfigurationError, match="destination must be a Destination, the path of a Delta table"):
+        SparkRecordProcessorFactory(given)
+
+
+def test_transform_needs_a_destination() -> None:
+    with pytest.raises(ConfigurationError, match="a transform goes with a destination"):
+        SparkRecordProcessorFactory(lambda frame, context: None, lambda frame, context: frame)
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["nothing", "prepare", "before", "after", "checkpoint"]),
+        st.lists(st.integers(1, 5), max_size=4),
+        st.booleans(),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS)
+def test_any_history_of_owners_stores_each_record_once(steps: list[tuple[str, list[int], bool]]) -> None:
+    """Owners that fail at each step of a commit, before or after it took effect, and read in pieces of any size."""
+    place, shard = MemoryPlace(), StoredShard("s1", puts(20))
+    for epoch, (fault, reads, is_effective) in enumerate(steps, 1):
+        destination = Faulty(place)
+        if fault in {"before", "after"}:
+            setattr(destination, fault, lose_the_answer)
+        fail_at(shard, fault, is_effective)
+        with suppress(DependencyException):
+            work(destination, shard, epoch, *reads)
+    fail_at(shard, "nothing", False)
+    for epoch in (100, 101):  # the first one may end with a part of what was prepared
+        work(MemoryDestination(place), shard, epoch, 20, 20)
+
+    assert keys_in(MemoryDestination(place)) == list(range(1, 21))
+    proof = verify(MemoryDestination(place), with_rows=True, checkpoints={"s1": shard.checkpoint})
+    assert proof.is_whole, str(proof)
+
+
+def fail_at(shard: StoredShard, fault: str, is_effective: bool) -> None:
+    """Let a checkpoint fail once, stored or not."""
+
+    def fail_checkpoint(value: str) -> None:
+        if is_effective:
+            shard.checkpoint, shard.pending = value, None
+        crash(value)
+
+    shard.before_prepare = crash if fault == "prepare" else lambda value: None
+    shard.before_checkpoint = fail_checkpoint if fault == "checkpoint" else lambda value: None
