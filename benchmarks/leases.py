@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.report import Line, bound, progress
 from benchmarks.settings import Settings
 from benchmarks.stage import Stage
-from benchmarks.tables import FilledTable, make_table
+from benchmarks.tables import FilledTable
 from benchmarks.workers import CheckpointingProcessor, Meter
 from streamclient import ClientConfig, ShardState, StreamConfig, Worker
 
@@ -89,7 +89,7 @@ def _status_table(count: int, prefix: str = "leases") -> str:
 def _start(running: ExitStack, stage: Stage, count: int, config: ClientConfig, prefix: str = "leases") -> Worker:
     progress(f"starting a worker with {count} shards")
     client = stage.client()
-    table = FilledTable(f"{prefix}_{count}", make_table(client, f"{prefix}_{count}", count), count, 0)
+    table = FilledTable(f"{prefix}_{count}", stage.make_table(f"{prefix}_{count}", count), count, 0)
     stream = StreamConfig(client=client, data_table_name=table.name, status_table_name=_status_table(count, prefix))
     meter = Meter(expected=1)
     worker = Worker(f"worker-{count}", config, stream, lambda: CheckpointingProcessor(meter))

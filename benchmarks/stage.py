@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 from tablestore import OTSClient
 
 from benchmarks.report import progress
-from benchmarks.tables import FilledTable, fill_table
+from benchmarks.tables import FilledTable, fill_table, make_table
+from streamclient.stream import StreamSpecification, TablestoreStreamApi
 from streamclient.tablestore import Connection
 from streamclient.tablestore.connect import LOCAL_ACCESS_KEY_SECRET
 
@@ -25,6 +26,9 @@ STOP_SECONDS = 10.0
 
 ADMIN_SECONDS = 30.0
 """Time-out of one call to the admin surface."""
+
+MOST_PARTITIONS = 10
+"""With which a table may begin."""
 
 _LISTENING = "listening on "
 _LOGGER = "streamclient.benchmarks.client"
@@ -91,6 +95,29 @@ class Stage:
             progress(f"writing {records} rows into {name}")
             self._tables[shards, records] = fill_table(self.client(), name, shards, records)
         return self._tables[shards, records]
+
+    def make_table(self, name: str, shards: int) -> str:
+        """An empty table with any number of open shards; returns the stream id.
+
+        A table begins with few partitions at most. Where more are wanted they come of splits; the stream is then
+        switched off and on, as a new stream has one open shard for each partition and knows of no closed ones.
+        """
+        begun = min(shards, MOST_PARTITIONS)
+        stream_id = make_table(self.client(), name, begun)
+        if begun == shards:
+            return stream_id
+        made = [1_000 * part // begun for part in range(begun)]
+        wanted = [1_000 * part // shards for part in range(shards)]
+        for place in (place for place in wanted if place not in made):
+            self._admin("POST", "split", json.dumps({"table": name, "at": [f"customer-{place:03d}"]}))
+        streams = TablestoreStreamApi(self.client())
+        streams.update_table(name, stream=StreamSpecification(enable_stream=False))
+        streams.update_table(name, stream=StreamSpecification(enable_stream=True, expiration_time_hours=24))
+        stream_id = streams.list_stream(name)[0].stream_id
+        found = len(streams.describe_stream(stream_id).shards)
+        if found != shards:
+            raise RuntimeError(f"the stream of {name} has {found} shards, expected {shards}")
+        return stream_id
 
     def requests(self, table: str) -> dict[str, int]:
         """Requests by operation since the last reset."""

@@ -265,11 +265,18 @@ def test_importing_the_package_is_light_and_silent(tmp_path: Path) -> None:
 
 
 def test_a_worker_brings_along_the_sdk_and_a_scheduler_and_nothing_that_only_others_need(tmp_path: Path) -> None:
-    """Whoever consumes without Spark, lake, server or database pays for none of them, neither in time nor in memory."""
+    """Whoever consumes without Spark, lake, server or database pays for none of them, neither in time nor in memory.
+
+    And who only names a worker does not wait for what one runs with, which is loaded when a worker is made.
+    """
     program = (
         "import sys, tablestore\n"
         "before = set(sys.modules)\n"
         "from streamclient import Worker\n"
+        "print(*sorted(set(sys.modules) - before))\n"
+        "import streamclient.worker.stream_run, streamclient.lease.manager, streamclient.stream.tablestore\n"
+        "from streamclient.worker.scheduling import start_schedule\n"
+        "start_schedule([]).stop()\n"
         "found = {name for name in set(sys.modules) - before if not name.startswith('_')}\n"
         "print(*sorted({name.split('.')[0] for name in found} - set(sys.stdlib_module_names)))\n"
         "print(*sorted({name.split('.')[1] for name in found if name.startswith('streamclient.')}))\n"
@@ -278,7 +285,9 @@ def test_a_worker_brings_along_the_sdk_and_a_scheduler_and_nothing_that_only_oth
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True, env=environment)
 
-    libraries, rooms = done.stdout.splitlines()[-2:]
+    named, libraries, rooms = done.stdout.splitlines()[-3:]
+    assert {"apscheduler", "http.server", "streamclient.core.holdings"}.isdisjoint(named.split())
+    assert {"apscheduler", "streamclient"} <= set(libraries.split())
     assert set(libraries.split()) <= {"apscheduler", "attr", "attrs", "google", "streamclient", "tzlocal"}
     unneeded = {"commands", "datasource", "destinations", "keyed", "mirror", "operate", "replicate", "server", "spark"}
     assert not (unneeded | {"terminal", "testing", "tunnel"}) & set(rooms.split())

@@ -3,11 +3,18 @@
 Importing this package imports neither of the two libraries; they come with the extras ``prometheus`` and ``otel``.
 """
 
-from streamclient.metrics.labelled import labelled
-from streamclient.metrics.memory import Distribution, MemoryMetrics, Series
-from streamclient.metrics.open_telemetry import OpenTelemetryMetrics
-from streamclient.metrics.prometheus import MetricsServer, PrometheusMetrics
-from streamclient.metrics.table import METRICS
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from streamclient._lazy import loader
+from streamclient.metrics.labelled import labelled  # at once: the module of that name would stand in its place
+
+if TYPE_CHECKING:
+    from streamclient.metrics.memory import Distribution, MemoryMetrics, Series
+    from streamclient.metrics.open_telemetry import OpenTelemetryMetrics
+    from streamclient.metrics.prometheus import MetricsServer, PrometheusMetrics
+    from streamclient.metrics.table import METRICS
 
 __all__ = [
     "METRICS",
@@ -19,3 +26,17 @@ __all__ = [
     "Series",
     "labelled",
 ]
+
+_HOMES = {
+    "METRICS": "table",
+    "Distribution": "memory",
+    "MemoryMetrics": "memory",
+    "MetricsServer": "prometheus",
+    "OpenTelemetryMetrics": "open_telemetry",
+    "PrometheusMetrics": "prometheus",
+    "Series": "memory",
+}
+"""Public name to module; loaded when first used, because a worker without metrics needs no HTTP server."""
+
+
+__getattr__ = loader(__name__, _HOMES)

@@ -12,63 +12,59 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from enum import Enum
 
-from attrs import frozen
-
-from streamclient.records import ColumnOperation, ColumnValue, KeyValue, RecordColumn, RecordType, StreamRecord
-
-Key = tuple[tuple[str, KeyValue], ...]
+from streamclient.records import PrimaryKey, RecordColumn, RecordType, StreamRecord
+from streamclient.wire.records import writes_of
 
 BATCH_BYTES = 3 * 1024 * 1024
-"""The service takes 4 MB in one BatchWriteRow; names, tags and checksums of the encoding stay below the rest."""
-
-CELL_OVERHEAD_BYTES = 32
-"""What a cell takes beside its name and value: tags, lengths, timestamp, checksum."""
+"""The service takes 4 MB in one BatchWriteRow; what each row has around it stays below the rest."""
 
 
-class ChangeKind(Enum):
-    """What is done to a row."""
-
-    PUT = "put"
-    UPDATE = "update"
-    DELETE = "delete"
-
-
-@frozen
 class RowChange:
-    """One change of one row of the destination."""
+    """One change of one row of the destination: a record of the source, as the bytes that write it.
 
-    kind: ChangeKind
-    key: Key
-    columns: tuple[RecordColumn, ...] = ()
+    The record itself is made only if somebody asks for what is in it.
+    """
+
+    __slots__ = ("_place", "_records", "identity", "kind", "row")
+
+    def __init__(
+        self, kind: RecordType, identity: bytes, row: bytes, records: Sequence[StreamRecord], place: int
+    ) -> None:
+        self.kind = kind
+        """PUT, UPDATE or DELETE of the row."""
+        self.identity = identity
+        """The key, as far as telling it from others."""
+        self.row = row
+        """As the request takes it, its cells in the order of the log. No condition: that order decides."""
+        self._records = records
+        self._place = place
 
     @property
-    def size_bytes(self) -> int:
-        """Upper bound of what it adds to a request."""
-        key = sum(len(name.encode()) + _size(value) + CELL_OVERHEAD_BYTES for name, value in self.key)
-        return key + sum(
-            len(column.name.encode()) + _size(column.value) + CELL_OVERHEAD_BYTES for column in self.columns
-        )
+    def key(self) -> PrimaryKey:
+        """The key of the row."""
+        return self._records[self._place].primary_key
+
+    @property
+    def columns(self) -> tuple[RecordColumn, ...]:
+        """What is done to its columns."""
+        return self._records[self._place].columns
+
+    def __repr__(self) -> str:
+        return f"<{self.kind.value} of row {self.key!r}>"
 
 
-_KINDS = {
-    RecordType.PUT: ChangeKind.PUT,
-    RecordType.UPDATE: ChangeKind.UPDATE,
-    RecordType.DELETE: ChangeKind.DELETE,
-}
+def changes_of(records: Sequence[StreamRecord]) -> list[RowChange]:
+    """What records do to the destination, in order; updates without columns do nothing, and are left out.
 
-
-def change_of(record: StreamRecord) -> RowChange | None:
-    """What a record does to the destination; ``None`` for an update without columns, which does nothing."""
-    if record.record_type is RecordType.UPDATE and not record.columns:
-        return None
-    return RowChange(_KINDS[record.record_type], record.primary_key, record.columns)
-
-
-def is_wanted(record: StreamRecord, end_micros: int | None) -> bool:
-    """Whether a record belongs to the copy: full data always, changes up to the end time."""
-    return end_micros is None or record.sequence_info.timestamp_micros <= end_micros
+    Raises:
+        CodecError: a record was made by hand and cannot be encoded.
+    """
+    return [
+        RowChange(kind, identity, row, records, place)
+        for place, (kind, identity, row) in enumerate(writes_of(records))
+        if row
+    ]
 
 
 def batches(changes: Iterable[RowChange], most_rows: int, most_bytes: int = BATCH_BYTES) -> Iterator[list[RowChange]]:
@@ -77,31 +73,15 @@ def batches(changes: Iterable[RowChange], most_rows: int, most_bytes: int = BATC
     Worked example: changes of the keys a b a c with room for ten rows give [a b] and [a c].
     """
     batch: list[RowChange] = []
-    keys: set[Key] = set()
+    keys: set[bytes] = set()
     size = 0
     for change in changes:
-        grown = size + change.size_bytes
-        if batch and (len(batch) >= most_rows or grown > most_bytes or change.key in keys):
+        grown = size + len(change.row)
+        if batch and (len(batch) >= most_rows or grown > most_bytes or change.identity in keys):
             yield batch
-            batch, keys, grown = [], set(), change.size_bytes
+            batch, keys, grown = [], set(), len(change.row)
         batch.append(change)
-        keys.add(change.key)
+        keys.add(change.identity)
         size = grown
     if batch:
         yield batch
-
-
-def is_put(column: RecordColumn) -> bool:
-    """Whether the cell writes a value."""
-    return column.operation is ColumnOperation.PUT
-
-
-def keys_of(changes: Sequence[RowChange]) -> set[Key]:
-    """The keys of some changes."""
-    return {change.key for change in changes}
-
-
-def _size(value: ColumnValue | KeyValue | None) -> int:
-    if isinstance(value, str):
-        return len(value.encode())
-    return len(value) if isinstance(value, bytes) else 8

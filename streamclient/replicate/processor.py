@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 from attrs import define, field
 
 from streamclient.interfaces import IRecordProcessor, IRecordProcessorFactory
 from streamclient.model import InitializationInput, ProcessRecordsInput, ShutdownInput, ShutdownReason
-from streamclient.records import StreamRecord
-from streamclient.replicate.changes import change_of, is_wanted
+from streamclient.records import StreamRecord, place_of
+from streamclient.replicate.changes import changes_of
 from streamclient.replicate.writer import DestinationWriter, RefusedRowError
 
 
@@ -40,22 +41,27 @@ class ReplicationProcessors(IRecordProcessorFactory):
         """Make one more."""
         return ReplicationProcessor(self)
 
-    def copy(self, records: list[StreamRecord]) -> None:
-        """Write the wanted ones among some records of one shard, in order; counts them once they are written."""
-        wanted = [record for record in records if is_wanted(record, self.end_micros)]
-        changes = [change for change in map(change_of, wanted) if change is not None]
+    def copy(self, records: Sequence[StreamRecord]) -> None:
+        """Write the wanted ones among some records of one shard, in order; counts them once they are written.
+
+        Full data, whose time is zero, is wanted always, changes up to the end time.
+        """
+        times = [place_of(records, place).timestamp_micros for place in range(len(records))]
+        end = self.end_micros
+        wanted = records
+        if end is not None and any(micros > end for micros in times):
+            wanted = [record for record, micros in zip(records, times, strict=True) if micros <= end]
         try:
-            self.writer.write(changes)
+            self.writer.write(changes_of(wanted))
         except RefusedRowError as error:
             self.refused = self.refused or error
             raise
-        base = sum(record.sequence_info.timestamp_micros == 0 for record in wanted)
+        base = times.count(0)
         with self._lock:
             self.counts.base_records += base
             self.counts.stream_records += len(wanted) - base
             self.counts.records_after_end += len(records) - len(wanted)
-            newest = max((record.sequence_info.timestamp_micros for record in records), default=0)
-            self.counts.newest_micros = max(self.counts.newest_micros, newest)
+            self.counts.newest_micros = max(self.counts.newest_micros, max(times, default=0))
 
 
 class ReplicationProcessor(IRecordProcessor):
@@ -69,7 +75,7 @@ class ReplicationProcessor(IRecordProcessor):
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
         """Write, then store. Empty batches are delivered for their position: that of an idle log."""
-        self._shared.copy(list(process_records_input.records))
+        self._shared.copy(process_records_input.records)
         process_records_input.checkpointer.checkpoint()
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:

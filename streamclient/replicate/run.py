@@ -54,7 +54,7 @@ class PoisonFile:
     def take(self, change: RowChange, error: StreamClientError) -> None:
         """Append one row."""
         document = {
-            "kind": change.kind.value,
+            "kind": change.kind.value.lower(),
             "key": [[name, _shown(value)] for name, value in change.key],
             "columns": [
                 [column.name, column.operation.value, _shown(column.value), column.timestamp_millis]

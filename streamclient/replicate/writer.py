@@ -16,11 +16,10 @@ from tablestore import OTSServiceError
 from streamclient.core.retry import doubling_millis, with_jitter
 from streamclient.errors import DependencyException, StreamClientError, StreamClientException
 from streamclient.outages import OutageLog
-from streamclient.records import ColumnOperation
-from streamclient.replicate.changes import ChangeKind, RowChange, batches, is_put, keys_of
+from streamclient.records import RecordType
+from streamclient.replicate.changes import RowChange, batches
 from streamclient.tablestore.call import SignedCalls
 from streamclient.wire import schema
-from streamclient.wire.plainbuffer import Cell, CellOperation, Row, encode_row
 from streamclient.wire.schema import OperationType, RowExistenceExpectation
 from streamclient.wire.service_errors import classify
 
@@ -33,18 +32,11 @@ LONGEST_PAUSE_MILLIS = 10_000
 
 _IGNORE = schema.Condition(row_existence=RowExistenceExpectation.IGNORE)
 
-_KINDS: Mapping[ChangeKind, OperationType] = MappingProxyType(
+_KINDS: Mapping[RecordType, OperationType] = MappingProxyType(
     {
-        ChangeKind.PUT: OperationType.PUT,
-        ChangeKind.UPDATE: OperationType.UPDATE,
-        ChangeKind.DELETE: OperationType.DELETE,
-    }
-)
-_CELLS: Mapping[ColumnOperation, CellOperation] = MappingProxyType(
-    {
-        ColumnOperation.PUT: CellOperation.PUT,
-        ColumnOperation.DELETE_ONE_VERSION: CellOperation.DELETE_ONE_VERSION,
-        ColumnOperation.DELETE_ALL_VERSION: CellOperation.DELETE_ALL_VERSIONS,
+        RecordType.PUT: OperationType.PUT,
+        RecordType.UPDATE: OperationType.UPDATE,
+        RecordType.DELETE: OperationType.DELETE,
     }
 )
 
@@ -61,11 +53,11 @@ class PoisonSink(Protocol):
 
 
 @frozen
-class RowAnswer:
-    """What the destination said about one row; ``None`` if it was written."""
+class RowFailure:
+    """What the destination said about one row that it did not write."""
 
     change: RowChange
-    error: StreamClientError | None
+    error: StreamClientError
 
 
 @define
@@ -111,80 +103,68 @@ class DestinationWriter:
         left = list(batch)
         failures = 0
         while left:
-            answers = self._send(left)
-            self._count(answers, is_retry=failures > 0)
-            left = [answer.change for answer in answers if self._is_left(answer)]
+            failed = self._send(left)
+            self._count(len(left), len(failed), is_retry=failures > 0)
+            left = [failure.change for failure in failed if self._is_left(failure)]
             if left:
                 failures += 1
-                self._pause(failures, left, next(answer.error for answer in answers if answer.error is not None))
+                self._pause(failures, left, failed[0].error)
 
-    def _is_left(self, answer: RowAnswer) -> bool:
+    def _is_left(self, failure: RowFailure) -> bool:
         """Whether the row has to be written again."""
-        error = answer.error
-        if error is None:
-            return False
+        change, error = failure.change, failure.error
         if isinstance(error, DependencyException) and error.retriable:
             return True
         if self.poison is None:
-            key = dict(answer.change.key)
-            raise RefusedRowError(f"table {self.table_name!r} refuses {answer.change.kind.value} of row {key}: {error}")
-        self.poison.take(answer.change, error)
+            text = f"{change.kind.value.lower()} of row {dict(change.key)}"
+            raise RefusedRowError(f"table {self.table_name!r} refuses {text}: {error}")
+        self.poison.take(change, error)
         with self._lock:
             self.counts.refused_rows += 1
         return False
 
-    def _pause(self, failures: int, left: Sequence[RowChange], error: StreamClientError | None) -> None:
+    def _pause(self, failures: int, left: Sequence[RowChange], error: StreamClientError) -> None:
         pause = with_jitter(doubling_millis(failures, SHORTEST_PAUSE_MILLIS, LONGEST_PAUSE_MILLIS), self.dice) / 1_000
         text = "%s rows of %s not written yet, again in %.1f s: %s"
         kind = (self.table_name, type(error), getattr(error, "code", None))
         _outages.log(logging.WARNING, kind, text, len(left), self.table_name, pause, error)
         if self.stop.wait(pause):
-            raise error or StreamClientException(f"{len(keys_of(left))} rows were not written before the stop")
+            raise error
 
-    def _send(self, changes: Sequence[RowChange]) -> list[RowAnswer]:
-        table = schema.TableInBatchWriteRowRequest(table_name=self.table_name, rows=[row_of(each) for each in changes])
+    def _send(self, changes: Sequence[RowChange]) -> list[RowFailure]:
+        """Send them once; those that were not written, in order."""
+        rows = [
+            schema.RowInBatchWriteRowRequest(type=_KINDS[each.kind], row_change=each.row, condition=_IGNORE)
+            for each in changes
+        ]
+        table = schema.TableInBatchWriteRowRequest(table_name=self.table_name, rows=rows)
         try:
             response = self.calls.ask("BatchWriteRow", schema.BatchWriteRowRequest(tables=[table]), is_repeatable=False)
         except Exception as error:
             return self._failed(changes, classify(error, write=True))
         results = [row for table in response.tables for row in table.rows]
+        answered = zip_longest(changes, results[: len(changes)])
         return [
-            RowAnswer(change, _error_of(result)) for change, result in zip_longest(changes, results[: len(changes)])
+            RowFailure(change, _error_of(result)) for change, result in answered if result is None or not result.is_ok
         ]
 
-    def _failed(self, changes: Sequence[RowChange], error: StreamClientError) -> list[RowAnswer]:
+    def _failed(self, changes: Sequence[RowChange], error: StreamClientError) -> list[RowFailure]:
         """The request as a whole was refused. One bad row can do that, so a refusal for good is narrowed down."""
         is_final = not (isinstance(error, DependencyException) and error.retriable)
         if not is_final or len(changes) == 1:
-            return [RowAnswer(change, error) for change in changes]
+            return [RowFailure(change, error) for change in changes]
         middle = len(changes) // 2
         return [*self._send(changes[:middle]), *self._send(changes[middle:])]
 
-    def _count(self, answers: Sequence[RowAnswer], *, is_retry: bool) -> None:
+    def _count(self, rows: int, failed: int, *, is_retry: bool) -> None:
         with self._lock:
             self.counts.requests += 1
-            self.counts.rows += sum(answer.error is None for answer in answers)
-            self.counts.retried_rows += len(answers) if is_retry else 0
+            self.counts.rows += rows - failed
+            self.counts.retried_rows += rows if is_retry else 0
 
 
-def row_of(change: RowChange) -> Any:
-    """The change as BatchWriteRow takes it, with the source's versions, its cells in the order of the log.
-
-    No condition: the order of the log decides.
-    """
-    columns = change.columns if change.kind is ChangeKind.UPDATE else tuple(filter(is_put, change.columns))
-    cells = tuple(Cell(each.name, each.value, _CELLS[each.operation], each.timestamp_millis) for each in columns)
-    return schema.RowInBatchWriteRowRequest(
-        type=_KINDS[change.kind],
-        row_change=encode_row(Row(change.key, cells, delete_marker=change.kind is ChangeKind.DELETE)),
-        condition=_IGNORE,
-    )
-
-
-def _error_of(result: Any) -> StreamClientError | None:
+def _error_of(result: Any) -> StreamClientError:
     if result is None:
         missing = OTSServiceError(None, "OTSInternalServerError", "the answer lacks this row")
         return classify(missing, write=True)
-    if result.is_ok:
-        return None
     return classify(OTSServiceError(None, result.error.code, result.error.message), write=True)

@@ -16,10 +16,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from streamclient.errors import CodecError
-from streamclient.records import ColumnValue
+from streamclient.records import ColumnOperation, ColumnValue, RecordType, StreamRecord
 from streamclient.wire._reader import READ_ERRORS, as_codec_error, fail, read_row, read_value
 from streamclient.wire._tags import HEADER
-from streamclient.wire._writer import value_bytes, write_row_value
+from streamclient.wire._writer import value_bytes, write_row, write_row_value
 from streamclient.wire.rows import Cell, CellOperation, KeyBound, Row
 
 __all__ = [
@@ -28,13 +28,26 @@ __all__ = [
     "CellOperation",
     "KeyBound",
     "Row",
+    "RowWrite",
     "decode_row",
     "decode_rows",
     "decode_value",
     "encode_row",
     "encode_rows",
     "encode_value",
+    "write_of",
 ]
+
+RowWrite = tuple[RecordType, bytes, bytes]
+"""The write that does what a record did: its type; the bytes of its key, by which keys of one table can be told apart;
+and its row as PutRow, UpdateRow or DeleteRow takes it, without bytes where an update changes nothing."""
+
+OPERATIONS = {
+    ColumnOperation.PUT: CellOperation.PUT,
+    ColumnOperation.DELETE_ONE_VERSION: CellOperation.DELETE_ONE_VERSION,
+    ColumnOperation.DELETE_ALL_VERSION: CellOperation.DELETE_ALL_VERSIONS,
+}
+"""What a record's cell did, as its row says it."""
 
 _OPERATIONS = {int(operation): operation for operation in CellOperation}
 
@@ -52,6 +65,32 @@ def encode_rows(rows: Iterable[Row]) -> bytes:
     for row in rows:
         write_row_value(parts, row)
     return b"".join(parts) if len(parts) > 1 else b""
+
+
+def write_of(record: StreamRecord) -> RowWrite:
+    """A record as a write, with the versions of its cells, in their order.
+
+    Raises:
+        CodecError: the key or a cell holds what cannot be encoded.
+    """
+    key = [HEADER]
+    write_row(key, record.primary_key, (), False, None)
+    kind, cells = record.record_type, record.columns
+    if kind is RecordType.UPDATE and not cells:
+        row = b""
+    else:
+        deletes = kind is RecordType.DELETE
+        parts = [HEADER]
+        encoded = ((each.name, each.value, int(OPERATIONS[each.operation]), each.timestamp_millis) for each in cells)
+        write_row(parts, record.primary_key, encoded, deletes, None)
+        row = b"".join(parts)
+    return kind, b"".join(key)[_KEY_BEGIN:-_ROW_END], row
+
+
+_KEY_BEGIN = len(HEADER) + 1
+"""Where a row's key begins: behind header and tag."""
+_ROW_END = 2
+"""How a row ends: tag and checksum."""
 
 
 def encode_value(value: ColumnValue | KeyBound | bytearray) -> bytes:

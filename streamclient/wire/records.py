@@ -33,6 +33,7 @@ from streamclient.wire._reader import READ_ERRORS, ParsedRow, RawCell, as_codec_
 from streamclient.wire._tags import HEADER
 from streamclient.wire._writer import CellParts, write_row
 from streamclient.wire.columns import checked_schema, record_batch
+from streamclient.wire.plainbuffer import OPERATIONS, RowWrite, write_of
 from streamclient.wire.rows import CellOperation, KeyBound
 from streamclient.wire.schema import ActionType
 
@@ -62,6 +63,9 @@ class PageContent(Protocol):
     def size(self, rows: Rows, /) -> int:
         """How many bytes these records had on the wire."""
 
+    def writes(self, rows: Rows, /) -> list[RowWrite]:
+        """These records as the writes that do the same."""
+
     def arrow(self, schema: Mapping[str, ColumnType] | None, rows: Rows) -> Any:
         """The cells of these records by column."""
 
@@ -72,7 +76,7 @@ Rows = range | tuple[int, ...]
 class PageRecords(Sequence[StreamRecord]):
     """Records of one page, oldest first: a tuple whose items are made when somebody asks for them.
 
-    A slice is of this class too, and makes none; nor do ``select``, ``sequence_info``, ``size_bytes`` and ``arrow``.
+    A slice is of this class too, and makes none; nor do the methods beside those of a tuple.
     Equality, hash, ``repr`` and sums are those of the tuple of the same records, and a copy or a pickle is that tuple.
 
     All parts of a page keep the whole of it, with the records that were made, in memory. A record alone does not: once
@@ -113,6 +117,10 @@ class PageRecords(Sequence[StreamRecord]):
     def size_bytes(self) -> int:
         """What these records had on the wire: their rows and the rows of their previous cells."""
         return self._content.size(self._rows)
+
+    def writes(self) -> list[RowWrite]:
+        """These records as the writes that do the same."""
+        return self._content.writes(self._rows)
 
     def arrow(self, schema: Mapping[str, ColumnType] | None = None) -> Any:
         """These records by column: an object with ``__arrow_c_array__``, as of ``DecodedPage.arrow``."""
@@ -163,6 +171,9 @@ class _ReadRecords:
     def size(self, rows: Rows, /) -> int:
         return sum([self._sizes[row] for row in rows])
 
+    def writes(self, rows: Rows, /) -> list[RowWrite]:
+        return [write_of(self._records[row]) for row in rows]
+
     def arrow(self, schema: Mapping[str, ColumnType] | None, rows: Rows) -> Any:
         return record_batch(tuple(self.records(rows)), schema)
 
@@ -188,6 +199,9 @@ class _NativePage:
 
     def size(self, rows: Rows, /) -> int:
         return self._page.size(rows)
+
+    def writes(self, rows: Rows, /) -> list[RowWrite]:
+        return self._page.writes(rows)
 
     def arrow(self, schema: Mapping[str, ColumnType] | None, rows: Rows) -> Any:
         given = None
@@ -357,20 +371,14 @@ def default_codec() -> RecordCodec:
     return _CODEC
 
 
-_ACTIONS = {
-    RecordType.PUT: ActionType.PUT_ROW,
-    RecordType.UPDATE: ActionType.UPDATE_ROW,
-    RecordType.DELETE: ActionType.DELETE_ROW,
-}
+def writes_of(records: Sequence[StreamRecord]) -> list[RowWrite]:
+    """Some records as the writes that do the same. Those of a page, or of a part of one, are not made for it."""
+    return records.writes() if isinstance(records, PageRecords) else [write_of(record) for record in records]
+
+
+_ACTIONS = {kind: ActionType[f"{kind.name}_ROW"] for kind in RecordType}
 _RECORD_TYPES = {int(action): record_type for record_type, action in _ACTIONS.items()}
-_OPERATION_NUMBERS = {
-    ColumnOperation.PUT: CellOperation.PUT,
-    ColumnOperation.DELETE_ONE_VERSION: CellOperation.DELETE_ONE_VERSION,
-    ColumnOperation.DELETE_ALL_VERSION: CellOperation.DELETE_ALL_VERSIONS,
-}
-
-
-_OPERATIONS = {int(number): operation for operation, number in _OPERATION_NUMBERS.items()}
+_OPERATIONS = {int(number): operation for operation, number in OPERATIONS.items()}
 
 
 def decode_record(action_type: int, data: bytes, origin: bytes, needs_sequence: bool) -> StreamRecord:
@@ -478,7 +486,7 @@ _CHECKS: dict[RecordType, Check] = {
 def _cells(columns: Iterable[RecordColumn], *, puts_only: bool) -> Iterator[CellParts]:
     check = _check_put if puts_only else _check_update
     for column in columns:
-        operation = int(_OPERATION_NUMBERS[column.operation])
+        operation = int(OPERATIONS[column.operation])
         check(column.name, column.value, operation, column.timestamp_millis)
         yield column.name, column.value, operation, column.timestamp_millis
 

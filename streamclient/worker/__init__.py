@@ -1,7 +1,16 @@
 """Runs processors: threads, clocks and calls to the service around the decisions of ``core``."""
 
-from streamclient.worker.health import WorkerHealth
-from streamclient.worker.runtime import Runtime
-from streamclient.worker.worker import Worker
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from streamclient._lazy import loader
+
+if TYPE_CHECKING:
+    from streamclient.worker.health import WorkerHealth
+    from streamclient.worker.runtime import Runtime
+    from streamclient.worker.worker import Worker
 
 __all__ = ["Runtime", "Worker", "WorkerHealth"]
+
+__getattr__ = loader(__name__, {"Runtime": "runtime", "Worker": "worker", "WorkerHealth": "health"})

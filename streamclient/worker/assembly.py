@@ -27,9 +27,9 @@ from streamclient.worker.service import ServiceCalls
 from streamclient.worker.stream_facts import StreamFacts
 from streamclient.worker.usercode import UserCode
 
-FETCH_THREADS = 32
-"""Reads under way at once. A thread exists only while others are busy; at 10 ms per read this is 3,200 reads a second,
-far more than one process can decode."""
+FETCH_THREADS = 128
+"""Reads under way at once: with up to so many shards, none waits for another's read, however long that takes. A thread
+exists only while all others are reading."""
 
 USER_THREADS = 256
 """Threads of the default executor. One exists only while all others are inside user code, so this is reached only if so

@@ -14,9 +14,6 @@ from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import Any, Protocol
 
-from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_MISSED
-from apscheduler.executors.pool import ThreadPoolExecutor
-from apscheduler.schedulers.background import BackgroundScheduler
 from attrs import frozen
 
 _log = logging.getLogger(__name__)
@@ -46,21 +43,17 @@ class Schedule(Protocol):
         """Start no job any more, and wait for those that run. Safe to call twice."""
 
 
-class _QuietExecutor(ThreadPoolExecutor):  # type: ignore[misc]  # the library has no types
-    """Logs where its scheduler does, not under its own name in the program's log."""
-
-    def start(self, scheduler: Any, alias: str) -> None:
-        super().start(scheduler, alias)
-        self._logger = _scheduler_log
-
-
 class SchedulerSchedule:
     """Runs jobs on a ``BackgroundScheduler`` of its own; the first run of each is at once."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
+        # Imported here: APScheduler takes a tenth of the SDK's time, and a schedule of the user's own does without it.
+        from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_MISSED  # noqa: PLC0415
+        from apscheduler.schedulers.background import BackgroundScheduler  # noqa: PLC0415
+
         self._scheduler = BackgroundScheduler(
             logger=_scheduler_log,
-            executors={"default": _QuietExecutor(SCHEDULER_THREADS)},
+            executors={"default": _quiet_executor()},
             # Without a grace time of None a late heartbeat would be dropped, with no more than a warning.
             job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1},
             timezone=timezone.utc,
@@ -121,6 +114,18 @@ class SharedSchedule:
 def start_schedule(jobs: Sequence[Job]) -> Schedule:
     """Start the jobs."""
     return SchedulerSchedule(jobs)
+
+
+def _quiet_executor() -> Any:
+    """Logs where its scheduler does, not under its own name in the program's log."""
+    from apscheduler.executors.pool import ThreadPoolExecutor  # noqa: PLC0415
+
+    class QuietExecutor(ThreadPoolExecutor):  # type: ignore[misc]  # the library has no types
+        def start(self, scheduler: Any, alias: str) -> None:
+            super().start(scheduler, alias)
+            self._logger = _scheduler_log
+
+    return QuietExecutor(SCHEDULER_THREADS)
 
 
 def _report(event: Any) -> None:

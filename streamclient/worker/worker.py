@@ -1,4 +1,8 @@
-"""The public ``Worker``."""
+"""The public ``Worker``.
+
+Importing it loads what a program names to make one. What runs is loaded when a worker is made: it takes half of
+the SDK's time, for which a program that only shows its usage, or checks its settings, need not wait.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +10,22 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from typing import TYPE_CHECKING
 
 from streamclient import checks
 from streamclient.config import ClientConfig, StreamConfig, processor_maker
-from streamclient.core import events
 from streamclient.errors import ConfigurationError, StreamClientException, WorkerFailedError
 from streamclient.interfaces import ILeaseManager, RecordProcessorFactory
 from streamclient.model import ShardStatus, TrimmedRange, WorkerStatus
 from streamclient.stream.api import StreamApi
-from streamclient.worker.assembly import SharedParts, StreamParts
-from streamclient.worker.health import WorkerHealth
 from streamclient.worker.running import EndedBySigterm, Running, wait_awake
 from streamclient.worker.runtime import Runtime
-from streamclient.worker.stream_run import StreamRun
+
+if TYPE_CHECKING:
+    from streamclient.core import events
+    from streamclient.worker.assembly import SharedParts, StreamParts
+    from streamclient.worker.health import WorkerHealth
+    from streamclient.worker.stream_run import StreamRun
 
 _log = logging.getLogger(__name__)
 
@@ -77,6 +84,8 @@ class Worker(Running):
         checks.optional(checks.implementation(StreamApi)).require("stream_api", stream_api)
         checks.optional(checks.instance(Runtime)).require("runtime", runtime)
         configs = _checked_streams(stream_config, lease_manager, stream_api)
+        from streamclient.worker.stream_run import StreamRun  # noqa: PLC0415
+
         super().__init__(end_on_sigterm=client_config.end_on_sigterm)
         self._identifier = worker_identifier
         self._client_config = client_config
@@ -153,14 +162,18 @@ class Worker(Running):
             ConfigurationError: with several streams, the shard id does not begin with the name of one.
             StreamClientException: the worker has ended.
         """
-        self._send(shard_id, lambda key: events.PauseRequested(key, reason))
+        from streamclient.core.events import PauseRequested  # noqa: PLC0415
+
+        self._send(shard_id, lambda key: PauseRequested(key, reason))
 
     def resume(self, shard_id: str | None = None) -> None:
         """Undo ``pause`` with the same argument: read on from the stored checkpoint. Any thread; returns at once.
 
         An operator's pause in the lease's row stays. Errors as in ``pause``.
         """
-        self._send(shard_id, events.ResumeRequested)
+        from streamclient.core.events import ResumeRequested  # noqa: PLC0415
+
+        self._send(shard_id, ResumeRequested)
 
     def accept_loss(self, shard_id: str) -> TrimmedRange:
         """Let a shard that stopped because records were lost go on with the oldest record that is left. Any thread.
@@ -236,6 +249,8 @@ class Worker(Running):
         judged = {name: stream.health for name, stream in self._streams.items()}
         if len(judged) == 1:
             return next(iter(judged.values()))
+        from streamclient.worker.health import WorkerHealth  # noqa: PLC0415
+
         reasons = [f"stream {name}: {health.reason}" for name, health in judged.items() if not health.is_healthy]
         return WorkerHealth(not reasons, "; ".join(reasons))
 
@@ -265,6 +280,8 @@ class Worker(Running):
             self._run_thread = threading.get_ident()
 
     def _make_shared(self) -> SharedParts:
+        from streamclient.worker.assembly import SharedParts  # noqa: PLC0415
+
         return SharedParts(self._identifier, self._client_config, self._executor, self._runtime)
 
     def prepare(self) -> list[StreamParts]:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
-from streamclient.replicate.changes import ChangeKind, RowChange, batches, change_of, is_wanted
+from streamclient.replicate.changes import RowChange, batches, changes_of
+from streamclient.replicate.processor import ReplicationProcessors
+from streamclient.replicate.writer import DestinationWriter
+from streamclient.wire.plainbuffer import Cell, CellOperation, Row, decode_row
 
 
 def put(key: str, size: int = 1) -> RowChange:
-    return RowChange(ChangeKind.PUT, (("id", key),), (RecordColumn("a", ColumnOperation.PUT, "x" * size, 1),))
+    column = RecordColumn("a", ColumnOperation.PUT, "x" * size, 1)
+    return changes_of([StreamRecord(RecordType.PUT, (("id", key),), (column,))])[0]
 
 
 def keys(batch: list[RowChange]) -> str:
@@ -39,24 +45,52 @@ def test_batches_keep_every_change_in_order_and_no_key_twice(names: list[str], r
     assert [change for batch in cut for change in batch] == changes
     for batch in cut:
         assert len(keys(batch)) == len(set(keys(batch))) <= rows
-        assert len(batch) == 1 or sum(change.size_bytes for change in batch) <= size
+        assert len(batch) == 1 or sum(len(change.row) for change in batch) <= size
 
 
 def test_update_without_columns_does_nothing() -> None:
-    assert change_of(StreamRecord(RecordType.UPDATE, (("id", 1),))) is None
+    assert changes_of([StreamRecord(RecordType.UPDATE, (("id", 1),))]) == []
 
 
 def test_records_keep_their_kinds_keys_and_versions() -> None:
-    column = RecordColumn("a", ColumnOperation.PUT, 1, 5)
-    for kind in RecordType:
-        columns = () if kind is RecordType.DELETE else (column,)
-        change = change_of(StreamRecord(kind, (("id", 1),), columns))
-        assert change == RowChange(ChangeKind[kind.name], (("id", 1),), columns)
+    key = (("id", 1),)
+    put_one, remove_one = (
+        RecordColumn("a", ColumnOperation.PUT, 1, 5),
+        RecordColumn("b", ColumnOperation.DELETE_ALL_VERSION),
+    )
+    written = {
+        RecordType.PUT: ((put_one,), Row(key, (Cell("a", 1, timestamp_millis=5),))),
+        RecordType.UPDATE: (
+            (put_one, remove_one),
+            Row(key, (Cell("a", 1, timestamp_millis=5), Cell("b", None, CellOperation.DELETE_ALL_VERSIONS))),
+        ),
+        RecordType.DELETE: ((), Row(key, delete_marker=True)),
+    }
+    for kind, (columns, row) in written.items():
+        (change,) = changes_of([StreamRecord(kind, key, columns)])
+        assert (change.kind, change.key, change.columns, decode_row(change.row)) == (kind, key, columns, row)
+
+
+class Writer:
+    """Keeps the keys of what it is given."""
+
+    def __init__(self) -> None:
+        self.keys: list[Any] = []
+
+    def write(self, changes: list[RowChange]) -> None:
+        self.keys += [value for change in changes for _, value in change.key]
 
 
 def test_full_data_is_always_wanted_and_changes_up_to_the_end_time() -> None:
-    def record(micros: int) -> StreamRecord:
-        return StreamRecord(RecordType.PUT, (("id", 1),), (), SequenceInfo(0, micros, 0))
+    records = [
+        StreamRecord(RecordType.PUT, (("id", micros),), (), SequenceInfo(0, micros, 0)) for micros in (0, 10, 11)
+    ]
 
-    assert [is_wanted(record(micros), 10) for micros in (0, 10, 11)] == [True, True, False]
-    assert is_wanted(record(11), None)
+    for end_micros, wanted in ((10, [0, 10]), (None, [0, 10, 11])):
+        writer = Writer()
+        processors = ReplicationProcessors(cast(DestinationWriter, writer), end_micros)
+        processors.copy(records)
+        assert writer.keys == wanted
+        counts = processors.counts
+        assert (counts.base_records, counts.stream_records) == (1, len(wanted) - 1)
+        assert (counts.records_after_end, counts.newest_micros) == (3 - len(wanted), 11)

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_replicate_tables import OLD, make, writer
+from test_replicate_tables import OLD, change, make, writer
 
-from streamclient.records import ColumnOperation, RecordColumn
-from streamclient.replicate.changes import ChangeKind, RowChange
+from streamclient.records import ColumnOperation, RecordColumn, RecordType
 from streamclient.replicate.verify import compare_tables, scan
 from streamclient.server import LocalTablestore
 from tests.column_names import ODD_NAMES, VALUES, write_rows
@@ -37,9 +36,9 @@ def test_any_name_is_written_updated_and_deleted(local: LocalTablestore) -> None
     puts = tuple(RecordColumn(name, ColumnOperation.PUT, name, OLD) for name in ODD_NAMES)
     changes = tuple(changed(place, name) for place, name in enumerate(ODD_NAMES))
 
-    writer(local).write([RowChange(ChangeKind.PUT, (("id", 1),), puts)])
+    writer(local).write([change(RecordType.PUT, (("id", 1),), puts)])
     assert values(local.client(), "to", 1) == {name: name for name in ODD_NAMES}
-    writer(local).write([RowChange(ChangeKind.UPDATE, (("id", 1),), changes)])
+    writer(local).write([change(RecordType.UPDATE, (("id", 1),), changes)])
 
     assert values(local.client(), "to", 1) == dict.fromkeys(ODD_NAMES[2::3], "new")
 
@@ -49,7 +48,7 @@ def test_cells_of_one_column_are_written_in_the_order_of_the_log(local: LocalTab
     old, new = (RecordColumn("x", ColumnOperation.PUT, value, OLD + place) for place, value in enumerate("on"))
     cleared = RecordColumn("x", ColumnOperation.DELETE_ALL_VERSION)
 
-    writer(local).write([RowChange(ChangeKind.UPDATE, (("id", 1),), (old, cleared, new))])
+    writer(local).write([change(RecordType.UPDATE, (("id", 1),), (old, cleared, new))])
 
     assert values(local.client(), "to", 1) == {"x": "n"}
 

@@ -10,8 +10,8 @@ import pytest
 from tablestore import PK_AUTO_INCR, CapacityUnit, OTSClient, ReservedThroughput, TableMeta, TableOptions
 
 from streamclient.errors import ConfigurationError, StreamClientError
-from streamclient.records import ColumnOperation, RecordColumn
-from streamclient.replicate.changes import ChangeKind, RowChange
+from streamclient.records import ColumnOperation, RecordColumn, RecordType, StreamRecord
+from streamclient.replicate.changes import RowChange, changes_of
 from streamclient.replicate.destination import WIDEST_DEVIATION_SECONDS, prepare_destination
 from streamclient.replicate.verify import DifferenceKind, TableRow, compare_rows, compare_tables
 from streamclient.replicate.writer import DestinationWriter, RefusedRowError
@@ -35,19 +35,23 @@ def make(client: OTSClient, name: str, **options: Any) -> None:
     TablestoreStreamApi(client).create_table(TableMeta(name, [("id", "INTEGER")]), TableOptions(**settings), capacity)
 
 
+def change(kind: RecordType, key: tuple[tuple[str, Any], ...], columns: tuple[RecordColumn, ...] = ()) -> RowChange:
+    return changes_of([StreamRecord(kind, key, columns)])[0]
+
+
 def put(number: int, *values: Any) -> RowChange:
     columns = tuple(
         RecordColumn(f"c{place}", ColumnOperation.PUT, value, OLD + place) for place, value in enumerate(values)
     )
-    return RowChange(ChangeKind.PUT, (("id", number),), columns)
+    return change(RecordType.PUT, (("id", number),), columns)
 
 
 def update(number: int, *columns: RecordColumn) -> RowChange:
-    return RowChange(ChangeKind.UPDATE, (("id", number),), columns)
+    return change(RecordType.UPDATE, (("id", number),), columns)
 
 
 def delete(number: int) -> RowChange:
-    return RowChange(ChangeKind.DELETE, (("id", number),))
+    return change(RecordType.DELETE, (("id", number),))
 
 
 def writer(local: LocalTablestore, table: str = "to", **options: Any) -> DestinationWriter:
@@ -215,13 +219,13 @@ def test_generated_key_column_is_copied_as_a_value_into_a_table_that_generates_n
 
     assert prepare_destination(client, "from", client, "to") is True
     assert TablestoreStreamApi(client).describe_table("to").auto_increment_key is None
-    change = RowChange(ChangeKind.PUT, (("owner", "a"), ("id", 17)))
-    writer(local).write([change])
+    row = change(RecordType.PUT, (("owner", "a"), ("id", 17)))
+    writer(local).write([row])
     assert client.get_row("to", [("owner", "a"), ("id", 17)])[1] is not None
     with pytest.raises(ConfigurationError, match="its key column 'id' is generated and takes no values"):
         prepare_destination(client, "from", client, "generates")
     with pytest.raises(RefusedRowError):
-        writer(local, "generates").write([change])
+        writer(local, "generates").write([row])
 
 
 # --- comparing -----------------------------------------------------------------------------------------------------

@@ -252,8 +252,9 @@ class Judge:
         kept = [*parts[0], one]
         seen = repr(records), [hash(one) for one in records], position, page.may_more_record
         sizes = [(part.size_bytes, [part.sequence_info(place) for place in range(len(part))]) for part in parts]
+        writes = [part.writes() for part in (records, *parts)]
         del page, records, parts
-        return seen, sizes, repr(kept)
+        return seen, sizes, writes, repr(kept)
 
     @staticmethod
     def part(records: Any, dice: random.Random) -> Any:

@@ -43,7 +43,8 @@ def outcome(decode: Callable[[bytes], Any], data: bytes) -> Any:
         page = decode(data)
     except CodecError as error:
         return str(error)
-    return page.records, page.may_more_record, getattr(page, "next_shard_iterator", None), repr(page.records)
+    iterator = getattr(page, "next_shard_iterator", None)
+    return page.records, page.may_more_record, iterator, repr(page.records), page.records.writes()
 
 
 def assert_same(data: bytes) -> None:
@@ -247,6 +248,25 @@ def test_pages_of_tunnels_are_read_as_the_twin_reads_them() -> None:
         assert outcome(codec.decode_tunnel_page, data) == outcome(TWIN.decode_tunnel_page, data)
 
 
+def test_records_are_writes_of_the_same_rows_in_any_part_of_a_page() -> None:
+    """A deletion that came without its marker gets it, an update without cells does nothing, sequences are left out."""
+    key, place = (("id", 7),), SequenceInfo(3, 17, 2)
+    put = StreamRecord(RecordType.PUT, key, (RecordColumn("a", ColumnOperation.PUT, "x", 5),), place)
+    no_change = StreamRecord(RecordType.UPDATE, key, (), place)
+    unmarked = (3, encode_row(Row(key, sequence=place)), None)
+    page = NativeCodec(NATIVE).decode_page(body(TWIN.encode_record(put), TWIN.encode_record(no_change), unmarked))
+
+    writes = page.records.writes()
+
+    rows = [encode_row(Row(key, (Cell("a", "x", timestamp_millis=5),))), b"", encode_row(Row(key, delete_marker=True))]
+    assert [row for _, _, row in writes] == rows
+    assert [kind for kind, _, _ in writes] == [RecordType.PUT, RecordType.UPDATE, RecordType.DELETE]
+    assert len({identity for _, identity, _ in writes}) == 1
+    assert page.records[1:].writes() == writes[1:]
+    assert page.records.select([2, 0]).writes() == [writes[2], writes[0]]
+    assert TWIN.decode_page(body(TWIN.encode_record(put), unmarked)).records.writes() == [writes[0], writes[2]]
+
+
 def test_records_outlive_their_page_and_codec() -> None:
     records = NativeCodec(NATIVE).decode_page(EXAMPLES).records
     gc.collect()
@@ -281,7 +301,9 @@ ORIGIN_LIKE = encode_row(Row((), (Cell("c0", 7, timestamp_millis=1), Cell("old",
 
 
 def look(data: bytes, codec: NativeCodec) -> None:
-    for record in codec.decode_page(data).records:
+    page = codec.decode_page(data)
+    assert page.records.writes()
+    for record in page.records:
         assert record.columns
         assert record.primary_key
         assert record.original_columns

@@ -102,6 +102,29 @@ def test_a_worker_reads_its_shards_and_hands_over_on_exit() -> None:
     assert lease.checkpoint == "a@12"
 
 
+def test_no_shard_waits_for_the_read_of_another() -> None:
+    """Of a hundred busy shards: no read is answered before all of them have been asked for."""
+    names = [f"shard-{number}" for number in range(100)]
+    scene = Scene(*names)
+    reading: set[str] = set()
+    have_all_begun = threading.Event()
+
+    def begin(shard_id: str) -> None:
+        reading.add(shard_id)
+        if len(reading) == len(names):
+            have_all_begun.set()
+        have_all_begun.wait(PATIENCE_SECONDS)
+
+    scene.stream.before_read = begin
+    for name in names:
+        scene.stream.append(name, *records(1))
+    with scene.worker():
+        came = have_all_begun.wait(PATIENCE_SECONDS)
+        have_all_begun.set()
+        assert came, f"only {len(reading)} shards were read at once"
+        scene.until(lambda: all(scene.journal.delivered(name) for name in names))
+
+
 def test_an_executor_of_one_thread_is_enough() -> None:
     """Shards that end together, checkpoints and children, all over a single thread."""
     scene = Scene("p", "q")

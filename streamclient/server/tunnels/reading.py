@@ -26,6 +26,7 @@ from streamclient.wire.tunnel import FINISHED, Token
 
 _HIGHEST = encode_key((KeyBound.INF_MAX,))
 _NANOS_PER_MICRO = 1_000
+_PUT_ROW = int(ActionType.PUT_ROW)
 _MOST_ROWS = 2**40
 """Far more than a table ever has here; sums over all channels fit into 64 bits."""
 
@@ -97,23 +98,20 @@ def checkpoint(state: ServerState, tunnel: Tunnel, channel: TunnelChannel, text:
 def _read_base(state: ServerState, table: Table, start: bytes, key_range: ChannelRange, token: Token) -> Page:
     rows = table.rows.ascending(start, _HIGHEST if key_range.end is None else key_range.end)
     expired_before = table.expired_before_millis(state.clock.now_micros())
-    elements: list[bytes] = []
-    size = 0
+    names, most_rows, most_bytes = table.key_names, state.limits.range_rows, state.limits.range_bytes
+    answer = schema.ReadRecordsResponse()  # one for all: to make and to write one for each row costs as much as the row
+    add = answer.records.add
+    count = size = 0
     for _, row in rows:
-        if len(elements) >= state.limits.range_rows or size >= state.limits.range_bytes:
-            following = evolve(token, primary_key=_key_frame(table, row), total_count=token.total_count + len(elements))
-            return Page(b"".join(elements), following.encode(), True)
-        live = alive(row, table.key_names, expired_before)
+        if count >= most_rows or size >= most_bytes:
+            following = evolve(token, primary_key=_key_frame(table, row), total_count=token.total_count + count)
+            return Page(bytes(answer.SerializePartialToString()), following.encode(), True)
+        live = alive(row, names, expired_before)
         if live is not None:
-            elements.append(_element(HEADER + live.body(table.key_names)))
+            add(action_type=_PUT_ROW, record=HEADER + live.body(names))
+            count += 1
             size += live.size_bytes
-    return Page(b"".join(elements), FINISHED, False, token.total_count + len(elements))
-
-
-def _element(record: bytes) -> bytes:
-    page = schema.ReadRecordsResponse()
-    page.records.add(action_type=int(ActionType.PUT_ROW), record=record)
-    return bytes(page.SerializePartialToString())
+    return Page(bytes(answer.SerializePartialToString()), FINISHED, False, token.total_count + count)
 
 
 def base_start(table: Table, channel: TunnelChannel, key_range: ChannelRange, token: Token) -> bytes:

@@ -226,6 +226,24 @@ static PyObject *page_size(PyObject *self, PyObject *rows)
     return PyLong_FromUnsignedLongLong(size);
 }
 
+static PyObject *page_writes(PyObject *self, PyObject *rows)
+{
+    const struct source *source = ((struct page_object *)self)->source;
+    struct choice choice;
+    if (!choose(&choice, rows, source->page.row_count))
+        return NULL;
+    PyObject *writes = PyList_New(choice.count);
+    for (Py_ssize_t place = 0; writes != NULL && place < choice.count; place++) {
+        PyObject *write = write_of(source, &source->page.rows[choice.numbers[place]]);
+        if (write == NULL)
+            Py_CLEAR(writes);
+        else
+            PyList_SetItem(writes, place, write);
+    }
+    free(choice.numbers);
+    return writes;
+}
+
 /* These rows of a page, as a page that borrows everything but the memory that is returned too, unless they stand
    together. */
 static struct row *rows_chosen(struct page *page, const struct choice *choice)
@@ -312,6 +330,8 @@ static PyMethodDef page_methods[] = {
     {"record", page_record, METH_O, "record(number, /)\n--\n\nOne record."},
     {"sequence", page_sequence, METH_O, "sequence(number, /)\n--\n\nThe SequenceInfo of one record."},
     {"size", page_size, METH_O, "size(rows, /)\n--\n\nBytes that these records had on the wire."},
+    {"writes", page_writes, METH_O,
+     "writes(rows, /)\n--\n\nThese records as the writes that do the same: type, bytes of the key, row."},
     {"columns", page_columns, METH_VARARGS,
      "columns(schema, rows, /)\n--\n\nThe cells of these records by column, or None where the twin has to say what is "
      "wrong."},

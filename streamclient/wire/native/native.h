@@ -70,6 +70,8 @@ struct sequence {
 int add_record_classes(PyObject *module, PyTypeObject *classes[3]);
 PyObject *record_of(struct source *source, uint32_t row);
 PyObject *sequence_of(const struct source *source, const struct row *row);
+/* What a record did, as the write that does it again: its type, the bytes of its key, and those of the row. */
+PyObject *write_of(const struct source *source, const struct row *row);
 /* Let the record keep what it still needs of its page, and the page go. If memory runs out it keeps the page. */
 void record_settle(PyObject *record);
 void source_release(struct source *source);

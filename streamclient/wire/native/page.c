@@ -162,6 +162,8 @@ static enum verdict read_record(struct reader *reader, uint64_t action, const st
         return NOT_ACCEPTED;
     row->action = (uint8_t)action;
     row->size = (uint32_t)(record->size + origin->size);
+    row->frame_offset = (uint32_t)record->offset;
+    row->frame_size = (uint32_t)record->size;
     row->key_count = facts.key_count;
     row->cell_count = facts.cell_count;
     row->epoch = facts.epoch;

@@ -63,6 +63,58 @@ static PyObject *name_of(const struct source *source, const struct cell *cell)
                                       : (PyObject *)name_at(&source->vocabulary->names, cell->name)->object;
 }
 
+/* ---- records as writes ---- */
+
+/* Behind cells that were verified. */
+static const uint8_t *behind_cells(const uint8_t *at)
+{
+    while (*at == TAG_CELL) {
+        at += 6 + read_u32(at + 2);
+        if (*at == TAG_CELL_VALUE)
+            at += 5 + read_u32(at + 1);
+        if (*at == TAG_CELL_OPERATION)
+            at += 2;
+        if (*at == TAG_CELL_TIMESTAMP)
+            at += 9;
+        at += 2;
+    }
+    return at;
+}
+
+/* The row without its sequence, which the row's checksum does not cover, and with the marker that a write needs to
+   delete a row. No bytes where the write would do nothing. */
+static PyObject *row_bytes(const struct row *row, const uint8_t *frame, const uint8_t *key_end)
+{
+    bool has_data = *key_end == TAG_ROW_DATA, deletes = row->action == DELETE_ROW;
+    const uint8_t *end = row->cell_count ? behind_cells(key_end + 1) : key_end;
+    bool is_marked = *(row->cell_count ? end : key_end + has_data) == TAG_DELETE_MARKER;
+    uint8_t crc = frame[row->frame_size - 1];
+    size_t size = (size_t)(end - frame);
+    if (row->action == UPDATE_ROW && row->cell_count == 0)
+        return PyBytes_FromStringAndSize(NULL, 0);
+    PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(size + deletes + 2));
+    uint8_t *to = bytes == NULL ? NULL : (uint8_t *)PyBytes_AsString(bytes);
+    if (to == NULL)
+        return bytes;
+    memcpy(to, frame, size);
+    to += size;
+    if (deletes)
+        *to++ = TAG_DELETE_MARKER;
+    if (deletes && !is_marked)
+        crc ^= crc8_after[0][1]; /* the marker is the last byte that it covers: 0 without, 1 with it */
+    to[0] = TAG_ROW_CHECKSUM;
+    to[1] = crc;
+    return bytes;
+}
+
+PyObject *write_of(const struct source *source, const struct row *row)
+{
+    const uint8_t *frame = source->page.body + row->frame_offset, *key = frame + 5, *key_end = behind_cells(key);
+    PyObject *bytes = row_bytes(row, frame, key_end);
+    return bytes == NULL ? NULL : Py_BuildValue("(Oy#N)", source->classes->record_types[row->action], (const char *)key,
+                                                (Py_ssize_t)(key_end - key), bytes);
+}
+
 /* ---- making records ---- */
 
 static PyObject *value_of(const uint8_t *body, const struct cell *cell)

@@ -102,6 +102,7 @@ struct row {
     uint32_t epoch;
     uint32_t row_index;
     uint32_t size; /* bytes of the row and of its previous cells' row */
+    uint32_t frame_offset, frame_size; /* of the row, with its header */
     uint8_t action;
     bool has_origin;
 };
