@@ -8,6 +8,7 @@ import page_examples
 import pytest
 
 from tests.installed import ROOT, Installed
+from tests.patience import however_late_planners_start
 
 
 def pages() -> list[Path]:
@@ -18,7 +19,9 @@ def pages() -> list[Path]:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_page_examples_run_as_printed(page: Path, tmp_path: Path, installed: Installed) -> None:
-    installed.run_script(Path(page_examples.__file__), str(page), folder=tmp_path)
+    script = Path(page_examples.__file__)
+
+    however_late_planners_start(lambda: installed.run_script(script, str(page), folder=tmp_path))
 
 
 def test_a_wrong_output_is_noticed(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from streamclient.server import LocalTablestore
 from streamclient.stream.api import RecordPage
 from streamclient.testing.fakes import FakeStream, make_record
 from streamclient.testing.simulation.scene import World
+from tests.patience import PATIENCE_SECONDS
 from tests.worker.test_worker_public import Scene, records
 
 OUTAGE = DependencyException("no answer: timed out", kind=ErrorKind.TRANSIENT)
@@ -67,7 +68,7 @@ def test_a_slow_strategy_is_asked_in_the_executor_and_costs_no_lease(what: str) 
 
     def take_long() -> bool:
         asking.set()
-        return not hurry.wait(30) or True
+        return not hurry.wait(PATIENCE_SECONDS) or True
 
     strategy = Asked(take_long)
     if what == "reading":
@@ -80,10 +81,10 @@ def test_a_slow_strategy_is_asked_in_the_executor_and_costs_no_lease(what: str) 
     lease_millis = 1_500
     quick = {"lease_duration_millis": lease_millis, "renewer_interval_millis": 200, "taker_interval_millis": 100}
     with scene.worker(task_retry_strategy=strategy, **quick) as worker:
-        assert asking.wait(30)
+        assert asking.wait(PATIENCE_SECONDS)
         counters = {lease.lease_key: lease.counter for lease in scene.leases.list_leases()}
         moved = lambda: [lease.counter - counters[lease.lease_key] for lease in scene.leases.list_leases()]  # noqa: E731
-        worker.wait(30, until=lambda: min(moved()) >= 8)
+        worker.wait(PATIENCE_SECONDS, until=lambda: min(moved()) >= 8)
         assert {lease.owner for lease in scene.leases.list_leases()} == {"w1"}
         assert worker.health.is_healthy or what == "reading"
         assert not hurry.is_set()
@@ -209,7 +210,7 @@ def test_a_lease_managers_strategy_that_takes_long_holds_up_no_heartbeat() -> No
     def hang() -> Any:
         if threading.current_thread().name.startswith("w1-"):
             began.set()
-            go.wait(60)
+            go.wait(PATIENCE_SECONDS)
         return old_list()
 
     quick = {"lease_duration_millis": 1_500, "renewer_interval_millis": 200, "taker_interval_millis": 100}
@@ -219,10 +220,10 @@ def test_a_lease_managers_strategy_that_takes_long_holds_up_no_heartbeat() -> No
         worker.pause("a")
         worker.resume("a")
         scene.leases.wake(["w1"])
-        assert began.wait(30)
-        (before,) = old_list()
+        assert began.wait(PATIENCE_SECONDS)
         start = time.monotonic()
-        assert worker.wait(30, until=lambda: old_list()[0].counter >= before.counter + 8)
+        (before,) = old_list()
+        assert worker.wait(PATIENCE_SECONDS, until=lambda: old_list()[0].counter >= before.counter + 8)
         assert time.monotonic() - start > 1.0, "longer than several heartbeats"
         assert old_list()[0].owner == "w1"
         go.set()
