@@ -53,10 +53,8 @@ GROUPS: Mapping[str, Callable[[Stage, Settings], list[Line]]] = {
 
 def run(groups: Sequence[str], settings: Settings) -> list[Line]:
     """Measure the groups, in this order, against one server process."""
-    lines: list[Line] = []
     with Stage() as stage:
-        for group in groups:
-            lines += GROUPS[group](stage, settings)
+        lines = [line for group in groups for line in GROUPS[group](stage, settings)]
     progress("")
     return lines
 

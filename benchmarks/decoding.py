@@ -34,6 +34,8 @@ KEPT = "streamclient, compiled codec, records kept without their page"
 LOOKED_AT = "streamclient, compiled codec, records, each cell looked at"
 COLUMNS = "streamclient, compiled codec, Arrow"
 
+FAST = (ROWS, KEPT, LOOKED_AT, COLUMNS)
+
 MIXED = "mixed"
 """How the name of the shape begins whose records differ."""
 
@@ -63,11 +65,11 @@ def _rates(shape: Shape, path: Path, settings: Settings) -> dict[str, list[float
     rounds: dict[str, Round] = {}
     for name, decode in _decoders(shape).items():
         _check(shape, name, decode())
-        rounds[name] = partial(_rate, decode, settings.decoded_pages * _speed(name))
+        rounds[name] = partial(_rate, decode, settings.decoded_pages * (settings.fast_times if name in FAST else 1))
     rounds[TWIN] = partial(_process_rate, twin_rounds, path, settings.decoded_pages)
     for name, action in _limits(shape).items():
-        rounds[name] = partial(_rate, action, settings.decoded_pages * 500)
-    pages = settings.decoded_pages * 50
+        rounds[name] = partial(_rate, action, settings.decoded_pages * settings.fast_times * 10)
+    pages = settings.decoded_pages * settings.fast_times
     try:
         _warm_java(shape, path, settings.java_warm_seconds)
         rounds[JAVA] = partial(_process_rate, java_rounds, path, pages)
@@ -107,11 +109,6 @@ def _process_rate(process: Callable[[], RoundsProcess], path: Path, pages: int) 
     if found["records"] != pages * PAGE_RECORDS:
         raise RuntimeError(f"{found['records']} records were found in {pages} pages of {PAGE_RECORDS}")
     return float(found["records"] / found["nanos"] * 1e9)
-
-
-def _speed(name: str) -> int:
-    """Pages in the time of one of the slow decoders: rounds of a millisecond would be lost in the clock's steps."""
-    return 50 if name in (ROWS, KEPT, LOOKED_AT, COLUMNS) else 1
 
 
 def _decoders(shape: Shape) -> dict[str, Callable[[], Any]]:
@@ -163,7 +160,7 @@ def _threads(settings: Settings) -> list[Line]:
     shape = shapes()[0]
     one, two = (f"{shape.name}: {COLUMNS}, {threads}" for threads in ("one thread", "two threads"))
     rounds: dict[str, Round] = {
-        name: partial(_wall_rate, shape.body, threads, settings.decoded_pages * 50)
+        name: partial(_wall_rate, shape.body, threads, settings.decoded_pages * settings.fast_times)
         for threads, name in ((1, one), (2, two))
     }
     rates = interleaved(settings.rounds, rounds, is_warmed_up=settings.is_warmed_up)

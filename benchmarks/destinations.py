@@ -21,20 +21,17 @@ from streamclient.records import SequenceInfo, StreamRecord
 from streamclient.wire import schema
 from streamclient.wire.records import DecodedPage, default_codec
 
-COMMIT_PAGES = 20
-
-SMALL_SHARDS, SMALL_RECORDS = 100, 20
+SMALL_RECORDS = 20
 MOST_SECONDS = 0.05
-SMALL = f"{SMALL_SHARDS} shards of {SMALL_RECORDS} records in one commit into Delta"
 
 _FIRST_MICROS = 1_700_000_000_000_000
 
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """Records per second of processor time for each shape, 20,000 in a commit; ratios within one shape."""
+    """Records per second of processor time for each shape, many pages in a commit; ratios within one shape."""
     lines: list[Line] = []
     for shape in shapes():
-        bodies = _bodies(shape)
+        bodies = _bodies(shape, settings.commit_pages)
         ways: dict[str, Callable[[list[DecodedPage]], tuple[str, Any]]] = {
             f"{shape.name}: digest and rows of records": _by_record,
             f"{shape.name}: digest and rows of columns": _by_column,
@@ -44,17 +41,19 @@ def measure(stage: Stage, settings: Settings) -> list[Line]:
         rates = interleaved(settings.rounds, rounds, is_warmed_up=settings.is_warmed_up)
         lines += compare("destinations", "records/s of CPU", rates, _detail)
     with tempfile.TemporaryDirectory() as directory:
-        small: dict[str, Round] = {SMALL: partial(_commit_small, DeltaDestination(str(Path(directory) / "table")), {})}
+        name = f"{settings.commit_shards} shards of {SMALL_RECORDS} records in one commit into Delta"
+        table = DeltaDestination(str(Path(directory) / "table"))
+        small: dict[str, Round] = {name: partial(_commit_small, table, settings.commit_shards, {})}
         rates = interleaved(settings.rounds, small)  # warmed up in any case: the first one makes the table
     seconds = compare("destinations", "commits/s", rates, lambda name, figure: f"{1 / figure:.3f} s per commit")
-    return lines + aimed(seconds, {SMALL: lambda line: bound(1 / line.figure, MOST_SECONDS, "s per commit")})
+    return lines + aimed(seconds, {name: lambda line: bound(1 / line.figure, MOST_SECONDS, "s per commit")})
 
 
-def _commit_small(destination: DeltaDestination, lasts: dict[str, Commit]) -> float:
+def _commit_small(destination: DeltaDestination, shards: int, lasts: dict[str, Commit]) -> float:
     """Commits per second, each the next one of every shard; the rows are made before."""
     records = shapes()[0].records[:SMALL_RECORDS]
     commits, tables = [], []
-    for shard in (f"shard-{number}" for number in range(SMALL_SHARDS)):
+    for shard in (f"shard-{number}" for number in range(shards)):
         last = lasts.get(shard)
         lasts[shard] = Commit.after(
             last,
@@ -76,9 +75,9 @@ def _detail(name: str, figure: float) -> str:
     return f"{1e6 / figure:.1f} µs per record"
 
 
-def _bodies(shape: Shape) -> list[bytes]:
+def _bodies(shape: Shape, pages: int) -> list[bytes]:
     """The page of a shape so many times, each in its own place in the stream."""
-    return [_body(shape.records, number * PAGE_RECORDS) for number in range(COMMIT_PAGES)]
+    return [_body(shape.records, number * PAGE_RECORDS) for number in range(pages)]
 
 
 def _body(records: tuple[StreamRecord, ...], first: int) -> bytes:
@@ -115,4 +114,4 @@ def _check(found: list[tuple[str, Any]], shape: Shape) -> None:
 def _rate(bodies: list[bytes], way: Callable[[list[DecodedPage]], tuple[str, Any]]) -> float:
     """Processor time from verified pages on: making records of them, or columns, is part of either way."""
     pages = _decoded(bodies)
-    return COMMIT_PAGES * PAGE_RECORDS / seconds_of(lambda: way(pages), time.process_time)
+    return len(bodies) * PAGE_RECORDS / seconds_of(lambda: way(pages), time.process_time)

@@ -51,9 +51,8 @@ class RoundsProcess:
 
     def close(self) -> None:
         """End the process: it lives as long as its input."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+        with self._process:  # closes both pipes, and waits
+            pass
 
 
 @cache

@@ -21,7 +21,6 @@ from streamclient.model import CheckpointPosition, ColumnType
 from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
 
 CHANGES = 10_000
-FOLDED_CHANGES = 2_000
 COLUMNS = (10, 1_000)
 COPIED_AT_ONCE = 100_000
 
@@ -32,10 +31,11 @@ _FIRST_MILLIS = 1_700_000_000_000
 def measure(stage: Stage, settings: Settings) -> list[Line]:
     """Cells folded per second of processor time, half of them into rows that are there; and changes merged."""
     folds: dict[str, Round] = {
-        f"folding {FOLDED_CHANGES:,} changes of {count:,} columns": _fold_round(count) for count in COLUMNS
+        f"folding {settings.folded_changes:,} changes of {count:,} columns": _fold_round(settings.folded_changes, count)
+        for count in COLUMNS
     }
     rates = interleaved(settings.rounds, folds, is_warmed_up=settings.is_warmed_up)
-    most = f"folding {FOLDED_CHANGES:,} changes of {COLUMNS[-1]:,} columns"
+    most = f"folding {settings.folded_changes:,} changes of {COLUMNS[-1]:,} columns"
     lines = aimed(compare("mirror", "cells/s of CPU", rates), {most: ratio_of_at_least(0.1)})
     with tempfile.TemporaryDirectory() as directory:
         merge = _Merge(Path(directory) / "mirror", settings.mirror_rows)
@@ -54,16 +54,16 @@ def _record(number: int, sequence: int, columns: int, kind: RecordType = RecordT
     return StreamRecord(kind, (("id", number),), cells, SequenceInfo(0, (_FIRST_MILLIS + sequence) * 1_000, number))
 
 
-def _fold_round(columns: int) -> Callable[[], float]:
-    half = FOLDED_CHANGES // 2
+def _fold_round(count: int, columns: int) -> Callable[[], float]:
+    half = count // 2
     present = copied([_record(number, 0, columns) for number in range(half)], 0, empty_rows(_RULE).schema, _RULE)
     kinds = (RecordType.PUT, RecordType.UPDATE)
-    changes = [_record(number, 1, columns, kinds[number % 2]) for number in range(FOLDED_CHANGES)]
+    changes = [_record(number, 1, columns, kinds[number % 2]) for number in range(count)]
     part = ShardChanges.of("shard", changes)
 
     def work() -> float:
         seconds = seconds_of(lambda: fold(present, ChangeBatch.of([part]), _RULE), time.process_time)
-        return FOLDED_CHANGES * columns / seconds
+        return count * columns / seconds
 
     return work
 

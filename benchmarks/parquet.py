@@ -175,7 +175,7 @@ def measure(stage: Stage, settings: Settings) -> list[Line]:
     feeds: list[tuple[str, int, Feed]] = [("server", batch, by_worker) for batch in settings.frame_batches]
     feeds.append(("memory", settings.frame_batches[-1], from_memory))
     lines: list[Line] = []
-    with _session() as session:
+    with spark_session() as session:
         for source, batch, feed in feeds:
             rounds: dict[str, Round] = {
                 f"{source} to files, batches of {batch}: {name}": partial(_rate, table.records, feed, writer)
@@ -223,7 +223,8 @@ def _writers(session: SparkSession, table: TableDefinition, batch: int) -> dict[
 
 
 @contextmanager
-def _session() -> Iterator[SparkSession]:
+def spark_session() -> Iterator[SparkSession]:
+    """The session that runs in this process, or one that ends with the block."""
     is_own = running_session() is None
     progress("starting Spark")
     session = local_session("streamclient-benchmarks")

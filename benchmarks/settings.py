@@ -23,6 +23,8 @@ class Settings:
     """Rows, and as many records, whose memory is measured."""
     decoded_pages: int
     """Pages decoded per round; enough for clocks that count processor time in steps of some milliseconds."""
+    fast_times: int
+    """How many times more of them for what is fast: rounds of a millisecond would be lost in the clock's steps."""
     java_warm_seconds: float
     """How long Java decodes each page unmeasured."""
     stream_records: int
@@ -48,6 +50,12 @@ class Settings:
     """How often a tunnel worker's process is ended; each time takes some seconds."""
     mirror_rows: int
     """Rows of the Delta table that changes are merged into."""
+    folded_changes: int
+    """Changes that are folded, of few columns and of a thousand; an even number."""
+    commit_pages: int
+    """Pages of 1,000 records in one commit."""
+    commit_shards: int
+    """Shards with a few records each in one commit."""
 
 
 FULL = Settings(
@@ -58,6 +66,7 @@ FULL = Settings(
     written_rows=20_000,
     kept_rows=1_000_000,
     decoded_pages=3,
+    fast_times=50,
     java_warm_seconds=30.0,
     stream_records=20_000,
     frame_batches=(2_000, 10_000),
@@ -71,6 +80,9 @@ FULL = Settings(
     calls=200,
     death_rounds=7,
     mirror_rows=1_000_000,
+    folded_changes=2_000,
+    commit_pages=20,
+    commit_shards=100,
 )
 
 QUICK = Settings(
@@ -81,17 +93,21 @@ QUICK = Settings(
     written_rows=1_000,
     kept_rows=20_000,
     decoded_pages=1,
+    fast_times=5,
     java_warm_seconds=0.0,
     stream_records=2_000,
     frame_batches=(1_000,),
     source_pages=5,
     lease_counts=(10,),
     lease_window_seconds=6.0,
-    silence_seconds=8.0,
+    silence_seconds=0.0,
     keyed_records=100,
     polling_seconds=3.0,
     shard_counts=(3, 10),
     calls=3,
     death_rounds=1,
-    mirror_rows=20_000,
+    mirror_rows=2_000,
+    folded_changes=40,
+    commit_pages=1,
+    commit_shards=3,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from functools import cache
 
 from attrs import field, frozen
 
@@ -32,7 +33,8 @@ class Shape:
     """Each record as a row of its own, without sequence information: the SDK's decoders do not know it."""
 
 
-def shapes() -> list[Shape]:
+@cache
+def shapes() -> tuple[Shape, ...]:
     """The four pages, the same ones each time."""
     dice = random.Random(1)
     makers: dict[str, Callable[[random.Random, int], Record]] = {
@@ -41,7 +43,8 @@ def shapes() -> list[Shape]:
         "3 key + 30 attribute columns": _wide,
         "mixed: puts, partial updates, deletes": _mixed,
     }
-    return [_shape(name, tuple(make(dice, number) for number in range(PAGE_RECORDS))) for name, make in makers.items()]
+    made = {name: tuple(make(dice, number) for number in range(PAGE_RECORDS)) for name, make in makers.items()}
+    return tuple(_shape(name, records) for name, records in made.items())
 
 
 def _shape(name: str, records: tuple[Record, ...]) -> Shape:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
 
+from benchmarks.parquet import spark_session
 from benchmarks.report import Line, Round, aimed, compare, interleaved, progress, ratio_of_at_least
 from benchmarks.settings import Settings
 from benchmarks.shapes import PAGE_RECORDS, Shape, shapes
@@ -20,7 +21,6 @@ from streamclient.core.position import Position
 from streamclient.datasource import TablestoreDataSource
 from streamclient.model import Shard
 from streamclient.records import SequenceInfo
-from streamclient.spark import local_session
 from streamclient.stream.api import RecordPage, StreamDescription, StreamStatus, StreamSummary
 from streamclient.tablestore.connect import (
     LOCAL_ACCESS_KEY_ID,
@@ -117,11 +117,10 @@ class MemoryDataSource(TablestoreDataSource):
 def measure(stage: Stage, settings: Settings) -> list[Line]:
     """Into nothing and into Parquet, one partition; the rate of whole batches, planning and log included."""
     lines: list[Line] = []
-    session = local_session("benchmark")
-    session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
-    session.dataSource.register(TablestoreDataSource)
-    session.dataSource.register(MemoryDataSource)
-    with tempfile.TemporaryDirectory(prefix="source-") as scratch:
+    with spark_session() as session, tempfile.TemporaryDirectory(prefix="source-") as scratch:
+        session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+        session.dataSource.register(TablestoreDataSource)
+        session.dataSource.register(MemoryDataSource)
         directory = Path(scratch)
         records = settings.source_pages * PAGE_RECORDS
         _write_pages(shapes()[0], settings.source_pages, directory)
@@ -149,7 +148,6 @@ def measure(stage: Stage, settings: Settings) -> list[Line]:
                 f"source from the server to {sink}": ratio_of_at_least(LEAST_FROM_SERVER),
             }
             lines += aimed(compared, least)
-    session.stop()
     return lines
 
 

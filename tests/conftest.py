@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import shutil
 import signal
+import sys
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
@@ -10,8 +15,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from streamclient.server import LocalTablestore
     from tests.installed import Installed
+
+COMPUTING = {"spark", "interop"}
+"""Marks of tests that start a Spark or a Java, which keeps a processor busy for a while."""
 
 # How long an example takes says something of the machine, not of the code.
 settings.register_profile("streamclient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -20,6 +30,35 @@ settings.load_profile("streamclient")
 # A shell starts what runs in its background with Ctrl-C ignored, and so would be whatever the tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Half of a short Spark's time goes into compiling what runs once and into the threads of a collector for large heaps.
+# These variables are Spark's own: of those that every Java reads, it prints a line.
+for name in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS", "SPARK_DAEMON_JAVA_OPTS"):
+    os.environ.setdefault(name, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+# Hundreds of processes start from here: one that may not keep what it compiles spends a fifth of its start on that. So
+# does this one, on the tests.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with long tests first, since whoever begins one last leaves the other processors idle.
+
+    Of those, every third one starts a Spark or a Java, as long as there are any: these compute, and most others wait.
+    """
+    marked = {item.path: set[str]() for item in items}
+    for item in items:
+        marked[item.path].update(mark.name for mark in item.iter_markers())
+    places: dict[Path, tuple[int, int]] = {}
+    counts = Counter[int]()
+    for path, marks in marked.items():
+        kind = 0 if marks & COMPUTING else 1 if "slow" in marks else 2
+        places[path] = (kind // 2, counts[kind] * (2 if kind == 0 else 1))
+        counts[kind] += 1
+    # Files may share a place; their tests must not be mixed.
+    order = {path: number for number, path in enumerate(sorted(places, key=lambda path: places[path]))}
+    items.sort(key=lambda item: order[item.path])
 
 
 @pytest.fixture
@@ -39,7 +78,16 @@ def local() -> Iterator[LocalTablestore]:
 
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """An environment with the wheel of this checkout."""
-    from tests.installed import install
+    """An environment with the wheel of this checkout; one for all processes that run tests of one run."""
+    from tests.installed import Installed, install
 
-    return install(tmp_path_factory.mktemp("wheel"))
+    own = tmp_path_factory.getbasetemp()
+    place = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "wheel"
+    with place.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed
+        if not (place / "done").exists():
+            shutil.rmtree(place, ignore_errors=True)  # one that failed leaves half of it
+            place.mkdir()
+            install(place)
+            (place / "done").touch()
+    return Installed(place / "venv")

@@ -75,7 +75,7 @@ class Installed:
             yield line.removeprefix("listening on ").strip()
         finally:
             process.kill()
-            process.communicate(timeout=60)
+            process.communicate(timeout=PATIENCE_SECONDS)
 
 
 def install(place: Path) -> Installed:

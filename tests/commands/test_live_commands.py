@@ -23,7 +23,7 @@ from streamclient.server import FaultRule, LocalTablestore
 from streamclient.server.faults import Fail
 from streamclient.stream.following import FollowedRecord, Interruption, LostRecords, StreamFollower
 from tests.operate.operate_scene import TABLE, Scene, run_cli
-from tests.patience import until
+from tests.patience import PATIENCE_SECONDS, until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -51,7 +51,7 @@ def running(folder: Path, endpoint: str, *words: str) -> Iterator[tuple[subproce
             yield process, lines
         finally:
             process.kill()
-            process.communicate(timeout=60)
+            process.communicate(timeout=PATIENCE_SECONDS)
 
 
 def tail(scene: Scene, *words: str) -> list[Any]:
@@ -95,7 +95,7 @@ def test_tail_shows_changes_as_they_come_until_it_is_told_to_end(
         scene.write(2, start=3)
         until(lambda: lines.read_text().count("\n") == 5, "what came")
         process.send_signal(number)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=PATIENCE_SECONDS)
 
     assert (process.returncode, err) == (0, "")
     assert "PUT {id='key-04'} n=4" in lines.read_text().splitlines()[-1]
@@ -157,7 +157,7 @@ def test_run_consumes_until_a_signal_and_ends_in_order(
     with running(tmp_path, scene.local.endpoint, *words, "--log", "info") as (process, lines):
         until(lambda: lines.read_text().count("PUT") == 3, "three changes")
         process.send_signal(number)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=PATIENCE_SECONDS)
     (lease,) = LeaseManager(scene.client, "st", scene.stream_id).list_leases()
 
     assert process.returncode == code
@@ -174,7 +174,7 @@ def test_run_ends_with_the_sentence_of_a_worker_that_cannot_work(scene: Scene, t
     assert run_cli("tables", "create", "other", "--endpoint", scene.local.endpoint).code == 0
     words = ["run", "print_changes:PrintChanges", "--data-table", TABLE, "--status-table", "other"]
     with running(tmp_path, scene.local.endpoint, *words) as (process, _):
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=PATIENCE_SECONDS)
 
     assert process.returncode == 1
     last = err.splitlines()[-1]

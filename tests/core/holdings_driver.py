@@ -150,3 +150,11 @@ def writes(commands: Iterable[events.Command]) -> list[LeaseWrite]:
 
 def answers(commands: Iterable[events.Command]) -> list[tuple[int, str]]:
     return [(c.request_id, c.outcome.value) for c in commands if isinstance(c, events.AnswerCheckpoint)]
+
+
+def reader(**config: int) -> Driver:
+    """A driver that holds and reads shard ``a``."""
+    driver = Driver(row("a", checkpoint="i1"), **config)
+    started = only(driver.hold(), events.StartConsumer)
+    assert [(start.shard_info.shard_id, start.checkpoint) for start in started] == [("a", "i1")]
+    return driver

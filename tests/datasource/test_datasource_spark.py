@@ -72,6 +72,13 @@ def orders(local: LocalTablestore) -> Orders:
     return Orders(local)
 
 
+def ended(writer: Any) -> Any:
+    """A query, when it is over."""
+    query = writer.start()
+    query.awaitTermination()
+    return query
+
+
 def ids(frame: Any) -> list[int]:
     return sorted(row["id"] for row in frame.select("id").collect())
 
@@ -103,8 +110,7 @@ def test_a_query_goes_on_from_its_checkpoint_while_shards_split(spark: Any, orde
     def catch_up() -> None:
         frame = changes.load().select("customer", "id", "amount", "status")
         writer = frame.writeStream.format("tablestore").options(**orders.options("copy"))
-        query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
-        query.awaitTermination()
+        query = ended(writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True))
         progress.extend(json.loads(one.json) for one in query.recentProgress)
 
     orders.write(50)
@@ -138,9 +144,8 @@ def test_the_first_batch_is_repeated_as_it_was_logged(spark: Any, orders: Orders
                 raise ValueError("crash in the first batch")
 
         writer = spark.readStream.format("tablestore").options(**given).load().writeStream.foreachBatch(take)
-        query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
         with pytest.raises(StreamingQueryException, match="crash in the first batch") if fails else nullcontext():
-            query.awaitTermination()
+            ended(writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True))
 
     run("earliest", fails=True)
     run("latest", fails=False)
@@ -156,7 +161,7 @@ def test_what_cannot_go_on_says_why(spark: Any, orders: Orders, tmp_path: Path) 
         try:
             frame = spark.readStream.format("tablestore").options(**orders.options(**more)).load()
             writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
-            writer.trigger(availableNow=True).start().awaitTermination()
+            ended(writer.trigger(availableNow=True))
         except Exception as error:
             return str(error)
         return ""

@@ -26,6 +26,7 @@ from streamclient.destinations.maintenance import (
 from streamclient.destinations.verify import Proof, verify
 from streamclient.errors import ConfigurationError, StreamClientException
 from streamclient.testing.destination_contracts import batch, change, rows_for, store, stored_numbers
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.slow
 
@@ -60,7 +61,7 @@ def test_compactions_by_several_threads_beside_writers_keep_every_row_once(tmp_p
 
     def guarded(work: object) -> None:
         try:
-            start.wait(60)
+            start.wait(PATIENCE_SECONDS)
             work()  # type: ignore[operator]
         except BaseException as error:
             errors.append(error)
@@ -79,7 +80,7 @@ def test_compactions_by_several_threads_beside_writers_keep_every_row_once(tmp_p
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(300)
+        thread.join(PATIENCE_SECONDS)
 
     assert errors == []
     assert any(result.files_after < result.files_before for result in results)
@@ -203,7 +204,7 @@ def test_maintenance_runs_by_cron_and_tells_what_it_did(tmp_path: Path) -> None:
             planned = maintenance.scheduler.get_job(name)
             assert planned.next_run_time > datetime.now(timezone.utc)
             planned.modify(next_run_time=datetime.now(timezone.utc))
-        assert all_heard.wait(60)
+        assert all_heard.wait(PATIENCE_SECONDS)
 
     assert heard["compact"] == Compaction(TABLE_COMMITS, 1)
     assert isinstance(heard["clean"], Cleaning)
@@ -227,7 +228,7 @@ def test_a_run_that_fails_is_told_and_does_not_stop_the_others(tmp_path: Path) -
         for name in ("compact", "verify"):
             done.clear()
             maintenance.scheduler.get_job(name).modify(next_run_time=datetime.now(timezone.utc))
-            assert done.wait(60)
+            assert done.wait(PATIENCE_SECONDS)
 
     assert [name for name, _ in heard] == ["compact", "verify"]
     assert isinstance(heard[0][1], StreamClientException)

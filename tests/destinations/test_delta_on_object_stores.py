@@ -20,6 +20,7 @@ from streamclient.testing.destination_contracts import (
     store,
     stored_numbers,
 )
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.slow
 
@@ -67,7 +68,7 @@ def test_two_racing_owners_under_lost_answers_store_what_was_acknowledged(mode: 
 
         def write(epoch: int) -> int:
             destination, refused = opened(objects, answer_seconds=60.0), 0
-            start.wait(60)
+            start.wait(PATIENCE_SECONDS)
             for number in range(8):
                 last = destination.last_commits(["shard-1"])["shard-1"]
                 record = change(100 * epoch + number)
@@ -81,7 +82,7 @@ def test_two_racing_owners_under_lost_answers_store_what_was_acknowledged(mode: 
             return refused
 
         with ThreadPoolExecutor(2) as pool:
-            refused = [done.result(300) for done in [pool.submit(write, epoch) for epoch in (1, 2)]]
+            refused = [done.result(PATIENCE_SECONDS) for done in [pool.submit(write, epoch) for epoch in (1, 2)]]
 
         assert stored_numbers(opened(objects)) == sorted([0, *acknowledged])
         assert refused[0] >= 1

@@ -28,8 +28,10 @@ from rounds_worker import FREEZING, SHARDS, Status, count_of, opened, records_of
 from streamclient.destinations import Commit, records_digest, records_of
 from streamclient.destinations.verify import verify
 from streamclient.records import StreamRecord
+from tests.patience import PATIENCE_SECONDS
 
-ROUNDS = 5
+ROUNDS = 4
+"""Half of them kill, half of them freeze a writer that has to be refused."""
 STEPS_MAX = 12
 BATCHES_MAX = 4
 """Batches of a writer before the one over which it freezes, that one counted."""
@@ -56,7 +58,7 @@ def place_for(kind: str, directory: Path) -> Iterator[str]:
 @contextmanager
 def alone(path: Path) -> Iterator[None]:
     """Nobody reads or writes the file meanwhile."""
-    with closing(sqlite3.connect(path, isolation_level=None, timeout=300)) as connection:
+    with closing(sqlite3.connect(path, isolation_level=None, timeout=PATIENCE_SECONDS)) as connection:
         connection.execute("BEGIN EXCLUSIVE")
         yield
         connection.execute("ROLLBACK")
@@ -95,7 +97,7 @@ class Rounds:
     def finish(self, process: subprocess.Popen[str]) -> None:
         while self.steps(process, 1):
             pass
-        assert process.wait(120) in {0, -signal.SIGKILL}
+        assert process.wait(PATIENCE_SECONDS) in {0, -signal.SIGKILL}
         assert process.stdout is not None
         process.stdout.close()
         self.running.remove(process)

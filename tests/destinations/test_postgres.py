@@ -24,6 +24,7 @@ from streamclient.testing.destination_contracts import (
     store,
     stored_numbers,
 )
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.slow
 
@@ -112,7 +113,7 @@ def test_a_writer_that_freezes_in_its_transaction_does_not_keep_the_shard_from_i
         def _copy(self, cursor, rows):  # type: ignore[no-untyped-def]
             super()._copy(cursor, rows)
             holds.set()
-            wakes.wait(60)
+            wakes.wait(PATIENCE_SECONDS)
 
     one = store(opened(), None, [change(1)])
     frozen = opened(Freezes, answer_seconds=1.0)
@@ -128,11 +129,11 @@ def test_a_writer_that_freezes_in_its_transaction_does_not_keep_the_shard_from_i
 
     thread = threading.Thread(target=write)
     thread.start()
-    assert holds.wait(60)
+    assert holds.wait(PATIENCE_SECONDS)
     successor = opened(answer_seconds=60.0)
     store(successor, one, [change(20)], epoch=2)
     wakes.set()
-    thread.join(60)
+    thread.join(PATIENCE_SECONDS)
 
     assert stored_numbers(successor) == [1, 20]
     assert len(errors) == 1

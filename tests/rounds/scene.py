@@ -295,7 +295,7 @@ class Scene:
         for pattern in ("*.lines", "*.refusals"):
             for path in self.fleet.directory.glob(pattern):
                 os.truncate(path, 0)
-        with closing(sqlite3.connect(self.sink, timeout=60, isolation_level=None)) as connection:
+        with closing(sqlite3.connect(self.sink, timeout=PATIENCE_SECONDS, isolation_level=None)) as connection:
             connection.execute("DELETE FROM changes")
 
     def _write_batch(self) -> None:

@@ -25,9 +25,7 @@ from streamclient.server.counters import LONGEST_NAME, MOST_TALLIES, OTHERS, Req
 from streamclient.server.errors import ServiceError
 from streamclient.wire import schema, signature
 from streamclient.wire.plainbuffer import Cell, KeyBound, Row, encode_row
-from tests.patience import until
-
-WAIT_SECONDS = 30.0
+from tests.patience import PATIENCE_SECONDS, until
 
 
 def port_of(local: LocalTablestore) -> int:
@@ -35,7 +33,7 @@ def port_of(local: LocalTablestore) -> int:
 
 
 def raw(local: LocalTablestore) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port_of(local)), timeout=WAIT_SECONDS)
+    return socket.create_connection(("127.0.0.1", port_of(local)), timeout=PATIENCE_SECONDS)
 
 
 def answer_to(local: LocalTablestore, data: bytes) -> bytes:
@@ -101,7 +99,7 @@ def test_a_second_request_half_sent_is_not_waited_for_either(
     monkeypatch.setattr(connections, "HEADER_TIMEOUT_SECONDS", 0.1)
     connection = connect(local)
     assert send(local, connection, "ListTable")[0] == 200
-    connection.sock.settimeout(WAIT_SECONDS)
+    connection.sock.settimeout(PATIENCE_SECONDS)
     connection.sock.sendall(b"POST /ListTable HTTP/1.1\r\nHos")
     assert is_closed(connection.sock)
     connection.close()
@@ -479,7 +477,7 @@ def test_the_public_secret_is_for_loopback_unless_insisted_on(host: str) -> None
 
 def test_whoever_insists_listens_with_the_public_secret() -> None:
     with LocalTablestore(host="0.0.0.0", allow_public_secret=True) as local:
-        connection = http.client.HTTPConnection("127.0.0.1", port_of(local), timeout=WAIT_SECONDS)
+        connection = http.client.HTTPConnection("127.0.0.1", port_of(local), timeout=PATIENCE_SECONDS)
         assert send(local, connection, "ListTable")[0] == 200
         connection.close()
 
@@ -490,7 +488,7 @@ def server_output(*arguments: str, **environment: str) -> subprocess.CompletedPr
         [sys.executable, "-m", "streamclient.server", "--port", "0", *arguments],
         capture_output=True,
         text=True,
-        timeout=WAIT_SECONDS * 2,
+        timeout=PATIENCE_SECONDS,
         check=False,
         env={**os.environ, **environment},
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from streamclient.server import LocalTablestore
+from tests.patience import PATIENCE_SECONDS
 from tests.service_under_test import VARIABLES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +28,13 @@ def run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedPro
     kept = {name: value for name, value in os.environ.items() if name not in VARIABLES.values()}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
     return subprocess.run(
-        command, cwd=ROOT, env={**kept, **environment}, capture_output=True, text=True, timeout=300, check=False
+        command,
+        cwd=ROOT,
+        env={**kept, **environment},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
     )
 
 

@@ -23,8 +23,7 @@ from streamclient.server.errors import ServiceError
 from streamclient.server.storage import open_storage
 from streamclient.server.storage_sqlite import DATABASE_FILE, checksum
 from streamclient.wire import schema
-
-WAIT_SECONDS = 60.0
+from tests.patience import PATIENCE_SECONDS
 
 
 def filled(directory: Path) -> None:
@@ -128,7 +127,7 @@ def test_pages_overwritten_at_random_are_named_on_one_line_with_exit_code_2(tmp_
         [sys.executable, "-m", "streamclient.server", "--port", "0", "--data", str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=WAIT_SECONDS,
+        timeout=PATIENCE_SECONDS,
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
@@ -183,7 +182,7 @@ def test_a_held_file_cannot_be_opened_by_another_name(
             [sys.executable, "-m", "streamclient.server", "--port", "0", "--data", str(tmp_path / "other")],
             capture_output=True,
             text=True,
-            timeout=WAIT_SECONDS,
+            timeout=PATIENCE_SECONDS,
             check=False,
         )
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
@@ -254,7 +253,7 @@ def test_an_advanced_clock_survives_a_kill(tmp_path: Path) -> None:
         assert process.stdout.readline() == "advanced\n"
     finally:
         process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=WAIT_SECONDS)
+        process.communicate(timeout=PATIENCE_SECONDS)
     clock = Clock(lambda: START_MICROS)
     with LocalTablestore(data_dir=tmp_path, clock=clock):
         assert clock.offset_micros == 864_000 * 1_000_000
@@ -273,7 +272,7 @@ def test_a_regular_expression_cannot_stop_the_server() -> None:
         done.set()
 
     threading.Thread(target=read, daemon=True).start()
-    assert done.wait(WAIT_SECONDS)
+    assert done.wait(PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize("pattern", ["(", "(?=a)", "(a)\\1", "x" * 257, "é" * 129, "", "()" * 33, "((a{99}){99}){99}"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -67,10 +67,12 @@ def silent(endpoint: str) -> OTSClient:
     return OTSClient(endpoint, "id", "secret", "instance", socket_timeout=1, logger_name="tests.silent")
 
 
-def closed_port() -> str:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{free.getsockname()[1]}"
+@pytest.fixture
+def deaf() -> Iterator[str]:
+    """Where nobody listens, and nobody else can begin to."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
 
 
 # --- the watch itself -------------------------------------------------------------------------------------------------
@@ -128,13 +130,13 @@ def test_every_kind_of_call_that_fails_for_long_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("endpoint", "error"),
-    [(closed_port, "Connection refused"), (lambda: "http://no-such-host.invalid", "resolve")],
+    [("", "Connection refused"), ("http://no-such-host.invalid", "resolve")],
     ids=["refused connection", "unknown host"],
 )
 def test_worker_that_never_reached_the_service_is_unhealthy_with_the_call_and_its_error(
-    endpoint: Callable[[], str], error: str
+    endpoint: str, error: str, deaf: str
 ) -> None:
-    with worker_on(silent(endpoint())) as worker:
+    with worker_on(silent(endpoint or deaf)) as worker:
         until(lambda: not worker.health.is_healthy and error in worker.health.reason)
         assert worker.health.reason.startswith("looking up the stream has not succeeded for ")
         assert worker.worker_status is WorkerStatus.RUNNING, "it goes on trying"

@@ -11,6 +11,7 @@ import pytest
 
 from streamclient.outages import REPEAT_SECONDS, OutageLog
 from streamclient.worker.scheduling import Job, start_schedule
+from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -42,7 +43,7 @@ def test_the_scheduler_says_nothing_in_its_own_name(caplog: pytest.LogCaptureFix
 
     with caplog.at_level(logging.DEBUG):
         schedule = start_schedule([Job("beat", 1_000, fail)])
-        assert ran.wait(60)
+        assert ran.wait(PATIENCE_SECONDS)
         schedule.stop()
 
     assert [record.name for record in caplog.records if "apscheduler" in record.name] == []

@@ -1,0 +1,155 @@
+"""One path per rule of rows: those that vanish, are reset, or are not there yet."""
+
+from __future__ import annotations
+
+from attrs import evolve
+from holdings_driver import Driver, only, reader, row, writes
+
+from streamclient.core import events, leases
+from streamclient.core.events import Severity
+from streamclient.core.held import Intention
+from streamclient.core.rows import WriteOutcome
+from streamclient.model import CheckpointPosition, InitialPosition, Shard, ShardState, ShutdownReason
+
+# --- rows that vanish or are reset -----------------------------------------------------------------------------------
+
+
+def test_deleted_row_of_a_listed_shard_is_created_again_where_it_stood() -> None:
+    driver = reader()
+    driver.settle(driver.checkpoint("a", "i5"))
+    del driver.table["a"]
+    driver.now += 6
+    commands = driver.settle(driver.renew())
+    assert only(commands, events.ListShards)
+    driver.settle(driver.list_shards(Shard("a")))
+
+    assert driver.table["a"] == row("a", "me", 3, checkpoint="i5")
+    assert not only(driver.log, events.StopConsumer)
+
+
+def test_deleted_row_of_an_expired_shard_is_given_up_loudly() -> None:
+    driver = reader()
+    del driver.table["a"]
+    driver.now += 6
+    driver.settle(driver.renew())
+    commands = driver.list_shards(Shard("b"))
+
+    assert not driver.holdings.held
+    assert [r.severity for r in only(commands, events.Report) if r.lease_key == "a"] == [Severity.ERROR]
+
+
+def test_reset_row_is_taken_back_with_its_checkpoint() -> None:
+    driver = reader()
+    driver.settle(driver.checkpoint("a", "i5"))
+    driver.table["a"] = row("a")
+    driver.now += 6
+    driver.settle(driver.renew())
+
+    assert driver.table["a"] == row("a", "me", 3, checkpoint="i5")
+    assert not only(driver.log, events.StopConsumer)
+
+
+def test_a_mark_is_noticed_in_a_row_that_a_write_under_way_has_moved() -> None:
+    """The answer comes after the scan; a busy shard always has a write under way, and renews by checkpoints alone."""
+    driver = reader()
+    (checkpoint,) = writes(driver.checkpoint("a", "i5"))
+    driver.table["a"] = evolve(driver.table["a"], stealer="other")
+    driver.land(checkpoint)
+    driver.scan()
+    driver.send(events.Answered(events.WriteLease(checkpoint), WriteOutcome.ACCEPTED, driver.now))
+    driver.now += 0.1
+
+    assert driver.holdings.held["a"].intention is Intention.GIVE_AWAY
+    (stop,) = only(driver.log, events.StopConsumer)
+    assert stop.reason is ShutdownReason.STOLEN
+
+
+def test_a_write_that_was_sent_before_a_row_was_reset_never_lands_after_it() -> None:
+    """The counter of a reset row begins at 0, and grows past all that were compared with."""
+    driver = reader()
+    (late,) = writes(driver.checkpoint("a", "i5"))
+    driver.settle(driver.answer(late, WriteOutcome.UNCERTAIN))
+    driver.table["a"] = row("a")
+    outcomes = set()
+    for turn in range(5):
+        driver.now += 6
+        driver.settle(driver.renew())
+        outcomes.add(driver.land(late))
+        driver.settle(driver.checkpoint("a", f"i{7 + turn}"))
+
+    assert outcomes == {WriteOutcome.REFUSED}
+    assert driver.table["a"].checkpoint == "i11"
+
+
+# --- shards ----------------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_created_parents_first_and_taken_without_waiting_for_the_next_round() -> None:
+    driver = Driver()
+    driver.scan()
+    commands = driver.settle(driver.list_shards(Shard("c", "p"), Shard("p")))
+
+    assert [(write.kind.value, write.lease_key) for write in writes(commands)][:2] == [("create", "p"), ("create", "c")]
+    assert [start.shard_info.shard_id for start in only(commands, events.StartConsumer)] == ["p"]
+
+
+def test_child_row_waits_until_its_parents_row_is_known_to_exist() -> None:
+    driver = Driver()
+    driver.scan()
+    (create,) = writes(driver.list_shards(Shard("c", "p"), Shard("p")))
+    commands = driver.answer(create, WriteOutcome.UNCERTAIN)
+
+    assert writes(commands) == []
+
+
+def test_start_at_latest_is_looked_up_before_the_row_is_created() -> None:
+    driver = Driver(row("p", "other", 3), position=InitialPosition.latest())
+    driver.scan()
+    commands = driver.list_shards(Shard("p"), Shard("c", "p"), Shard("n"))
+
+    assert only(commands, events.ResolveAndCreate) == [events.ResolveAndCreate(row("n"), 777)]
+    assert [write.result for write in writes(commands)] == [row("c", parent_shard_ids={"p"})]
+
+
+def test_a_child_starts_at_the_latest_record_as_its_parent_does() -> None:
+    driver = Driver(position=InitialPosition.latest())
+    driver.scan()
+    (resolve,) = only(driver.list_shards(Shard("p"), Shard("c", "p")), events.ResolveAndCreate)
+    created = leases.create(evolve(resolve.lease, checkpoint="i7"))
+    commands = driver.answer(created, WriteOutcome.ACCEPTED)
+
+    assert only(commands, events.ResolveAndCreate) == [events.ResolveAndCreate(row("c", parent_shard_ids={"p"}), 777)]
+
+
+def test_a_child_starts_at_its_beginning_if_another_worker_was_first_to_create_its_parents_row() -> None:
+    """That worker may have started earlier, and its latest record with it."""
+    driver = Driver(position=InitialPosition.latest())
+    driver.scan()
+    (resolve,) = only(driver.list_shards(Shard("p"), Shard("c", "p"), Shard("g", "c")), events.ResolveAndCreate)
+    driver.table["p"] = row("p", "other", checkpoint="i5")
+    driver.answer(leases.create(evolve(resolve.lease, checkpoint="i7")), WriteOutcome.REFUSED)
+    commands = driver.settle(driver.scan())
+
+    assert not only(commands, events.ResolveAndCreate)
+    assert [driver.table[key].checkpoint for key in ("c", "g")] == [CheckpointPosition.TRIM_HORIZON] * 2
+
+
+def test_only_one_scan_and_one_listing_are_under_way() -> None:
+    driver = Driver()
+    assert driver.send(events.TakeDue()) == [events.ReadRows()]
+    assert driver.send(events.TakeDue()) == []
+    assert driver.send(events.SyncDue()) == [events.ListShards()]
+    assert driver.send(events.SyncDue()) == []
+
+
+def test_absent_parent_row_blocks_until_a_listing_shows_that_the_parent_is_gone() -> None:
+    driver = Driver(row("c", parent_shard_ids={"p"}))
+    commands = driver.hold()
+    assert not only(commands, events.StartConsumer)
+    driver.settle(driver.list_shards(Shard("p"), Shard("c", "p")))
+    assert "p" in driver.table
+    assert driver.holdings.held["c"].state is ShardState.WAITING_ON_PARENT_SHARDS
+
+    gone = Driver(row("c", parent_shard_ids={"p"}))
+    gone.hold()
+    assert only(gone.list_shards(Shard("c", "p")), events.StartConsumer)

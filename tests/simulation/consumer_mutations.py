@@ -1,0 +1,220 @@
+"""Breaks of single rules of consumers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from attrs import evolve
+
+from streamclient.core.consumer import events as consuming
+from streamclient.core.consumer import machine, reading
+from streamclient.core.consumer.machine import ConsumerMachine
+from streamclient.core.consumer.page import PagePlan, PendingCut, Remedy, remedy
+from streamclient.core.consumer.parked import ParkedKeys
+from streamclient.core.consumer.table import Outcome, Phase
+from streamclient.core.position import Position
+from streamclient.testing.simulation.plan import Action, Do, Plan
+from tests.simulation.mutation import Mutation, has
+
+
+def _poisoned(then: str) -> Callable[[Plan], Plan]:
+    """Records that no processor can digest, a few for each shard, and what the failure policy does with them."""
+
+    def made(plan: Plan) -> Plan:
+        poison = [Action(at=4.0 + 7.0 * number, do=Do.POISON, where=number * 0.37 % 1.0) for number in range(20)]
+        actions = tuple(sorted([*plan.actions, *poison], key=lambda action: action.at))
+        return evolve(plan, actions=actions, then=then, retries=0, has_strategy=False, is_two_phase=False)
+
+    return made
+
+
+def _trimmed(policy: str) -> Callable[[Plan], Plan]:
+    """The retention takes records that nobody has read."""
+
+    def made(plan: Plan) -> Plan:
+        moments = [(15.0 + 9.0 * number, number * 0.37 % 1.0) for number in range(20)]
+        trims = [Action(at=at, do=Do.TRIM, where=where, amount=1.0) for at, where in moments]
+        actions = tuple(sorted([*plan.actions, *trims], key=lambda action: action.at))
+        return evolve(plan, actions=actions, trimmed=policy)
+
+    return made
+
+
+def _in_two_phases(plan: Plan) -> Plan:
+    return evolve(plan, is_two_phase=True, then="RESTART")
+
+
+def _is_not_two_phase(plan: Plan) -> bool:
+    return not plan.is_two_phase
+
+
+def _accepts_what_failed(self: ConsumerMachine, error: BaseException) -> None:
+    self._page_done()
+
+
+def _passes_over_a_loss(self: ConsumerMachine, event: Any) -> None:
+    self.position, self._pause = Position.TRIM_HORIZON, 0.0
+    self._follow(Outcome.READ_FAILED)
+
+
+_begin_starting = ConsumerMachine._begin_starting
+
+
+def _goes_on_where_it_stood(self: ConsumerMachine) -> None:
+    position = self.position
+    _begin_starting(self)
+    self.position = position
+
+
+def _parks_the_whole_batch(*arguments: Any) -> Remedy:
+    found = remedy(*arguments)
+    return Remedy.PARK if found is Remedy.CUT else found
+
+
+CONSUMER_MUTATIONS = (
+    Mutation(
+        "a consumer that is stopped while it reads leaves its processor open",
+        frozenset({"calls in order"}),
+        [],
+        phases={(Phase.READING, Outcome.STOPPED): Phase.ENDED},
+    ),
+    Mutation(
+        "a consumer that is stopped while it waits leaves its processor open",
+        frozenset({"calls in order"}),
+        [],
+        phases={(Phase.WAITING, Outcome.STOPPED): Phase.ENDED},
+    ),
+    Mutation(
+        "a consumer that is stopped during a batch leaves its processor open",
+        frozenset({"calls in order"}),
+        [],
+        phases={(Phase.DELIVERING, Outcome.STOPPED): Phase.ENDED},
+    ),
+    Mutation(
+        "a consumer that is stopped as it starts leaves its processor open",
+        frozenset({"calls in order"}),
+        [],
+        phases={(Phase.STARTING, Outcome.STOPPED): Phase.ENDED},
+    ),
+    Mutation(
+        "a processor that failed is replaced without being closed",
+        frozenset({"calls in order"}),
+        [],
+        phases={(Phase.DELIVERING, Outcome.FAILED): Phase.BACKING_OFF},
+    ),
+    Mutation(
+        "a processor that failed to initialise is replaced without being closed",
+        frozenset({"calls in order"}),
+        [],
+        phases={(Phase.STARTING, Outcome.FAILED): Phase.BACKING_OFF},
+        fits=has(Do.FAIL),
+    ),
+    Mutation(
+        "a shard that stopped at a record goes on by itself",
+        frozenset({"stopped shards wait"}),
+        [],
+        phases={(Phase.CLOSING, Outcome.CLOSED_TO_HALT): Phase.BACKING_OFF},
+        made_to_fit=_poisoned("STOP_SHARD"),
+    ),
+    Mutation(
+        "a shard that stopped at a record leaves its processor open",
+        frozenset({"calls in order"}),
+        [],
+        phases={(Phase.DELIVERING, Outcome.GIVEN_UP): Phase.HALTED},
+        made_to_fit=_poisoned("STOP_SHARD"),
+    ),
+    Mutation(
+        "a shard that lost records leaves its processor open",
+        frozenset({"calls in order"}),
+        [],
+        phases={(Phase.READING, Outcome.DATA_LOST): Phase.HALTED},
+        made_to_fit=_trimmed("STOP_SHARD"),
+    ),
+    Mutation(
+        "a shard that stopped cannot be handed over",
+        frozenset({"recovery", "rest"}),
+        [],
+        phases={(Phase.HALTED, Outcome.STOPPED): Phase.HALTED},
+        made_to_fit=_poisoned("STOP_SHARD"),
+    ),
+    Mutation(
+        "a consumer that was closed for good starts anew",
+        frozenset({"recovery", "one processor", "rest"}),
+        [],
+        phases={(Phase.CLOSING, Outcome.CLOSED): Phase.BACKING_OFF},
+    ),
+    Mutation(
+        "a processor that has to be replaced never is",
+        frozenset({"recovery"}),
+        [],
+        phases={(Phase.CLOSING, Outcome.CLOSED_TO_RESTART): Phase.HALTED},
+        fits=has(Do.FAIL),
+    ),
+    Mutation(
+        "the end of a shard is taken for silence",
+        frozenset({"recovery"}),
+        [],
+        phases={(Phase.READING, Outcome.END_REACHED): Phase.WAITING},
+        fits=has(Do.SPLIT, Do.MERGE),
+        seed=10,
+    ),
+    Mutation(
+        "a batch that failed counts as accepted",
+        frozenset({"nothing is lost", "checkpoints follow processing"}),
+        [(ConsumerMachine, "_refused", _accepts_what_failed)],
+        fits=has(Do.FAIL, Do.POISON),
+    ),
+    Mutation(
+        "the end of a page may be stored with its first part",
+        frozenset({"checkpoints follow processing"}),
+        [(PagePlan, "is_last", property(lambda self: True))],
+        fits=_is_not_two_phase,
+        made_to_fit=_poisoned("PARK"),
+    ),
+    Mutation(
+        "the position behind a failed batch stays permitted",
+        frozenset({"checkpoints follow processing"}),
+        [(ConsumerMachine, "_retract", lambda self: None)],
+        fits=has(Do.FAIL, Do.POISON),
+    ),
+    Mutation(
+        "a new processor goes on where the last one stood",
+        frozenset({"nothing is lost", "checkpoints follow processing"}),
+        [(ConsumerMachine, "_beginnings", {**machine._BEGINNINGS, Phase.STARTING: _goes_on_where_it_stood})],
+        fits=has(Do.FAIL, Do.REPLACE),
+        seed=111,
+    ),
+    Mutation(
+        "a failing batch is parked whole",
+        frozenset({"only failures are parked"}),
+        [(reading, "remedy", _parks_the_whole_batch)],
+        made_to_fit=_poisoned("PARK"),
+    ),
+    Mutation(
+        "nobody asks which keys are parked",
+        frozenset({"parked keys wait"}),
+        [(ParkedKeys, "must_ask", lambda *_: False)],
+        made_to_fit=_poisoned("PARK"),
+    ),
+    Mutation(
+        "records overtake parked ones of their keys",
+        frozenset({"parked keys wait"}),
+        [(ParkedKeys, "behind_parked", lambda *_: ())],
+        made_to_fit=_poisoned("PARK"),
+    ),
+    Mutation(
+        "a loss is passed over in silence",
+        frozenset({"nothing is lost", "checkpoints follow processing", "recovery"}),
+        [],
+        [(consuming.FirstLeftFound, _passes_over_a_loss)],
+        made_to_fit=_trimmed("STOP_SHARD"),
+    ),
+    Mutation(
+        "a prepared batch is repeated as the stream gives it",
+        frozenset({"nothing is repeated"}),
+        [(PendingCut, "apply", lambda self, page: (page, None))],
+        made_to_fit=_in_two_phases,
+        seed=66,
+    ),
+)
