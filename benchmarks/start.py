@@ -1,4 +1,4 @@
-"""What lies before the first record: the import, and a worker's start on a status table that is there."""
+"""What lies before the first record: the import, a worker's start on a status table that is there, a server's start."""
 
 from __future__ import annotations
 
@@ -45,6 +45,10 @@ MOST_MILLIS = 1_000.0
 """From a worker's start to its first record."""
 
 
+MOST_MILLIS_TO_FIRST_LINE = 500.0
+"""From a local server's start to the line that says where it listens."""
+
+
 class FirstRecord(IRecordProcessor):
     """Notices the first record and stores nothing, so that the next worker finds it again."""
 
@@ -69,6 +73,8 @@ def measure(stage: Stage, settings: Settings) -> list[Line]:
             name: partial(_import_millis, compiled, program) for name, program in IMPORTS.items()
         }
         times = interleaved(settings.rounds, imports, is_warmed_up=True)  # the first import of each compiles
+        servers: dict[str, Round] = {"first line of a local server": partial(_first_line_millis, compiled)}
+        lines = interleaved(settings.rounds, servers, is_warmed_up=True)
     alone, worker, made = compare("start", "ms of CPU", times)
     told = evolve(worker, detail=bound(worker.ratio, MOST_TIMES_THE_SDK, "x the SDK alone"))
     table = stage.table(1, settings.stream_records)
@@ -76,21 +82,40 @@ def measure(stage: Stage, settings: Settings) -> list[Line]:
         "first record of a worker, its status table there": partial(_first_record_millis, stage.client(), table)
     }
     waits = interleaved(settings.slow_rounds, starts, is_warmed_up=True)  # the first one makes the status table
-    return [alone, told, made, *compare("start", "ms", waits, lambda _, millis: bound(millis, MOST_MILLIS, "ms"))]
+    return [
+        alone,
+        told,
+        made,
+        *compare("start", "ms", lines, lambda _, millis: bound(millis, MOST_MILLIS_TO_FIRST_LINE, "ms")),
+        *compare("start", "ms", waits, lambda _, millis: bound(millis, MOST_MILLIS, "ms")),
+    ]
 
 
 def _import_millis(compiled: str, program: str) -> float:
-    """With compiled modules in a place of their own: the installed ones of the SDK may be compiled, and ours not."""
     question = f"import time; begun = time.process_time(); {program}; print((time.process_time() - begun) * 1000)"
-    variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     answer = subprocess.run(
-        [sys.executable, "-c", question],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**variables, "PYTHONPYCACHEPREFIX": compiled},
+        [sys.executable, "-c", question], capture_output=True, text=True, check=True, env=_with_compiled(compiled)
     )
     return float(answer.stdout.split()[-1])
+
+
+def _first_line_millis(compiled: str) -> float:
+    command = [sys.executable, "-m", "streamclient.cli", "server", "--port", "0"]
+    begun = time.perf_counter()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=_with_compiled(compiled)) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        millis = (time.perf_counter() - begun) * 1_000
+        process.terminate()
+    if not line.startswith("listening on "):
+        raise RuntimeError(f"the server said {line!r}, expected 'listening on ...'")
+    return millis
+
+
+def _with_compiled(directory: str) -> dict[str, str]:
+    """Compiled modules in a place of their own: the installed ones of the SDK may be compiled, and ours not."""
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**variables, "PYTHONPYCACHEPREFIX": directory}
 
 
 def _first_record_millis(client: OTSClient, table: FilledTable) -> float:

@@ -4,47 +4,50 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 
 from streamclient._version import __version__
 from streamclient.terminal.running import Parser, run_command
 
-COMMANDS = (
-    "streamclient.commands.sample",
-    "streamclient.server.command",
-    "streamclient.server.control_command",
-    "streamclient.commands.tables",
-    "streamclient.commands.tail",
-    "streamclient.commands.run",
-    "streamclient.operate.leases_command",
-    "streamclient.operate.explain_command",
-    "streamclient.operate.top_command",
-    "streamclient.parking.command",
-    "streamclient.commands.verify",
-    "streamclient.commands.maintain",
-    "streamclient.mirror.command",
-    "streamclient.replicate.command",
-    "streamclient.testing.simulation.command",
-)
-"""Modules of the subcommands, in the order in which they are met. Each offers ``add_command(commands)``, which adds its
-parser and has it run by ``terminal.running.runs``; each imports what is heavy inside ``run``."""
+COMMANDS: Mapping[str, str] = {
+    "sample": "streamclient.commands.sample",
+    "server": "streamclient.server.command",
+    "control": "streamclient.server.control_command",
+    "tables": "streamclient.commands.tables",
+    "tail": "streamclient.commands.tail",
+    "run": "streamclient.commands.run",
+    "leases": "streamclient.operate.leases_command",
+    "explain": "streamclient.operate.explain_command",
+    "top": "streamclient.operate.top_command",
+    "parked": "streamclient.parking.command",
+    "verify": "streamclient.commands.verify",
+    "maintain": "streamclient.commands.maintain",
+    "mirror": "streamclient.mirror.command",
+    "replicate": "streamclient.replicate.command",
+    "simulate": "streamclient.testing.simulation.command",
+}
+"""The module of each subcommand, in the order in which they are met. Each offers ``add_command(commands)``, which adds
+its parser and has it run by ``terminal.running.runs``; each imports what is heavy inside ``run``."""
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """The parser with every subcommand."""
+def make_parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
+    """The parser with these subcommands, all of them by default."""
     parser = Parser(prog="streamclient", description="Tools of the Tablestore stream client.")
     parser.set_defaults(json=False)
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for name in COMMANDS:
-        import_module(name).add_command(commands)
+    for name in names:
+        import_module(COMMANDS[name]).add_command(commands)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line, ``sys.argv`` by default; returns the exit code. Wrong arguments exit with 2."""
-    return run_command(make_parser().parse_args(arguments))
+    given = sys.argv[1:] if arguments is None else arguments
+    # Making the parsers of all subcommands takes as long as many a subcommand itself.
+    named = [name for name in given[:1] if name in COMMANDS]
+    return run_command(make_parser(named or COMMANDS).parse_args(given))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from attrs import field, frozen
 from streamclient import checks
 from streamclient.errors import ConfigurationError
 from streamclient.reasons import BEFORE_READING, Reason, ReasonKind
+from streamclient.records import ColumnType as ColumnType  # noqa: PLC0414 -- users find it here
 from streamclient.records import PrimaryKey, SequenceInfo, StreamRecord, readable_position, records_by_column
 
 if TYPE_CHECKING:
@@ -469,16 +470,6 @@ class Metric:
 
     def __repr__(self) -> str:
         return f"<{self.kind.value} {self.name}>"
-
-
-class ColumnType(Enum):
-    """Type of a column as the table definition names it."""
-
-    INTEGER = "INTEGER"
-    DOUBLE = "DOUBLE"
-    BOOLEAN = "BOOLEAN"
-    STRING = "STRING"
-    BINARY = "BINARY"
 
 
 @frozen

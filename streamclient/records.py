@@ -12,12 +12,9 @@ import os
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from attrs import fields, frozen
-
-if TYPE_CHECKING:
-    from streamclient.model import ColumnType
 
 _Class = TypeVar("_Class", bound=type)
 
@@ -139,6 +136,16 @@ class RecordType(Enum):
 
     DELETE = "DELETE"
     """The row was deleted; the record has no columns."""
+
+
+class ColumnType(Enum):
+    """Type of a column as the table definition names it."""
+
+    INTEGER = "INTEGER"
+    DOUBLE = "DOUBLE"
+    BOOLEAN = "BOOLEAN"
+    STRING = "STRING"
+    BINARY = "BINARY"
 
 
 class ColumnOperation(Enum):

@@ -13,12 +13,13 @@ import logging
 import resource
 import time
 from collections.abc import Callable
-from typing import cast
-
-from aiohttp import web
+from typing import TYPE_CHECKING, cast
 
 from streamclient.server.errors import ServiceError
 from streamclient.server.plain_http import PlainHttp, RequestHead
+
+if TYPE_CHECKING:
+    from aiohttp import web
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +74,13 @@ class Connections:
 
     def __call__(self) -> Guard:
         """The protocol of a new connection."""
-        return Guard(self, self._make(), self._plain)
+        return Guard(self, self._make, self._plain)
+
+    def close_plain(self) -> None:
+        """Close the connections that sent nothing but plain requests: all of those are answered."""
+        for transport, guard in self._guards.items():
+            if guard.is_plain:
+                transport.close()
 
     def opened(self, guard: Guard, transport: asyncio.BaseTransport) -> None:
         """Count a connection, and make room for it."""
@@ -147,11 +154,12 @@ class Guard(asyncio.Protocol):
     to the connection's end: it would not do to have two of them wait for the next request.
     """
 
-    def __init__(self, connections: Connections, handler: web.RequestHandler, plain: PlainHttp) -> None:
+    def __init__(self, connections: Connections, make: Callable[[], web.RequestHandler], plain: PlainHttp) -> None:
         self._connections = connections
-        self._handler = handler
+        self._make = make
         self._plain = plain
-        self._is_handed_over = False
+        self._handler: web.RequestHandler | None = None
+        """aiohttp's protocol, once it has been handed over to."""
         self._due: int | None = 0
         """After the handing over: bytes to come of the last request; ``None`` if there may be some of another one."""
         self._head: RequestHead | None = None
@@ -167,12 +175,16 @@ class Guard(asyncio.Protocol):
         self.has_asked = False
         """Whether a request with all its headers ever came."""
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing but plain requests ever came."""
+        return self._handler is None
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin: the first request is due."""
         self._transport = cast(asyncio.Transport, transport)
         self._connections.opened(self, transport)
         self._await_headers()
-        self._handler.connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End."""
@@ -182,36 +194,37 @@ class Guard(asyncio.Protocol):
         if self._transport is not None:
             self._connections.arrived(self._transport)
             self._connections.closed(self, self._transport)
-        self._handler.connection_lost(exc)
+        if self._handler is not None:
+            self._handler.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Some bytes: of a request's body if one is in work, else of the next request's headers."""
-        if not self._is_handed_over:
+        if self._handler is None:
             self._take(data)
-            return
-        self._due = self._due_after(data)
-        if not self._in_work and self._timer is None:
-            self._await_headers()
-        self._handler.data_received(data)
+        else:
+            self._pass_on(self._handler, data)
 
     def eof_received(self) -> bool | None:
         """The client sends no more."""
-        self._handler.eof_received()
+        if self._handler is not None:
+            self._handler.eof_received()
         return None
 
     def pause_writing(self) -> None:
         """The client does not read as fast as it is written to."""
-        if not self._is_handed_over and self._transport is not None:
-            self._transport.pause_reading()
         self._watch(self._left())
-        self._handler.pause_writing()
+        if self._handler is not None:
+            self._handler.pause_writing()
+        elif self._transport is not None:
+            self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         """It does again."""
-        if not self._is_handed_over and self._transport is not None:
-            self._transport.resume_reading()
         self._stop_watching()
-        self._handler.resume_writing()
+        if self._handler is not None:
+            self._handler.resume_writing()
+        elif self._transport is not None:
+            self._transport.resume_reading()
 
     def began(self) -> None:
         """The headers of a request are complete."""
@@ -301,8 +314,16 @@ class Guard(asyncio.Protocol):
         if self._head is not None:
             self._end_of_body()
             self._connections.waits(self)
-        self._is_handed_over = True
-        self.data_received(data)
+        assert self._transport is not None
+        self._handler = self._make()
+        self._handler.connection_made(self._transport)
+        self._pass_on(self._handler, data)
+
+    def _pass_on(self, handler: web.RequestHandler, data: bytes) -> None:
+        self._due = self._due_after(data)
+        if not self._in_work and self._timer is None:
+            self._await_headers()
+        handler.data_received(data)
 
     def _end_if_idle(self) -> None:
         loop = asyncio.get_running_loop()

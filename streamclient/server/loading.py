@@ -13,7 +13,8 @@ from streamclient.server.rows import decode_body
 from streamclient.server.state import CLOCK_LATEST, CLOCK_OFFSET, RECORD_COUNT, ServerState
 from streamclient.server.streams import ShardLog, Stream, StreamDefinition
 from streamclient.server.tables import ServedTable, Table
-from streamclient.server.tunnels.channels import Client, PartKind, Tunnel, TunnelChannel
+from streamclient.server.tunnels.channels import Client, Tunnel, TunnelChannel
+from streamclient.server.tunnels.journal import PartKind
 
 
 def restore(state: ServerState, stored: StoredState) -> None:

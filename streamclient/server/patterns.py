@@ -20,7 +20,8 @@ PATTERN_GROUPS = 32
 """Only the first group is used; the engine's memory grows with their number."""
 
 _PROGRAM_BYTES = 1024 * 1024
-"""Memory for one compiled expression: repetitions of repetitions, such as ``((a{99}){99}){99}``, ask for more."""
+"""Memory for one compiled expression: repetitions of large classes, such as ``\\pL{1000}``, ask for more, and for
+seconds."""
 
 
 @frozen

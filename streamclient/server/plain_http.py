@@ -12,13 +12,15 @@ from collections.abc import Mapping
 from email.utils import formatdate
 from http import HTTPStatus
 
-from aiohttp.http import SERVER_SOFTWARE
 from attrs import frozen
 
 from streamclient.server.auth import Doors
 from streamclient.server.envelope import MAX_BODY_BYTES
 from streamclient.server.errors import ServiceError
 from streamclient.server.service import Answer, Service
+
+SERVER_SOFTWARE = "streamclient"
+"""What every answer calls this server."""
 
 _HEAD = re.compile(
     # Letters only: neither the paths of the admin surface nor anything that has to be decoded.

@@ -40,7 +40,8 @@ from streamclient.server.streams import (
 )
 from streamclient.server.tables import Key, ServedTable, Table
 from streamclient.server.transactions import Transaction, Transactions
-from streamclient.server.tunnels.channels import ChangedParts, Tunnel
+from streamclient.server.tunnels.channels import Tunnel
+from streamclient.server.tunnels.journal import ChangedParts
 from streamclient.server.tunnels.positions import follow, records_forgotten, shard_forgotten
 
 CLOCK_OFFSET = "clock_offset_micros"

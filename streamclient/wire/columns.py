@@ -29,9 +29,9 @@ from itertools import accumulate
 from typing import Any
 
 from streamclient.errors import CodecError, ConfigurationError
-from streamclient.model import ColumnType
 from streamclient.records import (
     ColumnOperation,
+    ColumnType,
     ColumnValue,
     PrimaryKey,
     RecordColumn,

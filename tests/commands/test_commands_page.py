@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from streamclient.cli import make_parser
+from streamclient.cli import COMMANDS, make_parser
 from tests.commands.commands_page import PAGE, agrees, commands_of, is_for_programs, stage
 from tests.commands.terminal_process import COLUMNS
 
@@ -41,6 +41,12 @@ def test_every_command_is_on_the_page_with_its_help(command: str) -> None:
 
     assert f"{command} --help" in shown
     assert any(line.split(" --help")[0] != line or line.startswith(command) for line in shown if "--help" not in line)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_is_found_under_its_name_alone(name: str) -> None:
+    """The command line asks no other module when it is given this name."""
+    assert {command.split()[1] for command in leaves(make_parser([name]))} == {name}
 
 
 def test_a_page_that_shows_something_else_is_noticed() -> None:

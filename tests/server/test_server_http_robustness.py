@@ -259,6 +259,7 @@ def test_an_idle_connection_that_has_asked_is_kept(local: LocalTablestore, monke
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalTablestore]:
     """A server that bears eight connections."""
+    monkeypatch.setattr(connections, "HEADER_TIMEOUT_SECONDS", 3_600.0)  # which would close them, too
     monkeypatch.setattr(connections, "MAX_CONNECTIONS", 8)
     with LocalTablestore() as running:
         yield running

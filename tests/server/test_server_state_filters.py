@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -106,6 +106,7 @@ def test_nodes_behind_the_limit_are_not_read(driver: Driver) -> None:
         (combined(NOT), "Invalid NOT operator: the number of sub-filters must be 1."),
         (combined(OR, LEAF, pagination(0, 1)), "Invalid type of sub-filter: 3."),
         (b"\x08\x09\x12\x00", "Invalid type of filter: 9."),
+        (single(cast(ComparatorType, 9), "x"), "Invalid relation operator: 9."),
         (b"\x08\x01", "Deserialize filter failed."),
         (b"\x08\x02\x12\x01\xff", "Deserialize composite filter failed."),
         (b"\x08\x03\x12\x01\xff", "Deserialize column pagination filter failed."),

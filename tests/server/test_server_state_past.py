@@ -269,12 +269,43 @@ def many_versions(count: int) -> bytes:
 @pytest.mark.parametrize("operation", ["PutRow", "UpdateRow"])
 def test_many_versions_of_one_column_cost_each_the_same(operation: str) -> None:
     def cost(count: int) -> float:
-        driver = Driver()
-        driver.create(options={"max_versions": 2**31 - 1})
-        condition = schema.Condition(row_existence=0)
-        field = "row" if operation == "PutRow" else "row_change"
-        fields = {"table_name": "t", "condition": condition, field: many_versions(count)}
-        return steps_of(lambda: driver.call(operation, **fields)) / count
+        return steps_of(lambda: with_versions(count, operation)) / count
+
+    assert cost(2_000) < cost(200) * 1.5
+
+
+def with_versions(count: int, operation: str) -> Driver:
+    driver = Driver()
+    driver.create(options={"max_versions": 2**31 - 1})
+    field = "row" if operation == "PutRow" else "row_change"
+    fields = {"table_name": "t", "condition": schema.Condition(row_existence=0), field: many_versions(count)}
+    driver.call(operation, **fields)
+    return driver
+
+
+@pytest.mark.parametrize("operation", ["PutRow", "UpdateRow"])
+def test_reading_the_newest_of_many_versions_looks_at_no_other(operation: str) -> None:
+    def cost(count: int) -> int:
+        driver = with_versions(count, operation)
+        driver.get_row("a", max_versions=1)  # the first read of a row may take it apart
+        return steps_of(lambda: driver.get_row("a", max_versions=1))
+
+    assert cost(2_000) < cost(20) + 50
+
+
+@pytest.mark.parametrize("operation", ["PutRow", "UpdateRow"])
+@pytest.mark.parametrize("is_range", [False, True], ids=["all", "by time"])
+def test_many_versions_that_are_read_cost_each_the_same(operation: str, is_range: bool) -> None:
+    now = 1_700_000_000_000
+    fields = {"time_range": schema.TimeRange(start_time=now, end_time=now + 10**6)} if is_range else {}
+
+    def cost(count: int) -> float:
+        driver = with_versions(count, operation)
+        request = schema.GetRowRequest(table_name="t", primary_key=encode_row(Row((("pk", "a"),))), **fields)
+        if not is_range:
+            request.max_versions = 2**31 - 1
+        body = request.SerializeToString()
+        return steps_of(lambda: driver.engine.execute("GetRow", body)) / count
 
     assert cost(2_000) < cost(200) * 1.5
 
@@ -370,6 +401,20 @@ def test_channels_that_are_over_cost_no_request_anything() -> None:
     assert {name: value < few[name] * 1.2 + 50 for name, value in many.items()} == dict.fromkeys(few, True), (few, many)
 
 
+def test_a_session_that_ends_costs_the_channels_that_it_held() -> None:
+    def cost(others: int) -> int:
+        driver = Driver()
+        driver.create_with_stream()
+        for number in range(1, others):
+            driver.engine.split_shard("t", at=[f"{number:05}"])
+        tunnel_id, _ = consumed(driver)
+        idle = tunnel_call(driver, "connect", tunnel_id=tunnel_id).client_id
+        return steps_of(tunnel_request(driver, "shutdown", tunnel_id=tunnel_id, client_id=idle))
+
+    few, many = cost(3), cost(100)
+    assert many < few * 1.2 + 50, (few, many)
+
+
 def test_a_request_writes_down_only_the_parts_of_a_tunnel_that_it_changed(tmp_path: Path) -> None:
     driver = Driver(open_storage(tmp_path))
     driver.create_with_stream()
@@ -387,6 +432,8 @@ def test_a_request_writes_down_only_the_parts_of_a_tunnel_that_it_changed(tmp_pa
     tunnel_call(driver, "checkpoint", **ids, checkpoint=token, sequence_number=1)
 
     assert written == [["PutTunnelPart", "PutSetting"]]
+    tunnel_call(driver, "checkpoint", **ids, checkpoint=token, sequence_number=1)
+    assert len(written) == 1
     driver.engine.close()
 
 

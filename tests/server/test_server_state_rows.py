@@ -800,6 +800,16 @@ def test_lengths_of_names_are_bytes(plain: Driver) -> None:
     assert read_units(plain) == 2
 
 
+@pytest.mark.parametrize("operation", ["PutRow", "UpdateRow"])
+def test_lengths_of_texts_are_bytes(plain: Driver, operation: str) -> None:
+    write = plain.put if operation == "PutRow" else plain.update
+    fits, exceeds = (("PK1", "é"),), (("PK1", "éé"),)  # 5 and 7 bytes, the name with them
+    text = "ü" * ((4096 - 5 - 1) // 2)
+
+    assert [units(write(key, put("c", text)))[1] for key in (fits, exceeds)] == [1, 2]
+    assert [read_units(plain, key[0][1]) for key in (fits, exceeds)] == [1, 2]
+
+
 def lettered(driver: Driver, letters: str = "abcdefg") -> None:
     for letter in letters:
         driver.put(letter, put("x", letter))

@@ -325,3 +325,33 @@ def test_records_that_expire_before_anybody_asked_expire_the_tunnel() -> None:
     driver.put("b")
 
     assert tunnel_call(driver, "describe", table_name="t", tunnel_name="n").tunnel.expired
+
+
+# --- a chain of splits
+
+
+@pytest.mark.parametrize("by_heartbeat", [False, True])
+def test_each_generation_of_a_chain_of_splits_takes_one_heartbeat(by_heartbeat: bool) -> None:
+    """A client learns of children from the answer to the heartbeat after their parents ended, and not one later."""
+    it = scene()
+    whose = {"tunnel_id": it.tunnel_id, "client_id": it.client_id}
+    generations = 8
+    for number in range(generations):
+        it.driver.engine.split_shard("t", at=[f"{number}"])
+    held: dict[str, Any] = {it.channel_id: it.report(0, ChannelStatusNumber.OPEN)}
+    seen = set(held)
+    for _ in range(generations):
+        reports = []
+        for channel_id, channel in held.items():
+            if not it.driver.engine._state.streams[it.driver.stream_id()].shards[channel_id].is_open:
+                if not by_heartbeat:
+                    ids = {**it.ids, "channel_id": channel_id}
+                    it.call("checkpoint", **ids, checkpoint=FINISHED, sequence_number=1)
+                reports.append(it.report(channel.version + 1, ChannelStatusNumber.TERMINATED, channel_id))
+            else:
+                reports.append(it.report(channel.version, ChannelStatusNumber.OPEN, channel_id))
+        answer = it.call("heartbeat", **whose, channels=reports)
+        held = {channel.channel_id: channel for channel in answer.channels}
+        assert len(set(held) - seen) == 2
+        seen |= set(held)
+    assert len(seen) == 1 + 2 * generations

@@ -217,7 +217,7 @@ def _take_report(tunnel: Tunnel, client_id: str, report: Any) -> None:
     if report.status == ChannelStatusNumber.TERMINATED:
         tunnel.finish(channel, report.version)
     elif report.status == ChannelStatusNumber.CLOSE:
-        channel.release(report.version)
+        tunnel.release(channel, report.version)
 
 
 def shutdown(state: ServerState, request: Any) -> Any:

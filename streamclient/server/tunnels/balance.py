@@ -40,7 +40,7 @@ def lease_free(tunnel: Tunnel, client_id: str) -> None:
     missing = wanted[client_id] - len(kept[client_id])
     free = [channel for channel in tunnel.live.values() if channel.can_be_leased]
     for channel in free[: max(0, missing)]:
-        channel.lease(client_id)
+        tunnel.lease(channel, client_id)
 
 
 def _kept(tunnel: Tunnel) -> dict[str, list[TunnelChannel]]:

@@ -16,53 +16,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from enum import Enum
-from typing import Any
 
 import attrs
 from attrs import Attribute, define, field, frozen
 from attrs.setters import NO_OP
 
+from streamclient.server.tunnels.journal import ChangedParts, Part, PartKind, noted
 from streamclient.wire import schema
 from streamclient.wire.schema import ChannelStatusNumber, StartOffsetFlag, TunnelTypeNumber
 from streamclient.wire.tunnel import FINISHED
-
-
-class PartKind(Enum):
-    """What a tunnel is written down in, as the storage spells it."""
-
-    TUNNEL = "tunnel"
-    CHANNEL = "channel"
-    SESSION = "session"
-
-
-Part = tuple[PartKind, str]
-"""A part of a tunnel: its kind, and the id of the channel or session."""
-
-
-class ChangedParts:
-    """Which parts of one tunnel changed since they were last written down."""
-
-    def __init__(self, tunnel_id: str, changed_tunnels: set[str]) -> None:
-        self._tunnel_id = tunnel_id
-        self._changed_tunnels = changed_tunnels
-        self._parts: set[Part] = set()
-
-    def note(self, kind: PartKind, part_id: str = "") -> None:
-        """A part is new, changed or gone."""
-        self._parts.add((kind, part_id))
-        self._changed_tunnels.add(self._tunnel_id)
-
-    def take(self) -> set[Part]:
-        """The parts to write down, once."""
-        parts, self._parts = self._parts, set()
-        return parts
-
-
-def _noted(instance: Any, attribute: Attribute[object], value: object) -> object:
-    journal = instance.journal
-    if journal is not None and value != getattr(instance, attribute.name):
-        journal.note(*instance.part)
-    return value
 
 
 class Status(Enum):
@@ -114,7 +76,7 @@ def point_of(status: str, record_count: int, nanos: int) -> dict[str, str | int]
     return {"Status": status, "TotalCount": record_count, "AccessTime": nanos, "RpoTime": nanos}
 
 
-@define(on_setattr=_noted)
+@define(on_setattr=noted)
 class TunnelChannel:
     """One channel. ``key_range`` is set for full data; a stream channel's id is its shard's."""
 
@@ -237,7 +199,7 @@ class TunnelChannel:
         return cls(**document)
 
 
-@define(on_setattr=_noted)
+@define(on_setattr=noted)
 class Client:
     """A session."""
 
@@ -303,7 +265,7 @@ FORMER_SESSIONS = 1_000
 """Ended sessions that are remembered for a late checkpoint; far more than any fleet restarts within a time-out."""
 
 
-@define(on_setattr=_noted)
+@define(on_setattr=noted)
 class Tunnel:
     """A tunnel with its channels, in order of creation, and its sessions, in order of arrival."""
 
@@ -335,6 +297,8 @@ class Tunnel:
     _children: dict[str, list[TunnelChannel]] = field(factory=dict, on_setattr=NO_OP)
     """Channels that wait, by the parents that must end first."""
     _last_number: int = field(default=0, on_setattr=NO_OP)
+    _held: dict[str, dict[str, TunnelChannel]] = field(factory=dict, on_setattr=NO_OP)
+    """Channels by the clients that hold them, and by their ids."""
 
     @property
     def part(self) -> Part:
@@ -349,8 +313,8 @@ class Tunnel:
             part.journal = journal
 
     def held_by(self, client_id: str) -> list[TunnelChannel]:
-        """Channels leased to a client."""
-        return [channel for channel in self.live.values() if channel.client_id == client_id]
+        """Channels leased to a client, in the order in which it got them."""
+        return list(self._held.get(client_id, {}).values())
 
     @property
     def record_count(self) -> int:
@@ -376,12 +340,34 @@ class Tunnel:
             return
         self.live[channel.channel_id] = channel
         self._live_base += channel.is_base
+        if channel.client_id:
+            self._hold(channel)
         if channel.status is Status.WAIT:
             for parent in channel.parent_ids:
                 self._children.setdefault(parent, []).append(channel)
 
+    def lease(self, channel: TunnelChannel, client_id: str) -> None:
+        """Give a free channel to a client."""
+        channel.lease(client_id)
+        self._hold(channel)
+
+    def release(self, channel: TunnelChannel, version: int | None = None) -> None:
+        """Take a channel from its client, which may have given it a version of its own."""
+        self._let_go(channel)
+        channel.release(version)
+
+    def _hold(self, channel: TunnelChannel) -> None:
+        self._held.setdefault(channel.client_id, {})[channel.channel_id] = channel
+
+    def _let_go(self, channel: TunnelChannel) -> None:
+        held = self._held.get(channel.client_id, {})
+        held.pop(channel.channel_id, None)
+        if not held:
+            self._held.pop(channel.client_id, None)
+
     def finish(self, channel: TunnelChannel, version: int | None = None, *, is_consumed: bool = True) -> None:
         """End a channel, and open what waited for it: its children, or after the last full data the whole stream."""
+        self._let_go(channel)
         channel.finish(version, is_consumed=is_consumed)
         if self.live.pop(channel.channel_id, None) is None:
             return
@@ -438,7 +424,7 @@ class Tunnel:
         if client is None:
             return
         for channel in self.held_by(client_id):
-            channel.release()
+            self.release(channel)
         client.has_ended = True
         self.former_clients[client_id] = client
         while len(self.former_clients) > FORMER_SESSIONS:

@@ -1,0 +1,193 @@
+"""Requests in any form that HTTP has, by aiohttp: what is not as SDKs send it, and what waits for an injected fault.
+
+Loaded with the first of them: its import would be a third of the time to the server's first line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from aiohttp import HttpVersion11, web
+
+from streamclient.server.admin import ADMIN_PREFIX, Admin, AdminReply
+from streamclient.server.auth import Doors
+from streamclient.server.connections import BODY_TIMEOUT_SECONDS, Connections
+from streamclient.server.envelope import MAX_BODY_BYTES, body_too_large, single_headers
+from streamclient.server.errors import ServiceError, invalid
+from streamclient.server.faults import Cut, LateAnswer, LoseAnswer
+from streamclient.server.plain_http import SERVER_SOFTWARE
+from streamclient.server.service import Admitted, Answer, Service
+
+_log = logging.getLogger(__name__)
+
+_NEVER_SECONDS = 10 * 365 * 86_400.0
+
+
+class AnyHttp:
+    """Answers whatever comes over the connections that are left to it. Used in the event loop only."""
+
+    def __init__(
+        self, service: Service, admin: Admin, doors: Doors, connections: Connections, stopping: asyncio.Event
+    ) -> None:
+        self._service = service
+        self._admin = admin
+        self._doors = doors
+        self._connections = connections
+        self._stopping = stopping
+        self._server = web.Server(self._handle)
+
+    def protocol(self) -> web.RequestHandler:
+        """What goes on with one connection."""
+        return _Protocol(
+            self._server,
+            self._service,
+            loop=asyncio.get_running_loop(),
+            keepalive_timeout=_NEVER_SECONDS,  # Connections closes what is idle
+            access_log=None,
+            auto_decompress=False,  # the protocol has its own compression, whose size is bounded
+        )
+
+    async def stop(self, timeout: float) -> None:
+        """Close every connection: idle ones at once, others after their present request, or when time is over."""
+        for connection in self._server.connections:
+            connection.close()
+        await self._server.shutdown(timeout)
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        self._connections.began(request)
+        try:
+            return await self._answer(request)
+        finally:
+            self._connections.ended(request)
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        path = request.raw_path.partition("?")[0]
+        headers: Mapping[str, str] = {}
+        is_admin = path.startswith(ADMIN_PREFIX)
+        try:
+            headers = single_headers(request.headers)
+            self._doors.check(headers)
+            body = await self._read_body(request)
+            if is_admin:
+                return self._administer(request, path, headers, body)
+            if request.method != "POST":
+                raise ServiceError(405, "OTSMethodNotAllowed", f"Only POST is allowed, not {request.method}.")
+            admitted = self._service.admit(path, headers, body)
+        except ServiceError as error:
+            return (
+                _reply(self._admin.refuse(error)) if is_admin else _response(self._service.refuse(path, headers, error))
+            )
+        except (ConnectionError, web.RequestPayloadError) as error:
+            if isinstance(error, ConnectionError) or request.transport is None:
+                return _cut(request)
+            return _response(self._service.refuse(path, headers, invalid("The request's body is not valid HTTP.")))
+        return await self._execute(request, admitted)
+
+    async def _execute(self, request: web.BaseRequest, admitted: Admitted) -> web.StreamResponse:
+        action = admitted.harm.action
+        if not await self._pause(admitted.harm.delay_seconds):
+            return _cut(request)
+        if isinstance(action, Cut):
+            self._service.drop(admitted)
+            return _cut(request)
+        answer = self._service.execute(admitted)
+        if isinstance(action, (LoseAnswer, LateAnswer)) and not await self._pause(action.seconds):
+            return _cut(request)
+        return _cut(request) if isinstance(action, LoseAnswer) else _response(answer)
+
+    async def _pause(self, seconds: float) -> bool:
+        """Wait; whether the server is still running afterwards."""
+        if seconds <= 0:
+            return True
+        try:
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+        except asyncio.TimeoutError:
+            return True
+        return False
+
+    async def _read_body(self, request: web.BaseRequest) -> bytes:
+        """The body, bounded in size and time."""
+        if (request.content_length or 0) > MAX_BODY_BYTES:
+            raise body_too_large()
+        transport = request.transport
+        if not request.body_exists or transport is None:
+            return b""
+        _invite_body(request, transport)
+        content = request.content
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(BODY_TIMEOUT_SECONDS, content.set_exception, asyncio.TimeoutError())
+        chunks: list[bytes] = []
+        size = 0
+        try:
+            while chunk := await content.readany():
+                chunks.append(chunk)
+                size += len(chunk)
+                if size > MAX_BODY_BYTES:
+                    raise body_too_large()
+                self._connections.coming(transport, len(chunk))
+        except asyncio.TimeoutError:
+            raise ServiceError(408, "OTSRequestTimeout", "Request timeout.") from None
+        finally:
+            timer.cancel()
+            self._connections.arrived(transport)
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def _administer(
+        self, request: web.BaseRequest, path: str, headers: Mapping[str, str], body: bytes
+    ) -> web.StreamResponse:
+        return _reply(self._admin.handle(request.method, path, dict(request.query), headers, body))
+
+
+class _Protocol(web.RequestHandler):
+    """aiohttp's connection, but what it answers by itself is answered as the service would: as an error message."""
+
+    __slots__ = ("_service",)
+
+    def __init__(self, server: web.Server, service: Service, **options: Any) -> None:
+        super().__init__(server, **options)
+        self._service = service
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer what is no HTTP with 400, and a failure of this server with 500; then close the connection."""
+        if request.writer.output_size > 0:
+            raise ConnectionError("a part of the answer is sent already")
+        if status < 500:
+            error = ServiceError(status, "OTSParameterInvalid", f"The request is not valid HTTP: {message}.")
+        else:
+            _log.error("a request failed inside the server", exc_info=exc)
+            error = ServiceError(500, "OTSInternalServerError", "Internal server error.")
+        response = _response(self._service.refuse("", {}, error))
+        response.force_close()
+        return response
+
+
+def _invite_body(request: web.BaseRequest, transport: asyncio.Transport) -> None:
+    """Ask for the body if the client waits for that: curl, and the SDKs built on it, do so for a whole second."""
+    expectation = request.headers.get("Expect", "").strip().lower()
+    if expectation == "100-continue" and request.version >= HttpVersion11:
+        transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+
+def _reply(reply: AdminReply) -> web.Response:
+    headers = {"Server": SERVER_SOFTWARE}
+    return web.Response(status=reply.status, headers=headers, body=reply.body, content_type="application/json")
+
+
+def _response(answer: Answer) -> web.Response:
+    return web.Response(status=answer.status, headers={**answer.headers, "Server": SERVER_SOFTWARE}, body=answer.body)
+
+
+def _cut(request: web.BaseRequest) -> web.Response:
+    """Break the connection; the response returned here meets a closed transport and is dropped by aiohttp."""
+    if request.transport is not None:
+        request.transport.abort()
+    return web.Response()
