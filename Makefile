@@ -22,6 +22,7 @@ help:
 	@echo "make test      lint, types, all tests, documentation"
 	@echo "make test-twenty  every test that starts a thread, a process or a server, TIMES=$(TIMES) times in a row (TESTS=tests/worker)"
 	@echo "make test-busy    all tests once, at nice 19 beside eight busy processes (TESTS=tests/worker)"
+	@echo "make test-connect Spark Connect, whose packages the bounds of the Tablestore SDK keep out of $(VENV)"
 	@echo "make bench     one table of measurements"
 	@echo "make bench-leases  what moving leases costs: cold start, one worker more, shutdown"
 	@echo "make rounds    worker processes killed, frozen and lied to, splits and merges (ROUNDS=$(ROUNDS) SEED=$(SEED))"
@@ -57,6 +58,15 @@ test-twenty:
 test-busy:
 	@tools/setup-environment spark,cli,docs,dev
 	@$(BIN)/python -m tests.busy $(TESTS)
+
+CONNECT = build/spark-connect
+# What pyspark[connect] asks for, without what the environment has. Its messages need protobuf 6.33.5; the SDK says below 6.
+test-connect:
+	@tools/setup-environment spark,cli,docs,dev
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --no-deps --target $(CONNECT) \
+	    'protobuf>=6.33.5,<7' 'grpcio>=1.76' 'grpcio-status>=1.76' 'googleapis-common-protos>=1.71' \
+	    'pandas>=2.2,<3' python-dateutil tzdata zstandard
+	@PYTHONPATH=$(CONNECT) $(BIN)/python -m pytest tests/spark/test_spark_connect.py
 
 check:
 	@tools/setup-environment spark,cli,docs,dev

@@ -54,8 +54,8 @@ class Settings:
     """Changes that are folded, of few columns and of a thousand; an even number."""
     commit_pages: int
     """Pages of 1,000 records in one commit."""
-    commit_shards: int
-    """Shards with a few records each in one commit."""
+    commit_shards: tuple[int, ...]
+    """How many shards have a few records each in one commit."""
 
 
 FULL = Settings(
@@ -82,7 +82,7 @@ FULL = Settings(
     mirror_rows=1_000_000,
     folded_changes=2_000,
     commit_pages=20,
-    commit_shards=100,
+    commit_shards=(1, 10, 100, 1_000),
 )
 
 QUICK = Settings(
@@ -109,5 +109,5 @@ QUICK = Settings(
     mirror_rows=2_000,
     folded_changes=40,
     commit_pages=1,
-    commit_shards=3,
+    commit_shards=(1, 100),
 )

@@ -67,10 +67,13 @@ VERSION = "_version"
 READ_AT = "_read_at"
 """Columns that a table of rows has beside some of the added ones; see ``streamclient.mirror``."""
 
-PASSING = ("_gone", "_place")
-"""Columns of tables that live as long as one commit."""
+VALIDITY = VALID_FROM, VALID_TO = "_valid_from", "_valid_to"
+"""Columns of a history of rows: from when to when a row was so."""
 
-RESERVED = frozenset({*ADDED, DAY, KEY, VERSION, READ_AT, *PASSING})
+PASSING = ("_gone", "_place", "_sequence", "_events", "_number")
+"""Columns that tables and frames have only while they are worked on."""
+
+RESERVED = frozenset({*ADDED, DAY, KEY, VERSION, READ_AT, *VALIDITY, *PASSING})
 
 
 def added_types() -> dict[str, DataType]:

@@ -12,13 +12,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
-from functools import partial, reduce
-from operator import and_
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from streamclient.destinations.changes import PASSING, SHARD
+from streamclient.destinations.changes import SHARD
 from streamclient.destinations.commit import Commit, LogEntry, are_among, check_commits, is_stored
 from streamclient.destinations.delta_log import ENTRY, DeltaLog, read_entries
+from streamclient.destinations.delta_rows import KEYED, append, find_rows, merge, overwrite
 from streamclient.destinations.extra import compute, load, pyarrow
 from streamclient.destinations.partitions import Partition
 from streamclient.destinations.probe import probe_store
@@ -45,9 +45,6 @@ once, as most refusals mean that another writer was quicker."""
 
 _REFUSALS_MAX = 2
 """The first one may come from a handle that another writer's new column has made old."""
-
-
-_GONE, _PLACE = PASSING
 
 
 class DeltaDestination:
@@ -156,7 +153,8 @@ class DeltaDestination:
         for pause in _pauses():
             if error is not None and time.monotonic() + pause >= deadline:
                 break
-            time.sleep(pause if error is not None else 0)
+            if error is not None:
+                time.sleep(pause)
             try:
                 handle = self._load() or self._create(first_rows())
                 first_seen = handle.version() if first_seen < 0 else first_seen
@@ -273,57 +271,33 @@ class DeltaDestination:
         return check_fit(self._divided(rows), pa.schema(handle.schema().to_arrow()), self.location.url)
 
     def _append(self, handle: DeltaTable, rows: Table, commits: Sequence[Commit]) -> None:
-        deltalake = load("deltalake", "delta")
-        present = {one.name for one in handle.schema().fields}
-        deltalake.write_deltalake(
-            handle,
-            rows,
-            mode="append",
-            schema_mode=None if present == set(rows.column_names) else "merge",
-            commit_properties=self._properties(commits),
-            post_commithook_properties=deltalake.PostCommitHookProperties(cleanup_expired_logs=False),
-        )
+        append(handle, rows, self._properties(handle, commits))
         self._log.note(handle.version(), commits)
 
     def _replace(
         self, keys: Table, fold: Callable[[Table], Table], handle: DeltaTable, commits: Sequence[Commit]
     ) -> None:
-        """Merge what ``fold`` makes of the rows that the handle's version has; refused if that is not the last one."""
-        present = self._rows_with(keys, handle)
-        rows = self._fitted(fold(present), handle)
-        gone = absent_keys(present.select(self._key), rows.select(self._key))
-        version = handle.version()
-        if rows.num_rows or gone.num_rows:
-            _merge(handle, rows, gone, self._key, self._properties(commits))
-            self._log.note(handle.version(), commits)
+        """Store what ``fold`` makes of the rows that the handle's version has; refused if that is not the last one."""
+        found = find_rows(handle, keys, self._key, [self._partition.column] if self._partition else [])
+        rows = self._fitted(fold(found.present), handle)
+        properties, version = self._properties(handle, commits), handle.version()
+        if found.others is not None:
+            rows = pyarrow().concat_tables([found.others, rows], promote_options="default")
+            overwrite(handle, rows, properties)
+        else:
+            merge(handle, rows, found.present, self._key, properties)
         if handle.version() == version:
             # A merge that changes nothing makes no commit, and would not remember these.
             self._append(handle, rows.slice(0, 0), commits)
+        else:
+            self._log.note(handle.version(), commits)
 
-    def _rows_with(self, keys: Table, handle: DeltaTable) -> Table:
-        pa, pc = pyarrow(), compute()
-        dataset = handle.to_pyarrow_dataset()
-        names = [name for name in dataset.schema.names if self._partition is None or name != self._partition.column]
-        if not keys.num_rows:
-            return dataset.schema.empty_table().select(names)
-        wanted = {name: pc.unique(keys.column(name)) for name in self._key}
-        # Only for numbers, as the bounds of texts that delta-rs gives a file cannot be compared with texts.
-        numbers = [pc.field(name).isin(one) for name, one in wanted.items() if pa.types.is_integer(one.type)]
-        batches = [
-            batch.filter(reduce(pc.and_, [pc.is_in(batch.column(name), value_set=one) for name, one in wanted.items()]))
-            for batch in dataset.to_batches(filter=reduce(and_, numbers) if numbers else None, use_threads=False)
-        ]
-        found = pa.Table.from_batches(batches, schema=dataset.schema).select(names)
-        if len(self._key) == 1:
-            return found
-        numbered = found.select(self._key).append_column(_PLACE, pa.array(range(found.num_rows), pa.int64()))
-        matching = numbered.join(keys.select(self._key), list(self._key), join_type="left semi", use_threads=False)
-        return found.take(matching.column(_PLACE))
-
-    def _properties(self, commits: Sequence[Commit]) -> CommitProperties:
+    def _properties(self, handle: DeltaTable, commits: Sequence[Commit]) -> CommitProperties:
         deltalake = load("deltalake", "delta")
         # Never with last_updated: transactions that have it can expire.
         transactions = [deltalake.Transaction(self._log.transaction(one.shard), one.order) for one in commits]
+        if self._key:
+            transactions.append(deltalake.Transaction(KEYED, handle.version() + 1))
         entry = LogEntry("", tuple(commits)).to_json()
         properties: CommitProperties = deltalake.CommitProperties(
             custom_metadata={ENTRY: entry}, app_transactions=transactions
@@ -361,39 +335,6 @@ class DeltaDestination:
         ) from error
 
 
-def absent_keys(keys: Table, rows: Table) -> Table:
-    """Those of some keys that no row has."""
-    if not keys.num_rows:
-        return keys
-    return keys.join(rows, keys.column_names, join_type="left anti", use_threads=False)
-
-
-def _merge(handle: DeltaTable, rows: Table, gone: Table, key: Sequence[str], properties: CommitProperties) -> None:
-    """Put these rows in the place of those with their keys, and remove those with the keys that are gone."""
-    pa, deltalake = pyarrow(), load("deltalake", "delta")
-    marks = [pa.repeat(pa.scalar(is_gone), one.num_rows) for is_gone, one in ((False, rows), (True, gone))]
-    source = pa.concat_tables(
-        [one.append_column(_GONE, mark) for one, mark in zip((rows, gone), marks, strict=True)],
-        promote_options="default",
-    )
-    present = {one.name for one in handle.schema().fields}
-    values = {_quoted(name): f"s.{_quoted(name)}" for name in rows.column_names}
-    gone_mark = f"s.{_quoted(_GONE)}"
-    merger = handle.merge(
-        source,
-        " AND ".join(f"t.{_quoted(name)} = s.{_quoted(name)}" for name in key),
-        source_alias="s",
-        target_alias="t",
-        merge_schema=not present.issuperset(rows.column_names),
-        commit_properties=properties,
-        post_commithook_properties=deltalake.PostCommitHookProperties(cleanup_expired_logs=False),
-    )
-    merger.when_matched_delete(gone_mark)
-    merger.when_matched_update(values, f"NOT {gone_mark}")
-    merger.when_not_matched_insert(values, f"NOT {gone_mark}")
-    merger.execute()
-
-
 def _tables(dataset: Any, **given: Any) -> Iterator[Table]:
     """The rows of a dataset or of one file of it."""
     pa = pyarrow()
@@ -401,10 +342,6 @@ def _tables(dataset: Any, **given: Any) -> Iterator[Table]:
     for batch in dataset.to_batches(use_threads=False, **given):
         if batch.num_rows:
             yield pa.Table.from_batches([batch])
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _refusals() -> tuple[type[Exception], ...]:

@@ -20,7 +20,7 @@ from streamclient.destinations.schemas import check_fit, check_table_types
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, StreamClientError
 
 if TYPE_CHECKING:
-    from pyarrow import DataType, Schema
+    from pyarrow import ChunkedArray, DataType, Schema
     from pyarrow import Table as ArrowTable
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
@@ -221,14 +221,20 @@ def _entries(table: Table) -> Iterator[LogEntry]:
 
 
 def _refuse_null_lists(rows: ArrowTable) -> None:
-    """Empty lists and maps are what pyiceberg writes for those that are null, and structs of nulls for null structs."""
-    pa = pyarrow()
+    """Empty lists and maps are what pyiceberg may write for those that are null, also in a struct."""
     for one in rows.schema:
-        if pa.types.is_nested(one.type) and rows.column(one.name).null_count:
+        if _has_null_lists(rows.column(one.name)):
             raise ConfigurationError(
                 f"column {one.name!r} of type {one.type} has nulls, which would be stored as empty values: make them "
                 "empty yourself, or say it in a column of its own"
             )
+
+
+def _has_null_lists(column: ChunkedArray) -> bool:
+    pa = pyarrow()
+    if pa.types.is_struct(column.type):
+        return any(_has_null_lists(field) for field in column.flatten())
+    return bool(pa.types.is_nested(column.type) and column.null_count)
 
 
 def _schema_of(table: Table) -> Schema:

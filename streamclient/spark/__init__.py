@@ -6,7 +6,7 @@ Importing this package imports neither pyspark nor pyarrow; they come with ``pip
 from streamclient.spark.batch import Sink, Transform
 from streamclient.spark.config import SparkConfig
 from streamclient.spark.context import BatchContext, FrameColumn, ShardRange
-from streamclient.spark.fold import fold_changes
+from streamclient.spark.fold import fold_changes, row_history
 from streamclient.spark.java import Java, find_java
 from streamclient.spark.processor import SparkRecordProcessor, SparkRecordProcessorFactory
 from streamclient.spark.session import local_session
@@ -24,4 +24,5 @@ __all__ = [
     "find_java",
     "fold_changes",
     "local_session",
+    "row_history",
 ]

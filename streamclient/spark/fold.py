@@ -1,4 +1,4 @@
-"""Changes folded into the rows that they leave, in Spark.
+"""Changes folded into the rows that they leave, or into all states that rows have had, in Spark.
 
 The rules are the table's own: a PUT replaces the row, a DELETE removes it, an UPDATE makes it if it puts a cell. A cell
 shows its newest version, not its last write; the table keeps at most ``max_versions`` of them.
@@ -18,10 +18,14 @@ from streamclient.destinations.changes import (
     EPOCH,
     OLDER_VERSIONS,
     OPERATION,
+    PASSING,
     RESERVED,
     ROW_INDEX,
     TIMESTAMP,
     UNFIT,
+    VALID_FROM,
+    VALID_TO,
+    VALIDITY,
     VERSIONS,
 )
 from streamclient.destinations.names import original_name
@@ -33,8 +37,7 @@ from streamclient.spark.extra import spark_functions, spark_sql
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_EVENTS = "_events"
-_SEQUENCE = "_sequence"
+_SEQUENCE, _EVENTS, _NUMBER = PASSING[2:]
 _PLACE = (EPOCH, TIMESTAMP, ROW_INDEX)
 
 UNFIT_TYPE = "map<string,struct<type:string,value:string>>"
@@ -58,25 +61,77 @@ def fold_changes(changes: DataFrame, primary_key: Sequence[str], *, max_versions
         max_versions: the table's limit of versions per column.
     """
     checks.positive.require("max_versions", max_versions)
-    functions = spark_functions()
-    attributes = [one for one in changes.schema.fields if one.name not in RESERVED and one.name not in primary_key]
-    columns = [_ColumnFold(one.name, one.dataType.simpleString(), f"_c{index}") for index, one in enumerate(attributes)]
+    once = _since_last_reset(_once(changes, primary_key), primary_key)
+    return _folded(_events(once, primary_key, max_versions), once, primary_key, max_versions)
+
+
+def row_history(changes: DataFrame, primary_key: Sequence[str], *, max_versions: int = 1) -> DataFrame:
+    """Every state that rows have had, and from when to when: a slowly changing table, of type 2.
+
+    The columns are those of ``fold_changes``, with the change that led to the state, then ``_valid_from``, the time of
+    that change, and ``_valid_to``, the time of the row's next one; null for the row as it is now. A row that was
+    removed has no state until it is made again.
+
+    Args:
+        changes: as ``fold_changes`` takes them, from the beginning. What a row's changes cost grows with the square of
+            their number, as each state is folded by itself.
+        primary_key: names of the key columns.
+        max_versions: the table's limit of versions per column.
+    """
+    checks.positive.require("max_versions", max_versions)
+    once = _once(changes, primary_key)
+    numbered = _events(once, primary_key, max_versions).selectExpr("*", f"posexplode({_EVENTS}) as ({_NUMBER}, _event)")
     keys = [quoted(name) for name in primary_key]
-    ordered = changes.withColumn(_SEQUENCE, functions.struct(*_PLACE))
+    events = numbered.selectExpr(
+        *keys,
+        f"slice({_EVENTS}, 1, {_NUMBER} + 1) as {_EVENTS}",
+        f"_event.sequence.{TIMESTAMP} as {VALID_FROM}",
+        f"get({_EVENTS}, {_NUMBER} + 1).sequence.{TIMESTAMP} as {VALID_TO}",
+    )
+    return _folded(events, once, primary_key, max_versions, VALIDITY)
+
+
+def _folds(changes: DataFrame, primary_key: Sequence[str]) -> list[_ColumnFold]:
+    attributes = [one for one in changes.schema.fields if one.name not in RESERVED and one.name not in primary_key]
+    return [
+        _ColumnFold(one.name, one.dataType.simpleString(), f"{_EVENTS}_{index}") for index, one in enumerate(attributes)
+    ]
+
+
+def _once(changes: DataFrame, primary_key: Sequence[str]) -> DataFrame:
+    """Each change once, with its place as one value."""
+    ordered = changes.withColumn(_SEQUENCE, spark_functions().struct(*_PLACE))
+    return ordered.dropDuplicates([*primary_key, _SEQUENCE])
+
+
+def _events(once: DataFrame, primary_key: Sequence[str], max_versions: int) -> DataFrame:
+    """Of each key, what its changes do, in their order."""
+    functions = spark_functions()
     event = functions.struct(
         functions.col(_SEQUENCE).alias("sequence"),
         functions.col(OPERATION).alias("operation"),
         functions.expr(f"size({VERSIONS}) > 0").alias("puts"),
-        *[functions.expr(column.event(max_versions)).alias(column.alias) for column in columns],
+        *[
+            functions.expr(one.event(max_versions)).alias(one.alias)
+            for one in _folds(once.drop(_SEQUENCE), primary_key)
+        ],
     )
-    recent = _since_last_reset(ordered, primary_key)
-    events = recent.groupBy(*keys).agg(functions.sort_array(functions.collect_list(event)).alias(_EVENTS))
+    grouped = once.groupBy(*[quoted(name) for name in primary_key])
+    return grouped.agg(functions.sort_array(functions.collect_list(event)).alias(_EVENTS))
+
+
+def _folded(
+    events: DataFrame, once: DataFrame, primary_key: Sequence[str], max_versions: int, further: Sequence[str] = ()
+) -> DataFrame:
+    """The rows that events leave, with further columns of theirs behind."""
+    functions, columns = spark_functions(), _folds(once.drop(_SEQUENCE), primary_key)
+    keys = [quoted(name) for name in primary_key]
     newest = [functions.expr(column.newest(max_versions)).alias(column.alias) for column in columns]
     last = functions.expr(f"element_at({_EVENTS}, -1).sequence").alias(_SEQUENCE)
-    folded = events.where(_EXISTS).select(*keys, *newest, last)
+    folded = events.where(_EXISTS).select(*keys, *newest, last, *further)
     values = [functions.col(f"{column.alias}.value").alias(column.name) for column in columns]
     places = [functions.col(f"{_SEQUENCE}.{name}").alias(name) for name in _PLACE]
-    return folded.select(*keys, *values, _unfit(columns).alias(UNFIT), *places)
+    return folded.select(*keys, *values, _unfit(columns).alias(UNFIT), *places, *further)
 
 
 def quoted(name: str) -> str:
@@ -95,13 +150,12 @@ def _unfit(columns: Sequence[_ColumnFold]) -> Column:
 
 
 def _since_last_reset(changes: DataFrame, primary_key: Sequence[str]) -> DataFrame:
-    """Without the changes before a key's last PUT or DELETE, which no longer matter; each of the others once."""
+    """Without the changes before a key's last PUT or DELETE, which no longer matter."""
     functions = spark_functions()
     sequence = functions.col(_SEQUENCE)
     window = spark_sql().Window.partitionBy(*map(quoted, primary_key))
     resets = functions.when(functions.col(OPERATION) != "UPDATE", sequence)
-    once = changes.dropDuplicates([*primary_key, _SEQUENCE])
-    marked = once.withColumn(_EVENTS, functions.max(resets).over(window))
+    marked = changes.withColumn(_EVENTS, functions.max(resets).over(window))
     return marked.where(functions.col(_EVENTS).isNull() | (sequence >= functions.col(_EVENTS))).drop(_EVENTS)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Barrier
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,9 @@ def check_merging_scenario(name: str, make_destination: Callable[[str, str], Mer
 
 
 _OpenMerging = Callable[[], MergingDestination]
+
+_NEW = 1_000
+"""A key that no row has at first."""
 
 
 def _keyed(*rows: tuple[Any, ...], column: str = "text") -> Table:
@@ -155,18 +159,22 @@ def _merges_of_racing_writers_are_each_made_of_what_is_there(open_handle: _OpenM
         last: Commit | None = None
         start.wait(RACE_SECONDS)
         for _ in range(ROUNDS):
-            last = batch(last, [], shard=shard)
-            destination.merge(_keyed((0, "", None)).select(["id", "part"]), _lengthened, [last])
+            for number in (0, _NEW):
+                last = batch(last, [], shard=shard)
+                wanted = _keyed((number, "", None)).select(["id", "part"])
+                destination.merge(wanted, partial(_lengthened, number), [last])
 
     with ThreadPoolExecutor(len(shards)) as pool:
         for done in [pool.submit(count_up, shard) for shard in shards]:
             done.result(RACE_SECONDS)
-    expect("each merge counts", _texts(open_handle())[0, ""], "old 0" + "+" * ROUNDS * len(shards))
+    texts, marks = _texts(open_handle()), "+" * ROUNDS * len(shards)
+    expect("each merge counts", texts[0, ""], "old 0" + marks)
+    expect("a row that both would add is there once", texts[_NEW, ""], marks)
 
 
-def _lengthened(present: Table) -> Table:
-    (text,) = present.column("text").to_pylist()
-    return _keyed((0, "", text + "+"))
+def _lengthened(number: int, present: Table) -> Table:
+    (text,) = present.column("text").to_pylist() or [""]
+    return _keyed((number, "", text + "+"))
 
 
 def _a_column_comes_with_a_merge(open_handle: _OpenMerging) -> None:

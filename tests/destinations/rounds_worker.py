@@ -3,7 +3,8 @@
 usage: python rounds_worker.py KIND PLACE STATUS SEED RECORDS FREEZES_AT SHARD...
 
 It freezes between preparing and storing its batch of the number FREEZES_AT, if that is not 0. It prints a line at each
-step, at which its parent may kill or freeze it. Leases are rows of an SQLite file. The kind ``spark`` is Delta Lake
+step, and goes on once its parent has answered with a byte: so it gets as far as its parent wants, however busy the
+machine is. Leases are rows of an SQLite file. The kind ``spark`` is Delta Lake
 behind the Spark processor, with a transform.
 """
 
@@ -40,6 +41,8 @@ from streamclient.testing.destination_contracts import change
 BATCH_MAX = 25
 SHARDS = ("shard-0", "shard-1", "shard-2")
 FREEZING = "freezing"
+LAST_WORDS = frozenset({FREEZING, "fenced", "lost", "late", "finished"})
+"""Steps for which no answer is waited."""
 LATE = 200
 """From this record on there is one more column."""
 SHARD_SPAN = 1_000_000
@@ -283,6 +286,8 @@ def run_spark(place: str, status: Status, shards: Sequence[str], work: Work) -> 
 
 def say(step: str) -> None:
     os.write(sys.stdout.fileno(), f"{step}\n".encode())  # whole lines, whichever threads say them
+    if step not in LAST_WORDS and not os.read(sys.stdin.fileno(), 1):
+        os._exit(1)  # the parent is gone
 
 
 def main(kind: str, place: str, path: str, *given: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from datetime import date, datetime, timezone
@@ -13,6 +14,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from streamclient.destinations import Commit, Day, DeltaDestination, Key, records_of
+from streamclient.destinations.maintenance import clean
 from streamclient.destinations.probe import sign_oss, sign_s3
 from streamclient.destinations.schemas import check_fit, check_table_types
 from streamclient.destinations.stores import check_location
@@ -369,6 +371,43 @@ def test_a_commit_that_a_successor_has_followed_is_not_called_refused(
     store(destination, None, [change(1)], epoch=1)
 
     assert stored_numbers(destination) == [1, 2]
+
+
+def test_rows_go_in_behind_a_column_that_another_writer_brought_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """delta-rs refuses rows, and columns, of whoever loaded the table before; nothing is merged for them."""
+    destination, other = (DeltaDestination(str(tmp_path / "t")) for _ in range(2))
+    last = store(destination, None, [change(1)])
+    append, is_first = DeltaDestination._append, [True]
+
+    def overtaken(self: DeltaDestination, handle: Any, rows: Any, commits: Any) -> None:
+        if is_first and is_first.pop():
+            store(other, None, [change(2, theirs=True)], shard="shard-2")
+        append(self, handle, rows, commits)
+
+    monkeypatch.setattr(DeltaDestination, "_append", overtaken)
+    store(destination, last, [change(3, ours="x")])
+
+    assert stored_numbers(destination) == [1, 2, 3]
+    columns = destination.columns()
+    assert columns is not None
+    assert {"ours", "theirs"} < set(columns.names)
+
+
+# --- what a table forgets ---------------------------------------------------------------------------------------------
+
+
+def test_no_transaction_has_a_time_by_which_a_table_may_forget_it(tmp_path: Path) -> None:
+    destination = DeltaDestination(str(tmp_path / "t"))
+    destination.key_by(["pk"])
+    store(destination, store(destination, None, [change(1)]), [change(2)])
+    clean(destination)
+
+    texts = [path.read_text() for path in (tmp_path / "t" / "_delta_log").glob("*.json")]
+    transactions = [line["txn"] for text in texts for line in map(json.loads, text.splitlines()) if "txn" in line]
+    assert {one["appId"] for one in transactions} >= {"default/shard-1"}
+    assert [one for one in transactions if one.get("lastUpdated") is not None] == []
 
 
 # --- the process ------------------------------------------------------------------------------------------------------

@@ -17,13 +17,13 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from attrs import define, evolve, field
 from postgres_server import PostgresServer
-from rounds_worker import FREEZING, SHARDS, Status, count_of, opened, records_of_shard
+from rounds_worker import FREEZING, LAST_WORDS, SHARDS, Status, count_of, opened, records_of_shard
 
 from streamclient.destinations import Commit, records_digest, records_of
 from streamclient.destinations.verify import verify
@@ -80,30 +80,35 @@ class Rounds:
         seed = str(self.dice.random())
         command = [sys.executable, str(program), self.kind, self.place, str(self.status), seed]
         command += [str(self.records), str(freezes_at), *shards]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.running.append(process)
         return process
 
     def steps(self, process: subprocess.Popen[str], count: int) -> bool:
-        """Let it do so many steps; whether it is still running."""
+        """Let it do so many steps, and begin the next one; whether it is still running."""
+        assert process.stdin is not None
         assert process.stdout is not None
         for _ in range(count):
             line = process.stdout.readline().strip()
             if not line:
                 return False
             self.said[line] += 1
+            with suppress(BrokenPipeError):  # it is dead, and what it said last was still to be read
+                if line not in LAST_WORDS:
+                    os.write(process.stdin.fileno(), b"\n")
         return True
 
     def finish(self, process: subprocess.Popen[str]) -> None:
         while self.steps(process, 1):
             pass
         assert process.wait(PATIENCE_SECONDS) in {0, -signal.SIGKILL}
-        assert process.stdout is not None
-        process.stdout.close()
+        for pipe in (process.stdin, process.stdout):
+            assert pipe is not None
+            pipe.close()
         self.running.remove(process)
 
     def kill(self) -> None:
-        """One dies at a random step; it may be in the middle of the next one by then."""
+        """One dies at a random step; it is in the middle of the next one by then, or at its end."""
         process = self.start()
         self.steps(process, self.dice.randint(1, STEPS_MAX))
         process.kill()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
@@ -53,6 +55,49 @@ def test_iceberg_keeps_the_contract(scenario: str, catalogs: Callable[[], SqlCat
             catalogs(), f"lake.{name}", application=application, answer_seconds=60.0
         ),
     )
+
+
+TEXTS = pa.list_(pa.struct([("a", pa.string())]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (TEXTS, None),
+        (pa.map_(pa.string(), pa.struct([("a", pa.string())])), None),
+        (pa.struct([("a", TEXTS)]), {"a": None}),
+        (pa.struct([("a", pa.struct([("b", TEXTS)]))]), {"a": {"b": None}}),
+    ],
+    ids=str,
+)
+def test_a_list_that_would_become_an_empty_one_is_refused(
+    kind: Any, value: Any, catalogs: Callable[[], SqlCatalog]
+) -> None:
+    """Null ones are written as empty ones, and nothing is said."""
+    destination = IcebergDestination(catalogs(), "lake.orders")
+
+    with pytest.raises(ConfigurationError, match=r"column 'v'.*has nulls"):
+        destination.commit(pa.table({"v": pa.array([value], kind)}), [batch(None, [])])
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.struct([("a", pa.string())]), None),
+        (pa.struct([("a", pa.struct([("b", pa.string())]))]), {"a": None}),
+        (TEXTS, [None]),
+        (pa.map_(pa.string(), TEXTS), [("k", None)]),
+    ],
+    ids=str,
+)
+def test_what_stays_null_is_stored(kind: Any, value: Any, catalogs: Callable[[], SqlCatalog]) -> None:
+    destination = IcebergDestination(catalogs(), "lake.orders")
+    first = batch(None, [])
+    destination.commit(pa.table({"v": pa.array([value], kind)}), [first])
+    # A column that is new has the first rows read by another schema than they were written with.
+    destination.commit(pa.table({"v": pa.array([value], kind), "new": [1]}), [batch(first, [])])
+
+    assert [row["v"] for table in destination.rows() for row in table.to_pylist()] == [value, value]
 
 
 def test_a_change_that_was_refused_is_not_put_on_top_of_the_other(

@@ -6,10 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from streamclient.destinations import Commit, DeltaDestination, Key, PostgresDestination
+from streamclient.destinations import Commit, DeltaDestination, Key, PostgresDestination, delta_rows
+from streamclient.destinations.maintenance import compact
 from streamclient.destinations.memory import MemoryDestination, MemoryPlace
+from streamclient.testing.destination_contracts import batch
 from streamclient.testing.merging_contracts import (
     MERGING_SCENARIOS,
     check_merging_destination,
@@ -30,15 +33,101 @@ def test_memory_merges_by_the_contract(scenario: str) -> None:
     check_merging_scenario(scenario, lambda name, application: MemoryDestination(place, application=application))
 
 
-@pytest.mark.parametrize("partition", [None, Key("id")], ids=["whole", "partitioned"])
+@pytest.mark.parametrize("way", ["overwritten", "merged", "partitioned"])
 @pytest.mark.parametrize("scenario", MERGING_SCENARIOS)
-def test_delta_merges_by_the_contract(scenario: str, partition: Key | None, tmp_path: Path) -> None:
+def test_delta_merges_by_the_contract(scenario: str, way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if way == "merged":
+        monkeypatch.setattr(delta_rows, "OVERWRITTEN_BYTES_MAX", 0)
+
     def make(name: str, application: str) -> DeltaDestination:
         return DeltaDestination(
-            str(tmp_path / name), application=application, partition_by=partition, answer_seconds=120.0
+            str(tmp_path / name),
+            application=application,
+            partition_by=Key("id") if way == "partitioned" else None,
+            answer_seconds=120.0,
         )
 
     check_merging_scenario(scenario, make)
+
+
+def delta_with(path: Path, *files: Sequence[int]) -> tuple[DeltaDestination, Commit]:
+    """A table with a file of each of these sequences of keys."""
+    destination, last = DeltaDestination(str(path), answer_seconds=120.0), None
+    destination.key_by(["id"])
+    for numbers in files:
+        last = batch(last, [])
+        destination.commit(numbered(numbers, "old"), [last])
+    assert last is not None
+    return destination, last
+
+
+def numbered(numbers: Sequence[int], text: str) -> Any:
+    return pa.table({"id": pa.array(numbers, pa.int64()), "text": pa.repeat(pa.scalar(text), len(numbers))})
+
+
+def texts_of(destination: DeltaDestination) -> dict[int, str]:
+    lines = [line for table in destination.rows() for line in table.to_pylist()]
+    assert len({line["id"] for line in lines}) == len(lines), "a key is there twice"
+    return {line["id"]: line["text"] for line in lines}
+
+
+@pytest.mark.parametrize("touched", [[1, 3], [1]], ids=["every file", "one file"])
+def test_rows_that_another_writer_adds_during_a_merge_are_seen_by_it(touched: list[int], tmp_path: Path) -> None:
+    """By itself, delta-rs lets an overwriting in behind rows that it has not seen."""
+    destination, last = delta_with(tmp_path, [1, 2], [3, 4])
+    given: list[int] = []
+
+    def fold(present: Any) -> Any:
+        given.append(present.num_rows)
+        if len(given) == 1:
+            other = destination.another()
+            other.commit(numbered([9], "beside"), [batch(None, [], shard="shard-2")])
+        return numbered([*touched, 9], "new")
+
+    destination.merge(numbered([*touched, 9], "").select(["id"]), fold, [batch(last, [])])
+
+    assert given == [len(touched), len(touched) + 1]
+    assert texts_of(destination) == {**dict.fromkeys([1, 2, 3, 4], "old"), **dict.fromkeys([*touched, 9], "new")}
+
+
+@pytest.mark.parametrize("touched", [[1, 3], [1]], ids=["every file", "one file"])
+def test_a_compaction_during_a_merge_has_it_made_again(touched: list[int], tmp_path: Path) -> None:
+    destination, last = delta_with(tmp_path, [1, 2], [3, 4])
+    results = []
+
+    def fold(present: Any) -> Any:
+        if not results:
+            results.append(compact(destination.another()))
+        return numbered(touched, "new")
+
+    destination.merge(numbered(touched, "").select(["id"]), fold, [batch(last, [])])
+
+    assert [(one.files_before, one.files_after) for one in results] == [(2, 1)]
+    assert texts_of(destination) == {**dict.fromkeys([1, 2, 3, 4], "old"), **dict.fromkeys(touched, "new")}
+
+
+def test_files_without_one_of_the_keys_stay_as_they_are(tmp_path: Path) -> None:
+    destination, last = delta_with(tmp_path, [1, 2], [3, 4], [5, 6])
+    before = set(destination.handle().file_uris())
+
+    destination.merge(numbered([3, 4], "").select(["id"]), lambda present: numbered([3], "new"), [batch(last, [])])
+
+    assert len(before & set(destination.handle().file_uris())) == 2
+    assert texts_of(destination) == {1: "old", 2: "old", 3: "new", 5: "old", 6: "old"}
+
+
+@pytest.mark.parametrize("most", [0, 1 << 30], ids=["merged", "overwritten"])
+def test_the_outermost_numbers_are_keys_like_others(most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta_rows, "OVERWRITTEN_BYTES_MAX", most)
+    ends = [-(1 << 63), (1 << 63) - 1]
+    destination, last = delta_with(tmp_path, [*ends, 0])
+
+    for number in ends:
+        keys, rows = numbered([number], "").select(["id"]), numbered([number], "new")
+        last = batch(last, [])
+        destination.merge(keys, lambda present, rows=rows: rows, [last])
+
+    assert texts_of(destination) == {**dict.fromkeys(ends, "new"), 0: "old"}
 
 
 @pytest.mark.parametrize("scenario", MERGING_SCENARIOS)

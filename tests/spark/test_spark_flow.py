@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from spark_helpers import Run, StoredShard, delete, delete_cell, put, put_cell, update
+from spark_helpers import Run, StoredShard, delete, put, update
 
 from streamclient.destinations.memory import MemoryDestination
 from streamclient.errors import (
@@ -19,7 +19,7 @@ from streamclient.errors import (
     UnfitValueError,
 )
 from streamclient.model import ShutdownReason
-from streamclient.spark import BatchContext, SparkConfig, SparkRecordProcessorFactory, fold_changes
+from streamclient.spark import BatchContext, SparkConfig, SparkRecordProcessorFactory
 from tests.patience import FOREVER_MILLIS, PATIENCE_SECONDS, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -189,41 +189,6 @@ def test_transform_that_fails_stores_nothing_and_says_why(spark: Any, transform:
             run.stop()
     assert shard.checkpoints == ["after 1"]
     assert len(list(destination.log())) == 1
-
-
-def test_folded_changes_are_the_rows_that_they_lead_to(spark: Any) -> None:
-    """Versions decide, not the order of writes; what a column cannot hold stays beside it."""
-    shard = StoredShard(
-        "s1",
-        [
-            put(1, 1, a=1, b="x"),
-            update(2, 1, put_cell("a", 5, 2), put_cell("a", "text", 9)),
-            update(3, 1, put_cell("a", 4, 3), delete_cell("b")),
-            put(4, 2, a=1),
-            delete(5, 2),
-            update(6, 3, delete_cell("a")),
-            update(7, 4, put_cell("a", 1, 1), put_cell("a", 2, 2)),
-            update(8, 4, delete_cell("a", 2)),
-        ],
-    )
-    found: list[Any] = []
-
-    def sink(frame: Any, context: BatchContext) -> None:
-        twice = frame.union(frame)
-        found.append(fold_changes(twice, context.primary_key).orderBy("pk").collect())
-        found.append(fold_changes(twice, context.primary_key, max_versions=3).orderBy("pk").collect())
-
-    with make(sink, spark, **NEVER) as factory:
-        run = Run(factory, shard)
-        run.read(8)
-        run.stop()
-
-    assert [(row["pk"], row["a"], row["b"], row["_row_index"]) for row in found[0]] == [
-        (1, None, None, 0),
-        (4, None, None, 0),
-    ]
-    assert found[0][0]["_unfit"]["a"].asDict() == {"type": "STRING", "value": "text"}
-    assert [(row["pk"], row["a"]) for row in found[1]] == [(1, None), (4, 1)]
 
 
 def test_batch_is_committed_by_count_without_waiting_for_age(spark: Any) -> None:

@@ -1,0 +1,83 @@
+"""Changes folded into the rows that they lead to, and into all states that rows have had."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from spark_helpers import Run, StoredShard, delete, delete_cell, put, put_cell, update
+
+from streamclient.destinations.names import original_name
+from streamclient.spark import BatchContext, SparkConfig, SparkRecordProcessorFactory, fold_changes, row_history
+from tests.patience import FOREVER_MILLIS
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+NEVER = SparkConfig(max_age_millis=FOREVER_MILLIS)
+
+
+def test_folded_changes_are_the_rows_that_they_lead_to(spark: Any) -> None:
+    """Versions decide, not the order of writes; what a column cannot hold stays beside it."""
+    shard = StoredShard(
+        "s1",
+        [
+            put(1, 1, a=1, b="x"),
+            update(2, 1, put_cell("a", 5, 2), put_cell("a", "text", 9)),
+            update(3, 1, put_cell("a", 4, 3), delete_cell("b")),
+            put(4, 2, a=1),
+            delete(5, 2),
+            update(6, 3, delete_cell("a")),
+            update(7, 4, put_cell("a", 1, 1), put_cell("a", 2, 2)),
+            update(8, 4, delete_cell("a", 2)),
+        ],
+    )
+    found: list[Any] = []
+
+    def sink(frame: Any, context: BatchContext) -> None:
+        twice = frame.union(frame)
+        found.append(fold_changes(twice, context.primary_key).orderBy("pk").collect())
+        found.append(fold_changes(twice, context.primary_key, max_versions=3).orderBy("pk").collect())
+
+    with SparkRecordProcessorFactory(sink, session=spark, config=NEVER) as factory:
+        run = Run(factory, shard)
+        run.read(8)
+        run.stop()
+
+    assert [(row["pk"], row["a"], row["b"], row["_row_index"]) for row in found[0]] == [
+        (1, None, None, 0),
+        (4, None, None, 0),
+    ]
+    assert found[0][0]["_unfit"]["a"].asDict() == {"type": "STRING", "value": "text"}
+    assert [(row["pk"], row["a"]) for row in found[1]] == [(1, None), (4, 1)]
+
+
+def test_the_history_of_rows_has_each_state_and_from_when_to_when(spark: Any) -> None:
+    changes = [
+        put(1, 1, a=1, b="x"),
+        update(2, 1, put_cell("a", 5, 2), delete_cell("b")),
+        delete(3, 1),
+        put(4, 1, b="again"),
+        update(5, 2, delete_cell("a")),
+        put(6, 3, _sequence="s", _events="e", _valid_to="v"),
+    ]
+    shard, found = StoredShard("s1", changes), []
+
+    def sink(frame: Any, context: BatchContext) -> None:
+        found.extend(row_history(frame.union(frame), context.primary_key).orderBy("pk", "_valid_from").collect())
+        found.extend(fold_changes(frame, context.primary_key).where("pk = 3").collect())
+
+    with SparkRecordProcessorFactory(sink, session=spark, config=NEVER) as factory:
+        run = Run(factory, shard)
+        run.read(6)
+        run.stop()
+
+    assert [(row["pk"], row["a"], row["b"]) for row in found[:3]] == [(1, 1, "x"), (1, 5, None), (1, None, "again")]
+    times = [(row["_valid_from"], row["_valid_to"]) for row in found[:3]]
+    assert times[0][1] == times[1][0] < times[1][1] < times[2][0]
+    assert times[2][1] is None
+    for row in found[3:]:
+        assert row["pk"] == 3
+        values = {original_name(name): value for name, value in row.asDict().items() if value is not None}
+        assert {"_sequence": "s", "_events": "e"}.items() <= values.items()
+        assert "v" in row.asDict().values()
+    assert len(found) == 5
