@@ -6,8 +6,14 @@ import threading
 
 from attrs import define, field
 
-from streamclient.interfaces import IRecordProcessor, IRecordProcessorFactory
-from streamclient.model import InitializationInput, ProcessRecordsInput, ShutdownInput, ShutdownReason
+from streamclient.interfaces import (
+    InitializationInput,
+    IRecordProcessor,
+    IRecordProcessorFactory,
+    ProcessRecordsInput,
+    ShutdownInput,
+)
+from streamclient.model import ShutdownReason
 from streamclient.records import StreamRecord
 from streamclient.replicate.changes import change_of, is_wanted
 from streamclient.replicate.writer import DestinationWriter, RefusedRowError

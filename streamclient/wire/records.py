@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, overload
 from attrs import field, frozen
 
 from streamclient.errors import CodecError
-from streamclient.model import ColumnType
 from streamclient.records import (
     NATIVE,
     ColumnOperation,
+    ColumnType,
     KeyValue,
     RecordColumn,
     RecordType,

@@ -14,10 +14,10 @@ from streamclient.errors import ConfigurationError, StreamClientException, Worke
 from streamclient.interfaces import ILeaseManager, RecordProcessorFactory
 from streamclient.model import ShardStatus, TrimmedRange, WorkerStatus
 from streamclient.stream.api import StreamApi
-from streamclient.worker.assembly import SharedParts, StreamParts
+from streamclient.worker.coordinator import Coordinator
 from streamclient.worker.health import WorkerHealth
 from streamclient.worker.running import EndedBySigterm, Running, wait_awake
-from streamclient.worker.runtime import Runtime
+from streamclient.worker.runtime import Runtime, SharedParts
 from streamclient.worker.stream_run import StreamRun
 
 _log = logging.getLogger(__name__)
@@ -267,8 +267,8 @@ class Worker(Running):
     def _make_shared(self) -> SharedParts:
         return SharedParts(self._identifier, self._client_config, self._executor, self._runtime)
 
-    def prepare(self) -> list[StreamParts]:
-        """What ``run`` starts with, for a test that runs the parts itself: one for each stream, in order."""
+    def prepare(self) -> list[Coordinator]:
+        """What ``run`` starts with, for a test that steps the owners itself: one for each stream, in order."""
         shared = self._make_shared()
         return [stream.prepare(shared, self._stop) for stream in self._streams.values()]
 
