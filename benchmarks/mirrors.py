@@ -17,8 +17,8 @@ from streamclient.destinations.digest import records_digest
 from streamclient.mirror.batches import ChangeBatch, ShardChanges
 from streamclient.mirror.fold import copied, empty_rows, fold
 from streamclient.mirror.rows import TableRule
-from streamclient.model import CheckpointPosition, ColumnType
-from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
+from streamclient.model import CheckpointPosition
+from streamclient.records import ColumnOperation, ColumnType, RecordColumn, RecordType, SequenceInfo, StreamRecord
 
 CHANGES = 10_000
 COLUMNS = (10, 1_000)

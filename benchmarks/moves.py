@@ -21,10 +21,11 @@ from streamclient.core.events import Command, Event
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.rows import WorkerWriteKind, WriteKind
 from streamclient.model import BalanceBy, Lease
-from streamclient.testing.simulation.actors.consumer import Consumer
 from streamclient.testing.simulation.actors.java.worker import JavaWorker
-from streamclient.testing.simulation.laws.base import Law, Laws
+from streamclient.testing.simulation.fleet import SimulatedFleet
+from streamclient.testing.simulation.laws.base import Law
 from streamclient.testing.simulation.plan import Plan
+from streamclient.testing.simulation.roles import ConsumerRole
 from streamclient.testing.simulation.table import Actor, Outsider
 from streamclient.testing.simulation.trace import Entry
 from streamclient.testing.simulation.world import SimulatedWorld
@@ -137,11 +138,11 @@ class Meter:
 class Watching(Law):
     """Tells the meter what the sink accepts, and who takes leases."""
 
-    def __init__(self, world: MeasuredWorld) -> None:
+    def __init__(self, world: SimulatedWorld, meter: Meter) -> None:
         super().__init__(world)
-        self.meter = world.meter
+        self.meter = meter
 
-    def records_written(self, consumer: Consumer, start: int, end: int) -> None:
+    def records_written(self, consumer: ConsumerRole, start: int, end: int) -> None:
         """Records of a shard reached the sink."""
         self.meter.worked(consumer.process.name, consumer.lease_key, start, end)
 
@@ -159,9 +160,8 @@ class MeasuredWorld(SimulatedWorld):
 
     def __init__(self, plan: Plan) -> None:
         self.meter = Meter(lambda: self.now)
-        super().__init__(plan, self.meter)
-        self.laws = Laws([Watching(self)])
-        self.sink.laws = self.laws
+        super().__init__(plan, lambda world: [Watching(world, self.meter)], self.meter)
+        self.fleet = SimulatedFleet(self)
 
     def java_processed(self, lease_key: str, start: int, end: int) -> None:
         """A Java worker processed records: the one that owns the lease."""
@@ -191,8 +191,8 @@ class MeasuredWorld(SimulatedWorld):
 
     def java_cost(self) -> Cost:
         """What all Java workers called since the world began."""
-        javas = [worker for worker in self.everybody if isinstance(worker, JavaWorker)]
-        return Cost(sum(java.calls.requests for java in javas), sum(java.calls.rows_read for java in javas))
+        javas = [worker for worker in self.fleet.everybody if isinstance(worker, JavaWorker)]
+        return Cost(sum(java.requests for java in javas), sum(java.rows_read for java in javas))
 
 
 @frozen
@@ -218,7 +218,7 @@ def world_of(workers: int, shards: int, *, java: bool, has_rows: bool = True, **
     for shard_id in sorted(world.stream.open_ids) if has_rows else ():
         world.table.put(FLEET, "create", shard_id, Lease(shard_id, "stream"))
     for number in range(workers):
-        world.start_worker(f"w{number:02d}", java=java)
+        world.fleet.start(f"w{number:02d}", java=java)
     return world
 
 
@@ -235,7 +235,7 @@ def scale_out(*, java: bool) -> tuple[str, str, str]:
     world.run_until(lambda: world.is_even(WORKERS - 1), SETTLE_SECONDS)
     world.agenda.run_until(world.now + REGULAR_SECONDS)
     world.meter.reset()
-    world.start_worker(f"w{WORKERS - 1:02d}", java=java)
+    world.fleet.start(f"w{WORKERS - 1:02d}", java=java)
     seconds = world.run_until(lambda: world.is_even(WORKERS), SETTLE_SECONDS)
     return f"{_seconds(seconds)}, {world.meter.takes} moves", _gaps(world.meter.gaps), str(world.meter.repeated)
 
@@ -248,7 +248,7 @@ def shutdown(*, java: bool) -> tuple[str, str]:
     name = f"w{WORKERS - 1:02d}"
     theirs = {key for key, row in world.table.rows.items() if row.owner == name}
     world.meter.reset()
-    worker = world.workers[name]
+    worker = world.fleet.workers[name]
     if isinstance(worker, JavaWorker):
         worker.crash()
     else:
@@ -268,7 +268,7 @@ def loss(*, java: bool) -> str:
         theirs = {key for key, row in world.table.rows.items() if row.owner == name}
         world.meter.reset()
         crashed_at = world.now
-        world.workers[name].crash()
+        world.fleet.workers[name].crash()
         world.run_until(partial(theirs.issubset, world.meter.read_by_others), WATCH_SECONDS)
         seconds += [world.meter.read_by_others.get(key, float("inf")) - crashed_at for key in theirs]
     return f"median {statistics.median(seconds):.1f} s, longest {_seconds(max(seconds))}"

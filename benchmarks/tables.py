@@ -19,7 +19,8 @@ from tablestore import (
     TableOptions,
 )
 
-from streamclient.model import ColumnType, TableDefinition
+from streamclient.model import TableDefinition
+from streamclient.records import ColumnType
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
 
 BATCH_ROWS = 200

@@ -3,21 +3,63 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
+from typing import Any
+
+from attrs import frozen
 
 from streamclient.errors import ConfigurationError, StreamClientException
-from streamclient.model import (
-    InitializationInput,
-    Lease,
-    Metric,
-    ParkedKey,
-    ParkedRecord,
-    PendingCheckpoint,
-    ProcessRecordsInput,
-    ShutdownInput,
-)
-from streamclient.records import PrimaryKey
+from streamclient.model import Lease, Metric, ParkedKey, ParkedRecord, PendingCheckpoint, ShardInfo, ShutdownReason
+from streamclient.records import ColumnType, PrimaryKey, StreamRecord
+from streamclient.wire.columns import records_by_column
+
+
+@frozen
+class InitializationInput:
+    """Argument of ``IRecordProcessor.initialize``."""
+
+    shard_info: ShardInfo
+    initial_checkpoint: str
+    """Where reading starts: the stored checkpoint."""
+    checkpointer: IRecordProcessorCheckpointer
+    shutdown_marker: IShutdownMarker
+    pending_checkpoint: PendingCheckpoint | None = None
+    """What an earlier processor prepared and nobody completed. Either complete it, by storing its ``value`` before
+    ``initialize`` returns: reading then starts behind it. Or leave it: the next batches end at that very record."""
+
+
+@frozen
+class ProcessRecordsInput:
+    """Argument of ``IRecordProcessor.process_records``."""
+
+    records: Sequence[StreamRecord]
+    """Oldest first; empty only if ``ClientConfig.deliver_empty_batches`` is set. Immutable; a worker's are made when
+    they are first looked at, and compare equal to the tuple of them."""
+    checkpointer: IRecordProcessorCheckpointer
+    shutdown_marker: IShutdownMarker
+
+    def arrow(self, schema: Mapping[str, ColumnType] | None = None) -> Any:
+        """The same records by column: an object with ``__arrow_c_array__``, such as ``pyarrow.record_batch`` takes.
+
+        One row per record, in order. Records of a whole read are not made for it. The layout is that of
+        ``streamclient.wire.columns``; a schema names the attribute columns, and their types, that columns are made of,
+        all other cells are listed beside them. Any thread.
+
+        Raises:
+            CodecError: the records are not of one table.
+            ConfigurationError: the schema holds what Arrow cannot, or pyarrow is needed and missing: where the codec is
+                not compiled, and for a part of a read.
+        """
+        return records_by_column(self.records, schema)
+
+
+@frozen
+class ShutdownInput:
+    """Argument of ``IRecordProcessor.shutdown``."""
+
+    shutdown_reason: ShutdownReason
+    checkpointer: IRecordProcessorCheckpointer
 
 
 class IRecordProcessor(ABC):

@@ -1,22 +1,17 @@
-"""Values that users meet: leases, shards, callback inputs, reasons and states. All frozen."""
+"""Values that users meet: leases, shards, positions, states, parked records, metrics. All frozen."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 from enum import Enum
-from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
 from streamclient import checks
 from streamclient.errors import ConfigurationError
 from streamclient.reasons import BEFORE_READING, Reason, ReasonKind
-from streamclient.records import ColumnType as ColumnType  # noqa: PLC0414 -- users find it here
-from streamclient.records import PrimaryKey, SequenceInfo, StreamRecord, readable_position, records_by_column
-
-if TYPE_CHECKING:
-    from streamclient.interfaces import IRecordProcessorCheckpointer, IShutdownMarker
+from streamclient.records import ColumnType, PrimaryKey, SequenceInfo, StreamRecord, readable_position
 
 
 def _frozen_names(names: Iterable[str]) -> frozenset[str]:
@@ -153,45 +148,6 @@ class ShardInfo:
     destination that remembers the greatest it has seen can refuse a late writer."""
     table_name: str = ""
     """The data table, as the ``StreamConfig`` names it."""
-
-
-@frozen
-class InitializationInput:
-    """Argument of ``IRecordProcessor.initialize``."""
-
-    shard_info: ShardInfo
-    initial_checkpoint: str
-    """Where reading starts: the stored checkpoint."""
-    checkpointer: IRecordProcessorCheckpointer
-    shutdown_marker: IShutdownMarker
-    pending_checkpoint: PendingCheckpoint | None = None
-    """What an earlier processor prepared and nobody completed. Either complete it, by storing its ``value`` before
-    ``initialize`` returns: reading then starts behind it. Or leave it: the next batches end at that very record."""
-
-
-@frozen
-class ProcessRecordsInput:
-    """Argument of ``IRecordProcessor.process_records``."""
-
-    records: Sequence[StreamRecord]
-    """Oldest first; empty only if ``ClientConfig.deliver_empty_batches`` is set. Immutable; a worker's are made when
-    they are first looked at, and compare equal to the tuple of them."""
-    checkpointer: IRecordProcessorCheckpointer
-    shutdown_marker: IShutdownMarker
-
-    def arrow(self, schema: Mapping[str, ColumnType] | None = None) -> Any:
-        """The same records by column: an object with ``__arrow_c_array__``, such as ``pyarrow.record_batch`` takes.
-
-        One row per record, in order. Records of a whole read are not made for it. The layout is that of
-        ``streamclient.wire.columns``; a schema names the attribute columns, and their types, that columns are made of,
-        all other cells are listed beside them. Any thread.
-
-        Raises:
-            CodecError: the records are not of one table.
-            ConfigurationError: the schema holds what Arrow cannot, or pyarrow is needed and missing: where the codec is
-                not compiled, and for a part of a read.
-        """
-        return records_by_column(self.records, schema)
 
 
 class ShutdownReason(Enum):
@@ -425,14 +381,6 @@ class TrimmedDataPolicy(Enum):
 
     RESTART_AT_OLDEST = "RESTART_AT_OLDEST"
     """Log the loss and continue with the oldest record that is left."""
-
-
-@frozen
-class ShutdownInput:
-    """Argument of ``IRecordProcessor.shutdown``."""
-
-    shutdown_reason: ShutdownReason
-    checkpointer: IRecordProcessorCheckpointer
 
 
 class MetricKind(Enum):

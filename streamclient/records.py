@@ -279,20 +279,3 @@ def place_of(records: Sequence[StreamRecord], index: int) -> SequenceInfo:
     """Where one of some records stands in its shard. Those of a page, which are made on demand, are not made for it."""
     find: Callable[[int], SequenceInfo] | None = getattr(records, "sequence_info", None)
     return records[index].sequence_info if find is None else find(index)
-
-
-def records_by_column(records: Sequence[StreamRecord], schema: Mapping[str, ColumnType] | None) -> Any:
-    """Some records by column, as an object with ``__arrow_c_array__``, which every Arrow library takes in.
-
-    Those of a page, or of a part of one, are not made for it. ``streamclient.wire.columns`` describes the layout.
-
-    Raises:
-        CodecError: the records are not of one table.
-        ConfigurationError: the schema holds what Arrow cannot, or pyarrow is needed and missing.
-    """
-    of_page: Callable[[Mapping[str, ColumnType] | None], Any] | None = getattr(records, "arrow", None)
-    if of_page is not None:
-        return of_page(schema)
-    from streamclient.wire.columns import record_batch  # noqa: PLC0415  # it needs the classes above
-
-    return record_batch(records, schema)

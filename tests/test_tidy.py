@@ -37,7 +37,7 @@ COMPILED = {
     "streamclient.wire",
     "streamclient.wire._native",
     "streamclient.wire.columns",
-    "streamclient.wire.columns.record_batch",
+    "streamclient.wire.columns.records_by_column",
 }
 """The compiled codec imports nothing, so it lies below every floor; records live in its storage. The readable twin of
 its columns imports only values, which are shown by column through it."""

@@ -33,6 +33,8 @@ from streamclient.operate.facts import FleetFacts, HeadFacts, RowFacts, StreamVi
 from streamclient.operate.overview import overview
 from streamclient.operate.top_screens import full_screen
 from streamclient.server import LocalTablestore
+from streamclient.testing.simulation.fleet import SimulatedFleet
+from streamclient.testing.simulation.laws import make_laws
 from streamclient.testing.simulation.plan import Action, Do, Plan
 from streamclient.testing.simulation.storm import Storm
 from streamclient.testing.simulation.trace import Entry
@@ -271,10 +273,9 @@ def hand_over(seed: int = 1) -> list[Entry]:
     """What happens in a simulated fleet from the mark of a shard to the first read of its new owner."""
     starts = (Action(at=0.0, do=Do.START, who=OLD), Action(at=JOINS_AT, do=Do.START, who=NEW))
     signals = ClientConfig().signal_interval_millis
-    world = SimulatedWorld(
-        Plan(seed=seed, shards=2, actions=starts, signal_interval_millis=signals, storm_seconds=60.0)
-    )
-    storm = Storm(world)
+    plan = Plan(seed=seed, shards=2, actions=starts, signal_interval_millis=signals, storm_seconds=60.0)
+    world = SimulatedWorld(plan, make_laws)
+    storm = Storm(SimulatedFleet(world))
     world.agenda.run_until(world.plan.storm_seconds)
     storm.calm()
     entries = world.trace.entries

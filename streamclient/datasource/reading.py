@@ -21,8 +21,7 @@ from streamclient.destinations.extra import pyarrow
 from streamclient.destinations.names import original_name
 from streamclient.destinations.pages import columns_of_pages
 from streamclient.errors import DependencyException, ErrorKind, StreamClientException, TrimmedDataException
-from streamclient.model import ColumnType
-from streamclient.records import SequenceInfo
+from streamclient.records import ColumnType, SequenceInfo
 from streamclient.stream.api import StreamApi
 from streamclient.stream.retry import ReadRetry, Repeater
 from streamclient.stream.tablestore import TablestoreStreamApi

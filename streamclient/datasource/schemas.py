@@ -14,7 +14,7 @@ from streamclient.destinations.names import stored_names
 from streamclient.destinations.schemas import same_type
 from streamclient.destinations.types import type_of
 from streamclient.errors import ConfigurationError
-from streamclient.model import ColumnType
+from streamclient.records import ColumnType
 from streamclient.stream.tables import TableDescription
 from streamclient.stream.tablestore import TablestoreStreamApi
 from streamclient.wire import schema

@@ -24,7 +24,7 @@ from streamclient.destinations.extra import pyarrow
 from streamclient.destinations.names import original_name
 from streamclient.destinations.types import fits, shown, text_of, type_of
 from streamclient.errors import UnfitValueError
-from streamclient.model import ColumnType
+from streamclient.records import ColumnType
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import Row, decode_row, encode_value
 from streamclient.wire.rows import KeyBound

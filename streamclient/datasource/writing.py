@@ -25,8 +25,7 @@ from streamclient.destinations.changes import RESERVED
 from streamclient.destinations.names import original_name
 from streamclient.destinations.types import text_of
 from streamclient.errors import ConfigurationError, DependencyException, StreamClientError, StreamClientException
-from streamclient.model import ColumnType
-from streamclient.records import ColumnValue, KeyValue
+from streamclient.records import ColumnType, ColumnValue, KeyValue
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import Row, encode_row
 from streamclient.wire.rows import Cell

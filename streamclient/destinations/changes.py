@@ -24,8 +24,7 @@ from streamclient.destinations.extra import compute, pyarrow
 from streamclient.destinations.names import original_name, stored_names
 from streamclient.destinations.types import shown, text_of, value_of
 from streamclient.errors import CodecError, UnfitValueError
-from streamclient.model import ColumnType
-from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
+from streamclient.records import ColumnOperation, ColumnType, RecordColumn, RecordType, SequenceInfo, StreamRecord
 
 if TYPE_CHECKING:
     from pyarrow import Array, DataType, Schema, Table

@@ -17,8 +17,7 @@ from attrs import define, field
 
 from streamclient.destinations.extra import compute, pyarrow
 from streamclient.destinations.types import text_of, type_of
-from streamclient.model import ColumnType
-from streamclient.records import ColumnOperation, ColumnValue, PrimaryKey, RecordColumn, StreamRecord
+from streamclient.records import ColumnOperation, ColumnType, ColumnValue, PrimaryKey, RecordColumn, StreamRecord
 
 if TYPE_CHECKING:
     from pyarrow import Array, DataType

@@ -40,8 +40,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamclient.destinations.columns import Cell, ChangeColumns, as_columns, integers
 from streamclient.destinations.extra import compute, pyarrow
-from streamclient.model import ColumnType
-from streamclient.records import StreamRecord
+from streamclient.records import ColumnType, StreamRecord
 
 if TYPE_CHECKING:
     from pyarrow import Array

@@ -21,8 +21,7 @@ from streamclient.destinations.columns import (
 )
 from streamclient.destinations.extra import compute, pyarrow
 from streamclient.errors import CodecError
-from streamclient.model import ColumnType
-from streamclient.records import ColumnOperation, ColumnValue, RecordColumn
+from streamclient.records import ColumnOperation, ColumnType, ColumnValue, RecordColumn
 
 if TYPE_CHECKING:
     from pyarrow import Array, RecordBatch

@@ -17,8 +17,7 @@ import binascii
 import math
 
 from streamclient.errors import CodecError
-from streamclient.model import ColumnType
-from streamclient.records import ColumnValue
+from streamclient.records import ColumnType, ColumnValue
 
 MAX_EXACT_INTEGER = 2**53
 """Doubles hold each integer up to here, and not each one beyond."""

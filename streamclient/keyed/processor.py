@@ -9,10 +9,10 @@ import traceback
 from collections.abc import Hashable, Sequence
 
 from streamclient.errors import ApplicationException, ShutdownException, StreamClientError
-from streamclient.interfaces import IRecordProcessor
+from streamclient.interfaces import InitializationInput, IRecordProcessor, ProcessRecordsInput, ShutdownInput
 from streamclient.keyed.lane_pool import LanePool
 from streamclient.keyed.lanes import LaneFailure, Lanes
-from streamclient.model import InitializationInput, ProcessRecordsInput, ShutdownInput, ShutdownReason
+from streamclient.model import ShutdownReason
 from streamclient.records import StreamRecord
 
 _log = logging.getLogger(__name__)

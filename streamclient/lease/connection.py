@@ -14,7 +14,7 @@ from tablestore.connection import ConnectionPool
 
 from streamclient import checks
 from streamclient.config import ClientConfig
-from streamclient.lease.batch_message import with_own_batches
+from streamclient.lease.batches import with_own_batches
 from streamclient.wire.sdk_logging import silence
 
 SHORTEST_TIMEOUT_SECONDS = 1.0

@@ -47,8 +47,7 @@ from streamclient.destinations.names import stored_names
 from streamclient.mirror.batches import ChangeBatch, ShardChanges
 from streamclient.mirror.rows import OWN, RowCells, TableRule, cells_of, own_types, table_of
 from streamclient.mirror.versions import CellVersions, whole
-from streamclient.model import ColumnType
-from streamclient.records import RecordType, SequenceInfo, StreamRecord
+from streamclient.records import ColumnType, RecordType, SequenceInfo, StreamRecord
 
 if TYPE_CHECKING:
     from pyarrow import Array, Schema, Table

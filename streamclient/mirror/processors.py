@@ -27,24 +27,20 @@ from streamclient.destinations.digest import records_digest
 from streamclient.destinations.extra import pyarrow
 from streamclient.errors import StreamClientException
 from streamclient.interfaces import (
+    InitializationInput,
     IPreparedCheckpoint,
     IRecordProcessor,
     IRecordProcessorCheckpointer,
     IRecordProcessorFactory,
     IShutdownMarker,
+    ProcessRecordsInput,
+    ShutdownInput,
 )
 from streamclient.mirror.batches import ChangeBatch, ShardChanges
 from streamclient.mirror.fold import copied, fold, stored_keys, types_of
 from streamclient.mirror.rows import CLOCKS_MARGIN_MICROS, TableRule, expired
 from streamclient.mirror.source import SourceTable, now_micros
-from streamclient.model import (
-    CheckpointPosition,
-    InitializationInput,
-    ProcessRecordsInput,
-    ShardInfo,
-    ShutdownInput,
-    ShutdownReason,
-)
+from streamclient.model import CheckpointPosition, ShardInfo, ShutdownReason
 from streamclient.records import StreamRecord
 
 if TYPE_CHECKING:

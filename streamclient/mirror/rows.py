@@ -36,8 +36,15 @@ from streamclient.destinations.columns import arrow_type, version_number
 from streamclient.destinations.extra import pyarrow
 from streamclient.destinations.names import original_name
 from streamclient.destinations.types import fits, shown, text_of, type_of, value_of
-from streamclient.model import ColumnType
-from streamclient.records import ColumnOperation, ColumnValue, KeyValue, RecordType, SequenceInfo, StreamRecord
+from streamclient.records import (
+    ColumnOperation,
+    ColumnType,
+    ColumnValue,
+    KeyValue,
+    RecordType,
+    SequenceInfo,
+    StreamRecord,
+)
 
 if TYPE_CHECKING:
     from pyarrow import DataType, Table

@@ -129,8 +129,6 @@ class FleetFacts:
     earlier_workers: Mapping[str, WorkerFacts] = field(factory=dict)
     heads: Mapping[str, HeadFacts] = field(factory=dict)
     """By shard; only shards that were asked about."""
-    other_streams: Mapping[str, int] = field(factory=dict)
-    """Other streams with leases in the same status table, and how many."""
     former_rows: Mapping[str, RowFacts] = field(factory=dict)
     """Rows of a former stream of the same data table."""
     former_stream_id: str | None = None

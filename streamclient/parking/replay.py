@@ -14,23 +14,17 @@ from streamclient import checks
 from streamclient.config import processor_maker
 from streamclient.errors import ConfigurationError, StreamClientException
 from streamclient.interfaces import (
+    InitializationInput,
     IParkingStore,
     IPreparedCheckpoint,
     IRecordProcessor,
     IRecordProcessorCheckpointer,
     IShutdownMarker,
-    RecordProcessorFactory,
-)
-from streamclient.model import (
-    CheckpointPosition,
-    InitializationInput,
-    ParkedRecord,
-    PendingCheckpoint,
     ProcessRecordsInput,
-    ShardInfo,
+    RecordProcessorFactory,
     ShutdownInput,
-    ShutdownReason,
 )
+from streamclient.model import CheckpointPosition, ParkedRecord, PendingCheckpoint, ShardInfo, ShutdownReason
 from streamclient.parking.frames import key_text
 from streamclient.records import PrimaryKey
 

@@ -7,8 +7,14 @@ from collections.abc import Sequence
 
 from attrs import define, field
 
-from streamclient.interfaces import IRecordProcessor, IRecordProcessorFactory
-from streamclient.model import InitializationInput, ProcessRecordsInput, ShutdownInput, ShutdownReason
+from streamclient.interfaces import (
+    InitializationInput,
+    IRecordProcessor,
+    IRecordProcessorFactory,
+    ProcessRecordsInput,
+    ShutdownInput,
+)
+from streamclient.model import ShutdownReason
 from streamclient.records import StreamRecord, place_of
 from streamclient.replicate.changes import changes_of
 from streamclient.replicate.writer import DestinationWriter, RefusedRowError

@@ -15,7 +15,7 @@ from streamclient.destinations.columns import ChangeColumns, column_type
 from streamclient.destinations.commit import Commit
 from streamclient.destinations.names import original_name
 from streamclient.errors import ConfigurationError
-from streamclient.model import ColumnType
+from streamclient.records import ColumnType
 from streamclient.spark.context import FrameColumn
 from streamclient.spark.extra import pyarrow
 from streamclient.spark.session import is_connect, private_copy

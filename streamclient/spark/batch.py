@@ -28,7 +28,8 @@ from streamclient.destinations.commit import Commit, FencedCommit
 from streamclient.destinations.digest import records_digest
 from streamclient.destinations.pages import columns_of_pages
 from streamclient.errors import ApplicationException, StreamClientError
-from streamclient.model import InitializationInput, PendingCheckpoint
+from streamclient.interfaces import InitializationInput
+from streamclient.model import PendingCheckpoint
 from streamclient.spark.buffer import ShardBatch
 from streamclient.spark.context import BatchContext, FrameColumn, ShardRange
 from streamclient.spark.jobs import CancellableJobs

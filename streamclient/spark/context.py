@@ -9,8 +9,7 @@ from attrs import field, frozen
 
 from streamclient.destinations.commit import Commit
 from streamclient.errors import StreamClientError
-from streamclient.model import ColumnType
-from streamclient.records import SequenceInfo
+from streamclient.records import ColumnType, SequenceInfo
 
 _KEY_CHARACTERS = 32
 """128 bits of SHA-256: no two keys collide, and names of directories stay short."""

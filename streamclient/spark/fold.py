@@ -30,7 +30,7 @@ from streamclient.destinations.changes import (
 )
 from streamclient.destinations.names import original_name
 from streamclient.destinations.types import MAX_EXACT_INTEGER
-from streamclient.model import ColumnType
+from streamclient.records import ColumnType
 from streamclient.spark.arrow import type_of_spark_name
 from streamclient.spark.extra import spark_functions, spark_sql
 

@@ -26,7 +26,9 @@ from streamclient.errors import (
     StreamClientException,
     UnfitValueError,
 )
-from streamclient.model import ColumnType, InitializationInput, PendingCheckpoint
+from streamclient.interfaces import InitializationInput
+from streamclient.model import PendingCheckpoint
+from streamclient.records import ColumnType
 from streamclient.spark.arrow import build_rows, frame_columns, grown, to_frame, to_table
 from streamclient.spark.batch import Beginning, Part, Sink, Transform, make_context
 from streamclient.spark.extra import pyarrow

@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Any
 from streamclient import checks
 from streamclient.destinations.commit import Destination
 from streamclient.errors import ConfigurationError, StreamClientException
-from streamclient.interfaces import IRecordProcessor, IRecordProcessorFactory
-from streamclient.model import (
-    CheckpointPosition,
-    ColumnType,
+from streamclient.interfaces import (
     InitializationInput,
+    IRecordProcessor,
+    IRecordProcessorFactory,
     ProcessRecordsInput,
     ShutdownInput,
-    ShutdownReason,
-    TableDefinition,
 )
+from streamclient.model import CheckpointPosition, ShutdownReason, TableDefinition
+from streamclient.records import ColumnType
 from streamclient.spark.arrow import schema_types
 from streamclient.spark.batch import BatchWriter, Output, Sink, Transform
 from streamclient.spark.buffer import BufferedPage, ShardBuffer

@@ -8,7 +8,8 @@ from typing import Any
 from attrs import frozen
 
 from streamclient.errors import CodecError
-from streamclient.model import ColumnType, TableDefinition
+from streamclient.model import TableDefinition
+from streamclient.records import ColumnType
 from streamclient.stream.api import StreamDetails, StreamSpecification
 from streamclient.wire import schema
 from streamclient.wire.schema import DefinedColumnType, PrimaryKeyOption, PrimaryKeyType

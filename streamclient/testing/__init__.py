@@ -13,13 +13,13 @@ from streamclient._lazy import loader
 if TYPE_CHECKING:
     from streamclient.testing.simulation.trials.faults import Faults
     from streamclient.testing.simulation.trials.fixture import SimulationFailed, SimulationResult, StreamSimulation
-    from streamclient.testing.simulation.trials.witness import Run
+    from streamclient.testing.simulation.trials.settings import Run
 
 __all__ = ["Faults", "Run", "SimulationFailed", "SimulationResult", "StreamSimulation"]
 
 _HOMES = {
     "Faults": "simulation.trials.faults",
-    "Run": "simulation.trials.witness",
+    "Run": "simulation.trials.settings",
     "SimulationFailed": "simulation.trials.fixture",
     "SimulationResult": "simulation.trials.fixture",
     "StreamSimulation": "simulation.trials.fixture",

@@ -18,8 +18,8 @@ from typing import IO, Any
 from attrs import field, frozen
 
 from streamclient.core.position import Position
-from streamclient.interfaces import IRecordProcessor
-from streamclient.model import InitializationInput, Lease, ProcessRecordsInput, Shard, ShutdownInput
+from streamclient.interfaces import InitializationInput, IRecordProcessor, ProcessRecordsInput, ShutdownInput
+from streamclient.model import Lease, Shard
 from streamclient.records import KeyValue, SequenceInfo, StreamRecord, readable_position
 from streamclient.stream.api import StreamApi
 

@@ -12,9 +12,16 @@ from typing import Any
 from attrs import frozen
 
 from streamclient.errors import ConfigurationError
-from streamclient.interfaces import IRecordProcessor, IRecordProcessorFactory
-from streamclient.model import ColumnType, InitializationInput, ProcessRecordsInput, ShutdownInput, ShutdownReason
-from streamclient.records import StreamRecord, records_by_column
+from streamclient.interfaces import (
+    InitializationInput,
+    IRecordProcessor,
+    IRecordProcessorFactory,
+    ProcessRecordsInput,
+    ShutdownInput,
+)
+from streamclient.model import ShutdownReason
+from streamclient.records import ColumnType, StreamRecord
+from streamclient.wire.columns import records_by_column
 
 
 @frozen

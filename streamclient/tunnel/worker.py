@@ -25,16 +25,14 @@ from streamclient.tunnel.config import UNLIMITED, TunnelWorkerConfig
 from streamclient.tunnel.coordinator import TunnelCoordinator
 from streamclient.tunnel.pages import ChannelPages
 from streamclient.tunnel.processors import TunnelProcessor, record_processor_maker, stores_by_itself
-from streamclient.worker.assembly import FETCH_THREADS, USER_THREADS
 from streamclient.worker.consumer_parts import ConsumerParts
 from streamclient.worker.health import WorkerHealth
 from streamclient.worker.instruments import Instruments
 from streamclient.worker.loop import OwnerLoop, drive
-from streamclient.worker.prefetch import PrefetchBudget
-from streamclient.worker.reads import ReadQueue
+from streamclient.worker.reads import PrefetchBudget, ReadQueue
 from streamclient.worker.running import EndedBySigterm, Running, wait_awake
-from streamclient.worker.runtime import Runtime
-from streamclient.worker.stream_facts import StreamFacts
+from streamclient.worker.runtime import FETCH_THREADS, USER_THREADS, Runtime
+from streamclient.worker.statuses import StreamFacts
 from streamclient.worker.usercode import UserCode
 
 _log = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ NUL, which Arrow's interface cannot carry.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from importlib import import_module
 from itertools import accumulate
@@ -59,6 +59,19 @@ def checked_schema(schema: Mapping[str, ColumnType]) -> dict[str, ColumnType]:
         if "\0" in name or not isinstance(kind, ColumnType):
             raise ConfigurationError(f"expected names without NUL and a ColumnType for each, got {name!r}: {kind!r}")
     return dict(schema)
+
+
+def records_by_column(records: Sequence[StreamRecord], schema: Mapping[str, ColumnType] | None) -> Any:
+    """Some records by column, as an object with ``__arrow_c_array__``, which every Arrow library takes in.
+
+    Those of a page, or of a part of one, are not made for it.
+
+    Raises:
+        CodecError: the records are not of one table.
+        ConfigurationError: the schema holds what Arrow cannot, or pyarrow is needed and missing.
+    """
+    of_page: Callable[[Mapping[str, ColumnType] | None], Any] | None = getattr(records, "arrow", None)
+    return record_batch(records, schema) if of_page is None else of_page(schema)
 
 
 def record_batch(records: Sequence[StreamRecord], schema: Mapping[str, ColumnType] | None) -> Any:

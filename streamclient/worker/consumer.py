@@ -29,15 +29,12 @@ from streamclient.reasons import Cause, Reason
 from streamclient.records import place_of
 from streamclient.worker.checkpointer import CheckpointTicket, RecordProcessorCheckpointer
 from streamclient.worker.consumer_parts import IN_TURN, AlwaysInTurn, ConsumerParts, ReadingTurn
-from streamclient.worker.fetcher import DataFetcher, ShardSource
-from streamclient.worker.health import CallWatchdog
+from streamclient.worker.fetcher import DataFetcher, ShardSource, first_record_left
+from streamclient.worker.health import CallWatch, CallWatchdog
 from streamclient.worker.loop import Timer
 from streamclient.worker.reads import ReadLane
-from streamclient.worker.session import ProcessorSession, ShutdownMarker
 from streamclient.worker.statuses import because, consumer_reasons
-from streamclient.worker.trimming import first_record_left
-from streamclient.worker.usercode import UserCall
-from streamclient.worker.watchdog import CallWatch
+from streamclient.worker.usercode import ProcessorSession, ShutdownMarker, UserCall
 
 _log = logging.getLogger(__name__)
 LEVELS = {Severity.INFO: logging.INFO, Severity.WARNING: logging.WARNING, Severity.ERROR: logging.ERROR}

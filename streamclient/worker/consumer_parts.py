@@ -22,9 +22,8 @@ from streamclient.stream.api import StreamApi
 from streamclient.worker.checkpointer import CheckpointTicket
 from streamclient.worker.instruments import Instruments
 from streamclient.worker.loop import OwnerLoop
-from streamclient.worker.prefetch import PrefetchBudget
-from streamclient.worker.reads import ReadQueue
-from streamclient.worker.stream_facts import StreamFacts
+from streamclient.worker.reads import PrefetchBudget, ReadQueue
+from streamclient.worker.statuses import StreamFacts
 from streamclient.worker.usercode import UserCode
 
 _log = logging.getLogger(__name__)

@@ -25,12 +25,10 @@ from streamclient.worker.consumer_parts import ConsumerParts
 from streamclient.worker.health import HealthWatch, WorkerHealth, logged_change
 from streamclient.worker.instruments import SAMPLE_SECONDS, Instruments
 from streamclient.worker.loop import LONGEST_WAIT_SECONDS, OwnerLoop, Question
-from streamclient.worker.published_info import PublishedInfo
-from streamclient.worker.recurring import Recurring
 from streamclient.worker.runtime import Deadline
+from streamclient.worker.scheduling import Recurring
 from streamclient.worker.service import ServiceCalls
-from streamclient.worker.statuses import joined_status, lease_status, over_status
-from streamclient.worker.turn_writes import TurnWrites
+from streamclient.worker.statuses import PublishedInfo, joined_status, lease_status, over_status
 
 _log = logging.getLogger(__name__)
 
@@ -46,8 +44,8 @@ class Coordinator:
         *,
         holdings: Holdings,
         loop: OwnerLoop,
-        make_service: Callable[[Callable[[Event], None]], ServiceCalls],
-        make_consumer_parts: Callable[[Coordinator], ConsumerParts],
+        make_service: Callable[..., ServiceCalls],
+        make_consumer_parts: Callable[..., ConsumerParts],
         shutdown_timeout_millis: int,
         instruments: Instruments,
         published: PublishedInfo,
@@ -57,15 +55,16 @@ class Coordinator:
         self._holdings = holdings
         self._loop = loop
         self._shutdown_seconds = shutdown_timeout_millis / 1_000
-        self._service = make_service(self.emit)
-        self._around = make_consumer_parts(self)
+        self._service = make_service(emit=self.emit)
+        self._around = make_consumer_parts(
+            send_checkpoint=self.send_checkpoint, ended=self.consumer_ended, stalled=self.consumer_stalled
+        )
         config = self._around.config
         limit_millis = config.max_duration_before_last_successful_renew_or_take_lease
         self._health = HealthWatch(limit_millis, loop.now(), self._around.facts.reads)
         self._judged = WorkerHealth(is_healthy=True)
         self._events: deque[Event] = deque()
         self._is_handling = False
-        self._turn_writes = TurnWrites(self._service)
         self._consumers: dict[str, ShardConsumer] = {}
         self._tickets: dict[int, tuple[CheckpointTicket, str]] = {}
         self._ticket_numbers = itertools.count(1)
@@ -115,6 +114,11 @@ class Coordinator:
     # --- the owner -----------------------------------------------------------------------------------------------
 
     @property
+    def loop(self) -> OwnerLoop:
+        """The owner's inbox and timers."""
+        return self._loop
+
+    @property
     def holdings(self) -> Holdings:
         """What decides about leases; to be looked at in the owner thread."""
         return self._holdings
@@ -141,7 +145,7 @@ class Coordinator:
             recurring.make_up_for_delay()
         self._tick()
         self._watch()
-        self._turn_writes.flush()
+        self._service.flush()
 
     def next_deadline(self) -> float:
         """When a step is due even if nothing happens (monotonic seconds)."""
@@ -167,7 +171,7 @@ class Coordinator:
         self._has_failed = True
         self._over = Reason(Cause.WORKER_FAILED, detail=described(error))
         self._events.clear()
-        self._turn_writes.clear()
+        self._service.drop()
         self._begin_stop()
         self._answer_everybody()
         for consumer in list(self._consumers.values()):
@@ -196,24 +200,6 @@ class Coordinator:
 
     def _execute(self, command: Command) -> None:
         match command:
-            case (
-                events.WriteLease()
-                | events.WriteWorker()
-                | events.WakeWorkers()
-                | events.DrawEpoch()
-                | events.ForgetEpoch()
-            ):
-                self._turn_writes.put(command)
-            case events.ReadSignals(names):
-                self._service.read_signals(names)
-            case events.ReadRows():
-                self._service.read_rows()
-            case events.ReadRow(lease_key):
-                self._service.read_row(lease_key)
-            case events.ListShards():
-                self._service.list_shards()
-            case events.ResolveAndCreate():
-                self._service.resolve_and_create(command)
             case events.StartConsumer():
                 self._start_consumer(command)
             case events.StopConsumer(_, consumer_id, reason):
@@ -223,6 +209,8 @@ class Coordinator:
                 self._answer(command)
             case events.Report(severity, _, text):
                 _log.log(LEVELS[severity], "%s", text)
+            case _:
+                self._service.put(command)
 
     def _start_consumer(self, command: events.StartConsumer) -> None:
         shard = command.shard_info

@@ -12,9 +12,10 @@ from attrs import define, frozen
 
 from streamclient.core.consumer.events import ShardPage
 from streamclient.core.position import Position
+from streamclient.records import SequenceInfo, place_of
 from streamclient.stream.api import RecordPage, StreamApi
 from streamclient.worker.loop import OwnerLoop
-from streamclient.worker.prefetch import Claim, PrefetchBudget
+from streamclient.worker.reads import Claim, PrefetchBudget
 
 LEAST_RECORD_BYTES = 64
 """A record counts at least so much; a stream of the user's own may not say how large its pages are."""
@@ -231,3 +232,13 @@ class DataFetcher:
         self._ahead_end = None
         if reading.claim is not None:
             reading.claim.release()
+
+
+def first_record_left(stream_api: StreamApi, stream_id: str, shard_id: str) -> SequenceInfo | None:
+    """Place and time of the oldest record that a shard still has; ``None`` if it has none.
+
+    Blocks, and raises what ``StreamApi`` raises.
+    """
+    oldest = stream_api.get_shard_iterator(stream_id, shard_id)
+    page = stream_api.get_stream_record(oldest, 1)
+    return place_of(page.records, 0) if page.records else None

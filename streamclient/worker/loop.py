@@ -67,7 +67,6 @@ class OwnerLoop:
         self._timers: list[tuple[float, int, Timer]] = []
         self._numbers = itertools.count()
         self._inside: int | None = None
-        self._owner: int | None = None
 
     def post(self, message: Callable[[], None], timeout_seconds: float | None = None) -> bool:
         """Have the owner run a function. Any thread.
@@ -90,11 +89,6 @@ class OwnerLoop:
         timer = Timer(self.now() + max(0.0, seconds), function)
         heapq.heappush(self._timers, (timer.deadline, next(self._numbers), timer))
         return timer
-
-    @property
-    def is_owner(self) -> bool:
-        """Whether the calling thread is the one that runs this loop."""
-        return self._owner == threading.get_ident()
 
     @property
     def is_inside(self) -> bool:
@@ -190,7 +184,7 @@ class OwnerLoop:
         me = threading.get_ident()
         if self._inside is not None:
             raise StreamClientException(f"thread {me} entered the owner loop while thread {self._inside} is inside")
-        self._inside = self._owner = me
+        self._inside = me
         try:
             yield
         finally:

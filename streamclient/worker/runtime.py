@@ -1,4 +1,4 @@
-"""What a worker takes from the outside world: clocks, waits, dice, names, threads; injectable, so that tests own it."""
+"""What a worker runs on, injectable so that tests own it: clocks, waits, dice, names, and threads for all streams."""
 
 from __future__ import annotations
 
@@ -11,8 +11,22 @@ from concurrent.futures import Executor
 
 from attrs import field, frozen
 
+from streamclient.config import ClientConfig
 from streamclient.pools import DaemonPool
-from streamclient.worker.scheduling import Job, Schedule, start_schedule
+from streamclient.worker.reads import PrefetchBudget, ReadQueue
+from streamclient.worker.scheduling import Job, Schedule, SharedSchedule, start_schedule
+
+FETCH_THREADS = 128
+"""Reads under way at once: with up to so many shards, none waits for another's read, however long that takes. A thread
+exists only while all others are reading."""
+
+USER_THREADS = 256
+"""Threads of the default executor. One exists only while all others are inside user code, so this is reached only if so
+many processors block at once; further shards then wait for their turn."""
+
+JOIN_SECONDS = 1.0
+"""How long a worker that has ended waits for its own idle threads. Those inside a call that hangs are left: they are
+daemons and keep no process alive."""
 
 
 def wall_micros() -> int:
@@ -65,3 +79,30 @@ class Deadline:
     def is_over(self) -> bool:
         """Whether nothing is left."""
         return self._monotonic() >= self._at
+
+
+class SharedParts:
+    """What all streams of a worker share: threads, the schedule, and the bytes that may be read ahead."""
+
+    def __init__(
+        self, worker_identifier: str, client_config: ClientConfig, executor: Executor | None, runtime: Runtime
+    ) -> None:
+        self.client_config = client_config
+        self.runtime = runtime
+        self.status_pool = runtime.make_pool(f"{worker_identifier}-status", client_config.renew_thread_pool_size)
+        self.renew_pool = runtime.make_pool(f"{worker_identifier}-renew", client_config.renew_thread_pool_size)
+        self.fetch_pool = runtime.make_pool(f"{worker_identifier}-fetch", FETCH_THREADS)
+        self.reads = ReadQueue(self.fetch_pool)
+        self.executor = executor or runtime.make_pool(f"{worker_identifier}-processor", USER_THREADS)
+        self.prefetch = PrefetchBudget(client_config.prefetch_total_bytes)
+        self.schedule = SharedSchedule(runtime.start_schedule)
+        self._own_pools = [self.status_pool, self.renew_pool, self.fetch_pool, *([] if executor else [self.executor])]
+
+    def close(self) -> None:
+        """Stop the schedule and every thread that is not inside a call that hangs."""
+        self.schedule.stop()
+        for pool in self._own_pools:
+            pool.shutdown(wait=False, cancel_futures=True)
+        for pool in self._own_pools:
+            if isinstance(pool, DaemonPool):
+                pool.join(JOIN_SECONDS)

@@ -1,4 +1,4 @@
-"""The three recurring jobs of a worker, on APScheduler. The only module that knows it.
+"""The three ticks of a worker: asked for by APScheduler, which no other module of it knows, and watched by the owner.
 
 The jobs only post a message to the owner thread. Everything that must be right in spite of a late or missed tick (a
 step of the wall clock, which APScheduler follows, or a starved process) is the owner's business: it watches its own
@@ -15,6 +15,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from attrs import frozen
+
+from streamclient.worker.loop import OwnerLoop
 
 _log = logging.getLogger(__name__)
 
@@ -134,3 +136,61 @@ def _report(event: Any) -> None:
         _log.warning("scheduled job %s was missed at %s", event.job_id, event.scheduled_run_time)
     else:
         _log.error("scheduled job %s failed", event.job_id, exc_info=error)
+
+
+OVERDUE_SHARE = 1.5
+"""A tick that is later than this many intervals is made by the owner itself. A third of the lease duration is the
+longest sensible heartbeat interval, so half an interval of delay costs no lease."""
+
+SHORTEST_DELAY_SECONDS = 0.5
+"""Less than this is an ordinary hiccup of a busy machine, however short the interval."""
+
+
+class Recurring:
+    """One recurring event. At most one tick of it waits in the inbox."""
+
+    def __init__(self, name: str, interval_millis: int, loop: OwnerLoop, happen: Callable[[], None]) -> None:
+        self._name = name
+        self._interval_millis = interval_millis
+        self._loop = loop
+        self._happen = happen
+        interval_seconds = interval_millis / 1_000
+        self._longest_seconds = max(interval_seconds * OVERDUE_SHARE, interval_seconds + SHORTEST_DELAY_SECONDS)
+        self._ticked(loop.now())
+        self._waits = False
+        self._warned = False
+
+    def job(self) -> Job:
+        """What the scheduler has to run."""
+        return Job(self._name, self._interval_millis, self.request)
+
+    def request(self) -> None:
+        """Tick, unless one is waiting already. Any thread."""
+        if not self._waits:
+            self._waits = True
+            self._loop.post(self._requested)
+
+    def make_up_for_delay(self) -> None:
+        """Tick here and now if the scheduler is late: its clock may have been set back. Owner thread."""
+        now = self._loop.now()
+        if now <= self.overdue_at:
+            return
+        late = now - self._last
+        if not self._warned:
+            self._warned = True
+            _log.warning("%s is %.1f s after its last tick; the worker goes on without the scheduler", self._name, late)
+        self._run()
+
+    def _requested(self) -> None:
+        self._waits = False
+        self._warned = False
+        self._run()
+
+    def _run(self) -> None:
+        self._ticked(self._loop.now())
+        self._happen()
+
+    def _ticked(self, now: float) -> None:
+        self._last = now
+        self.overdue_at = now + self._longest_seconds
+        """When the owner has to look again."""

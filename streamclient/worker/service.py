@@ -1,20 +1,25 @@
-"""Carries out the commands that need the service, outside the owner thread, and reports each as one event."""
+"""Carries out the commands that need the service, outside the owner thread, and reports each as one event.
+
+Commands of one turn go out in groups.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from typing import Any, TypeVar
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from streamclient.core import leases as rule
 from streamclient.core.events import (
     Answered,
     Call,
+    Command,
     DrawEpoch,
     Event,
+    ForgetEpoch,
     ListShards,
     ReadRow,
     ReadRows,
@@ -73,6 +78,43 @@ class ServiceCalls:
     fetch_pool: Executor
     emit: Callable[[Event], None]
     wall_micros: Callable[[], int]
+    _waiting: dict[type, list[Any]] = field(init=False, factory=lambda: {kind: [] for kind in _GROUPS.values()})
+
+    def put(self, command: Command) -> None:
+        """Have a command carried out: at once, or with others of its kind at the end of the turn."""
+        match command:
+            case ReadRows():
+                self.read_rows()
+            case ReadSignals(names):
+                self.read_signals(names)
+            case ReadRow(lease_key):
+                self.read_row(lease_key)
+            case ListShards():
+                self.list_shards()
+            case ResolveAndCreate():
+                self.resolve_and_create(command)
+            case _:
+                self._waiting[_GROUPS[type(command)]].append(command)
+
+    def drop(self) -> None:
+        """Forget what waits."""
+        for commands in self._waiting.values():
+            commands.clear()
+
+    def flush(self) -> None:
+        """Send what waits: many rows cost the table one request."""
+        if not any(self._waiting.values()):
+            return
+        waiting = {kind: tuple(commands) for kind, commands in self._waiting.items()}
+        self.drop()
+        if waiting[WriteLease]:
+            self.write([command.write for command in waiting[WriteLease]])
+        if waiting[WakeWorkers]:
+            self.wake_workers(tuple(sorted({name for command in waiting[WakeWorkers] for name in command.names})))
+        if waiting[DrawEpoch]:
+            self.draw_epochs([command.lease_key for command in waiting[DrawEpoch]])
+        if waiting[ForgetEpoch]:
+            self.forget_epochs([command.lease_key for command in waiting[ForgetEpoch]])
 
     def read_rows(self) -> None:
         """Scan the status table."""
@@ -195,3 +237,13 @@ def _answers(store: Any, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence
         return answers
     mistake = StreamClientException(f"write_many gave {len(answers)} answers for {len(writes)} writes")
     return [WriteAnswer(WriteOutcome.UNCERTAIN, mistake)] * len(writes)
+
+
+_GROUPS: Mapping[type, type] = {
+    WriteLease: WriteLease,
+    WriteWorker: WriteLease,
+    WakeWorkers: WakeWorkers,
+    DrawEpoch: DrawEpoch,
+    ForgetEpoch: ForgetEpoch,
+}
+"""Commands that wait for the end of a turn, and with those of which kind they go out, in this order."""

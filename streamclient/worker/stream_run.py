@@ -1,28 +1,141 @@
-"""One stream of a worker, from looking it up until its last lease is handed over."""
+"""One stream of a worker: looked up, put together, and driven until its last lease is handed over."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from streamclient.config import ClientConfig, StreamConfig
 from streamclient.core import events
-from streamclient.errors import is_foreseen
+from streamclient.core.holdings import Holdings
+from streamclient.core.retry import doubling_millis
+from streamclient.errors import ConfigurationError, DependencyException, is_foreseen
 from streamclient.interfaces import ILeaseManager, IMetrics, IRecordProcessor
 from streamclient.lease.store import as_lease_store, as_worker_directory
 from streamclient.metrics.labelled import labelled
 from streamclient.model import ShardStatus, TrimmedRange
+from streamclient.outages import OutageLog
 from streamclient.reasons import described
 from streamclient.stream.api import StreamApi
-from streamclient.worker.assembly import SharedParts, StreamInputs, StreamParts
+from streamclient.worker.consumer_parts import ConsumerParts
 from streamclient.worker.coordinator import Coordinator
-from streamclient.worker.health import WorkerHealth
+from streamclient.worker.health import CallWatchdog, WorkerHealth
+from streamclient.worker.instruments import Instruments
+from streamclient.worker.loop import OwnerLoop, drive
 from streamclient.worker.running import wait_awake
-from streamclient.worker.startup import Persistence, StoppedEarly, find_stream_id, prepare_lease_table
+from streamclient.worker.runtime import SharedParts
+from streamclient.worker.service import ServiceCalls
+from streamclient.worker.statuses import PublishedInfo, StreamFacts
+from streamclient.worker.usercode import UserCode
 
 _log = logging.getLogger(__name__)
+_outages = OutageLog(_log)
+
+Result = TypeVar("Result")
+
+SHORTEST_PAUSE_MILLIS = 200
+LONGEST_PAUSE_MILLIS = 20_000
+"""A worker that starts during an outage of the service tries again this often, without end: it is started to run."""
+
+
+class StoppedEarly(Exception):  # no error: a request that was granted
+    """The worker was stopped before it had begun."""
+
+
+class Persistence:
+    """Repeats an action until it succeeds, fails for good, or the worker is stopped; says what it is at meanwhile."""
+
+    def __init__(
+        self,
+        stop: threading.Event,
+        wait: Callable[[threading.Event, float], bool],
+        monotonic: Callable[[], float],
+        limit_millis: int,
+    ) -> None:
+        """``limit_millis``: how long one action may be without success before the worker counts as unhealthy."""
+        self._stop = stop
+        self._wait = wait
+        self._monotonic = monotonic
+        self._limit_seconds = limit_millis / 1_000
+        self._problem: Callable[[], Exception | None] = lambda: None
+        self._watchdog = CallWatchdog("nothing was asked of the service", monotonic())
+
+    @property
+    def health(self) -> WorkerHealth:
+        """Whether the present action has been tried for longer than the limit, be it without any answer. Any thread."""
+        now, problem = self._monotonic(), self._problem()
+        if problem is not None:
+            self._watchdog.failed(problem, now)
+        trouble = self._watchdog.trouble(now, self._limit_seconds)
+        return WorkerHealth(is_healthy=not trouble, reason=trouble)
+
+    def do(
+        self, what: str, action: Callable[[], Result], problem: Callable[[], Exception | None] = lambda: None
+    ) -> Result:
+        """The action's result. ``problem`` tells what holds up an action that is under way; it is asked in any thread.
+
+        Raises:
+            StoppedEarly: ``stop`` was set.
+            DependencyException: the service refused in a way that repeating cannot change, such as wrong credentials.
+        """
+        failures = 0
+        self._problem = problem
+        self._watchdog = CallWatchdog(f"{what} has not succeeded", self._monotonic())
+        while not self._stop.is_set():
+            try:
+                return action()
+            except DependencyException as error:
+                if not error.retriable:
+                    raise
+                failures += 1
+                self._watchdog.failed(error, self._monotonic())
+                pause = doubling_millis(failures, SHORTEST_PAUSE_MILLIS, LONGEST_PAUSE_MILLIS) / 1_000
+                kind = (what, error.kind, error.code)
+                _outages.log(logging.WARNING, kind, "%s failed, next attempt in %.1f s: %s", what, pause, error)
+                self._wait(self._stop, pause)
+        raise StoppedEarly(what)
+
+
+def find_stream_id(stream_api: StreamApi, data_table_name: str) -> str:
+    """Id of the table's stream.
+
+    Raises:
+        ConfigurationError: the table has no stream, or more than one.
+    """
+    streams = stream_api.list_stream(data_table_name)
+    if not streams:
+        raise ConfigurationError(
+            f"data table {data_table_name!r} has no stream: check the name and the instance, or enable the stream by "
+            "CreateTable or UpdateTable with a StreamSpecification"
+        )
+    if len(streams) > 1:
+        names = ", ".join(sorted(stream.stream_id for stream in streams))
+        raise ConfigurationError(f"data table {data_table_name!r} has {len(streams)} streams ({names}); expected one")
+    return streams[0].stream_id
+
+
+def prepare_lease_table(manager: ILeaseManager, persistence: Persistence) -> None:
+    """Create the status table if need be, and wait until it answers."""
+    created = persistence.do("creating the status table", manager.create_lease_table_if_not_exists)
+    if created:
+        _log.info("created the status table of %r", manager)
+    persistence.do("waiting for the status table", lambda: _be_ready(manager), lambda: _problem_of(manager))
+
+
+def _be_ready(manager: ILeaseManager) -> None:
+    if not manager.wait_until_lease_table_ready():
+        problem = _problem_of(manager)
+        because = "" if problem is None else f": {problem}"
+        raise DependencyException(f"the status table of {manager!r} does not answer reads yet{because}")
+
+
+def _problem_of(manager: ILeaseManager) -> Exception | None:
+    """What ours can say of its waiting; a user's own lease manager need not."""
+    problem: Exception | None = getattr(manager, "table_problem", None)
+    return problem
 
 
 class StreamRun:
@@ -42,6 +155,8 @@ class StreamRun:
         self.name = stream_config.name
         self.exception: BaseException | None = None
         """What it fails of, from the moment on at which that is known."""
+        self.coordinator: Coordinator | None = None
+        """What decides; ``None`` before the stream and the status table were found."""
         self.thread_id: int | None = None
         self._worker_identifier = worker_identifier
         self._config = stream_config
@@ -52,7 +167,7 @@ class StreamRun:
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
         self._persistence: Persistence | None = None
-        self._parts: StreamParts | None = None
+        self._user_code: UserCode | None = None
         self._early: list[events.Event] = []
 
     # --- the caller of Worker.run ---------------------------------------------------------------------------------
@@ -78,7 +193,7 @@ class StreamRun:
         """Consume until stopped; raises nothing."""
         self.thread_id = threading.get_ident()
         try:
-            self.prepare(shared, stop).run(self._fail)
+            self._run(shared, self.prepare(shared, stop))
         except StoppedEarly:
             _log.info("worker %s was stopped before it began to read %s", self._worker_identifier, self.name)
         except Exception as error:
@@ -92,7 +207,15 @@ class StreamRun:
             self.exception = error
             _log.error("%s", self.sentence, exc_info=None if is_foreseen(error) else error)
 
-    def prepare(self, shared: SharedParts, stop: threading.Event) -> StreamParts:
+    def _run(self, shared: SharedParts, coordinator: Coordinator) -> None:
+        """Own the state in this thread until stopped."""
+        shared.schedule.join([each.job() for each in coordinator.recurring])
+        try:
+            drive(coordinator, self._fail)
+        finally:
+            coordinator.close()
+
+    def prepare(self, shared: SharedParts, stop: threading.Event) -> Coordinator:
         """Look up stream and status table, and put the parts together; a step of ``run``."""
         config = shared.client_config
         limit = config.max_duration_before_last_successful_renew_or_take_lease
@@ -104,42 +227,91 @@ class StreamRun:
         stream_id = persistence.do("looking up the stream", lambda: find_stream_id(stream_api, table_name))
         manager = self._lease_manager or _default_lease_manager(self._config, stream_id, config, metrics)
         prepare_lease_table(manager, persistence)
-        parts = StreamParts(
-            StreamInputs(
-                worker_identifier=self._worker_identifier,
-                stream_id=stream_id,
-                stream_config=self._config,
-                store=as_lease_store(manager),
-                directory=as_worker_directory(manager),
-                stream_api=stream_api,
-                make_processor=self._make_processor,
-                metrics=metrics,
-            ),
-            shared,
-        )
+        coordinator = self._coordinator(shared, stream_id, manager, stream_api, metrics)
         with self._lock:
-            self._parts = parts
+            self.coordinator = coordinator
             for event in self._early:
-                parts.coordinator.send(event)
+                coordinator.send(event)
             if stop.is_set():
-                parts.coordinator.request_stop()
+                coordinator.request_stop()
         _log.info("worker %s consumes stream %s", self._worker_identifier, stream_id)
-        return parts
+        return coordinator
+
+    def _coordinator(
+        self, shared: SharedParts, stream_id: str, manager: ILeaseManager, stream_api: StreamApi, metrics: IMetrics
+    ) -> Coordinator:
+        """The owner, with its hands and all that its consumers share."""
+        config, runtime = shared.client_config, shared.runtime
+        store, directory = as_lease_store(manager), as_worker_directory(manager)
+        loop = OwnerLoop(runtime.monotonic)
+        user_code = self._user_code = UserCode(shared.executor, loop)
+        published = PublishedInfo(config.lease_duration_millis, runtime.wall_micros())
+        holdings = self._holdings(shared, stream_id, directory is not None, published.text)
+        instruments = Instruments(metrics, self._worker_identifier, holdings.held, loop.now)
+
+        make_service = partial(
+            ServiceCalls,
+            stream_id=stream_id,
+            store=store,
+            directory=directory,
+            stream_api=stream_api,
+            loop=loop,
+            status_pool=shared.status_pool,
+            renew_pool=shared.renew_pool,
+            fetch_pool=shared.fetch_pool,
+            wall_micros=runtime.wall_micros,
+        )
+        make_consumer_parts = partial(
+            ConsumerParts,
+            loop=loop,
+            user_code=user_code,
+            fetch_pool=shared.fetch_pool,
+            reads=shared.reads,
+            prefetch=shared.prefetch,
+            stream_api=stream_api,
+            make_processor=self._make_processor,
+            config=config,
+            table_name=self._config.data_table_name,
+            max_records=self._config.max_records,
+            dice=runtime.dice,
+            facts=StreamFacts(runtime.wall_micros, config.max_idle_poll_interval_millis),
+            wall_micros=runtime.wall_micros,
+            wait=runtime.wait,
+            instruments=instruments,
+        )
+        return Coordinator(
+            holdings=holdings,
+            instruments=instruments,
+            published=published,
+            loop=loop,
+            make_service=make_service,
+            make_consumer_parts=make_consumer_parts,
+            shutdown_timeout_millis=config.shutdown_timeout_millis,
+        )
+
+    def _holdings(self, shared: SharedParts, stream_id: str, has_worker_rows: bool, info: str) -> Holdings:
+        runtime = shared.runtime
+        return Holdings(
+            self._worker_identifier,
+            stream_id,
+            shared.client_config,
+            self._config.initial_position,
+            runtime.dice,
+            new_identifier=runtime.new_identifier,
+            wall_start_micros=runtime.wall_micros(),
+            has_worker_rows=has_worker_rows,
+            info=info,
+        )
 
     # --- any thread ----------------------------------------------------------------------------------------------
-
-    @property
-    def coordinator(self) -> Coordinator | None:
-        """What decides; ``None`` before the stream and the status table were found."""
-        return None if self._parts is None else self._parts.coordinator
 
     def send(self, event: events.Event) -> None:
         """Have an event handled; one that comes early waits until there is somebody to handle it."""
         with self._lock:
-            if self._parts is None:
+            if self.coordinator is None:
                 self._early.append(event)
             else:
-                self._parts.coordinator.send(event)
+                self.coordinator.send(event)
 
     def accept_loss(self, lease_key: str, reply: Callable[[TrimmedRange | None], None]) -> None:
         """Have ``reply`` called with what a shard gives up to go on; with ``None`` if it did not stop for a loss."""
@@ -152,8 +324,8 @@ class StreamRun:
     def request_stop(self) -> None:
         """Begin to stop. Before there is anything to stop, the worker's stop event does it."""
         with self._lock:
-            if self._parts is not None:
-                self._parts.coordinator.request_stop()
+            if self.coordinator is not None:
+                self.coordinator.request_stop()
 
     def shard_statuses(self, reply: Callable[[Mapping[str, ShardStatus]], None]) -> None:
         """Have ``reply`` called with every held shard; at once if there are none to ask for."""
@@ -182,9 +354,9 @@ class StreamRun:
 
     def is_own_thread(self) -> bool:
         """Whether the calling thread owns this stream's state, or is inside user code of it."""
-        parts = self._parts
+        user_code = self._user_code
         is_owner = self.thread_id == threading.get_ident()
-        return is_owner or (parts is not None and parts.user_code.is_inside())
+        return is_owner or (user_code is not None and user_code.is_inside())
 
 
 # The SDK takes a third of a second to import; a worker on other stores does without it.

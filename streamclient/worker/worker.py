@@ -19,11 +19,11 @@ from streamclient.interfaces import ILeaseManager, RecordProcessorFactory
 from streamclient.model import ShardStatus, TrimmedRange, WorkerStatus
 from streamclient.stream.api import StreamApi
 from streamclient.worker.running import EndedBySigterm, Running, wait_awake
-from streamclient.worker.runtime import Runtime
+from streamclient.worker.runtime import Runtime, SharedParts
 
 if TYPE_CHECKING:
     from streamclient.core import events
-    from streamclient.worker.assembly import SharedParts, StreamParts
+    from streamclient.worker.coordinator import Coordinator
     from streamclient.worker.health import WorkerHealth
     from streamclient.worker.stream_run import StreamRun
 
@@ -280,12 +280,10 @@ class Worker(Running):
             self._run_thread = threading.get_ident()
 
     def _make_shared(self) -> SharedParts:
-        from streamclient.worker.assembly import SharedParts  # noqa: PLC0415
-
         return SharedParts(self._identifier, self._client_config, self._executor, self._runtime)
 
-    def prepare(self) -> list[StreamParts]:
-        """What ``run`` starts with, for a test that runs the parts itself: one for each stream, in order."""
+    def prepare(self) -> list[Coordinator]:
+        """What ``run`` starts with, for a test that steps the owners itself: one for each stream, in order."""
         shared = self._make_shared()
         return [stream.prepare(shared, self._stop) for stream in self._streams.values()]
 

@@ -8,7 +8,7 @@ from statistics import median, quantiles
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamclient.core.consumer.polling import REMEMBERED_GAPS, ArrivalRhythm
+from streamclient.core.consumer.pauses import REMEMBERED_GAPS, ArrivalRhythm
 
 SHORTEST, LONGEST = 0.02, 5.0
 

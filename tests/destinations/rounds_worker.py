@@ -25,15 +25,15 @@ from attrs import frozen
 from streamclient.destinations import Commit, DeltaDestination, FencedCommit, change_rows, records_digest
 from streamclient.destinations.commit import Destination
 from streamclient.errors import DependencyException, ShutdownException
-from streamclient.interfaces import IPreparedCheckpoint, IRecordProcessorCheckpointer, IShutdownMarker
-from streamclient.model import (
+from streamclient.interfaces import (
     InitializationInput,
-    PendingCheckpoint,
+    IPreparedCheckpoint,
+    IRecordProcessorCheckpointer,
+    IShutdownMarker,
     ProcessRecordsInput,
-    ShardInfo,
     ShutdownInput,
-    ShutdownReason,
 )
+from streamclient.model import PendingCheckpoint, ShardInfo, ShutdownReason
 from streamclient.records import StreamRecord
 from streamclient.spark import BatchContext, SparkConfig, SparkRecordProcessorFactory, local_session
 from streamclient.testing.destination_contracts import change

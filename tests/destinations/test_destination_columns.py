@@ -14,8 +14,15 @@ from strategies import BATCHES, records
 
 from streamclient.destinations import change_rows, columns_of_pages, records_digest
 from streamclient.errors import CodecError
-from streamclient.model import ColumnType
-from streamclient.records import NATIVE, ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
+from streamclient.records import (
+    NATIVE,
+    ColumnOperation,
+    ColumnType,
+    RecordColumn,
+    RecordType,
+    SequenceInfo,
+    StreamRecord,
+)
 from streamclient.wire import schema
 from streamclient.wire.columns import record_batch
 from streamclient.wire.records import NativeCodec, PurePythonCodec, RecordCodec

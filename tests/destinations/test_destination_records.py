@@ -21,8 +21,7 @@ from streamclient.destinations.digest import records_digest
 from streamclient.destinations.names import marked, original_name, stored_names
 from streamclient.destinations.types import shown, text_of, type_of, value_of
 from streamclient.errors import CodecError
-from streamclient.model import ColumnType
-from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
+from streamclient.records import ColumnOperation, ColumnType, RecordColumn, RecordType, SequenceInfo, StreamRecord
 
 
 def rows_of(batch: list[StreamRecord], columns: pa.Schema | None = None) -> pa.Table:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from streamclient import ClientConfig
-from streamclient.core.consumer.polling import ArrivalRhythm
+from streamclient.core.consumer.pauses import ArrivalRhythm
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0}

@@ -21,20 +21,17 @@ from streamclient.errors import (
     ShutdownException,
 )
 from streamclient.interfaces import (
+    InitializationInput,
     IPreparedCheckpoint,
     IRecordProcessor,
     IRecordProcessorCheckpointer,
     IShutdownMarker,
+    ProcessRecordsInput,
+    ShutdownInput,
 )
 from streamclient.keyed import KeyedProcessorFactory
 from streamclient.keyed.pending import record_bytes
-from streamclient.model import (
-    InitializationInput,
-    ProcessRecordsInput,
-    ShardInfo,
-    ShutdownInput,
-    ShutdownReason,
-)
+from streamclient.model import ShardInfo, ShutdownReason
 from streamclient.records import StreamRecord
 from streamclient.testing.fakes import make_record
 from tests.patience import PATIENCE_SECONDS, until

@@ -13,7 +13,7 @@ from tablestore.metadata import LogicalOperator
 from streamclient.core import leases as rule
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.rows import WriteKind, apply_write, permits
-from streamclient.lease.batch_message import batch_message
+from streamclient.lease.batches import batch_message
 from streamclient.lease.own_columns import OWN_COLUMNS
 from streamclient.lease.rows import (
     COLUMN_TYPES,

@@ -13,8 +13,7 @@ from table_model import KEYS, STEP, TableModel, typed, writes
 from streamclient.mirror.batches import ChangeBatch, ShardChanges
 from streamclient.mirror.fold import copied, empty_rows, fold
 from streamclient.mirror.rows import TableRule, cells_of
-from streamclient.model import ColumnType
-from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
+from streamclient.records import ColumnOperation, ColumnType, RecordColumn, RecordType, SequenceInfo, StreamRecord
 
 
 class MirrorUnderTest:

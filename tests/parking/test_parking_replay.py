@@ -11,8 +11,14 @@ import pytest
 
 from streamclient.cli import main
 from streamclient.errors import ConfigurationError, StreamClientException
-from streamclient.interfaces import IRecordProcessor, IRecordProcessorFactory
-from streamclient.model import InitializationInput, ParkedRecord, ProcessRecordsInput, ShutdownInput, ShutdownReason
+from streamclient.interfaces import (
+    InitializationInput,
+    IRecordProcessor,
+    IRecordProcessorFactory,
+    ProcessRecordsInput,
+    ShutdownInput,
+)
+from streamclient.model import ParkedRecord, ShutdownReason
 from streamclient.parking import FileParkingStore, MemoryParkingStore, TableParkingStore, replay_parked
 from streamclient.parking.frames import frame_of, key_text, parse_key, record_id, record_of
 from streamclient.records import SequenceInfo

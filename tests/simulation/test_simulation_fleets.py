@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from streamclient.core.rows import WriteKind
+from streamclient.testing.simulation.fleet import SimulatedFleet
+from streamclient.testing.simulation.laws import make_laws
 from streamclient.testing.simulation.plan import Action, Do, Plan, Rates
 from streamclient.testing.simulation.runner import HistoryVerdict, run_plan
 from streamclient.testing.simulation.storm import SOMEBODY
@@ -19,13 +21,14 @@ def starts(workers: int, *, java: int = 0) -> tuple[Action, ...]:
     return (*fleet, *(Action(at=1.0, do=Do.START, who=f"j{number}", java=True) for number in range(java)))
 
 
-def begun(workers: int, shards: int, *, until: float) -> SimulatedWorld:
+def begun(workers: int, shards: int, *, until: float) -> SimulatedFleet:
     """A calm fleet, some time after its start."""
-    world = SimulatedWorld(Plan(seed=1, shards=shards, delay_seconds=0.01, signal_interval_millis=400))
+    plan = Plan(seed=1, shards=shards, delay_seconds=0.01, signal_interval_millis=400)
+    fleet = SimulatedFleet(SimulatedWorld(plan, make_laws))
     for number in range(workers):
-        world.start_worker(f"w{number}")
-    world.agenda.run_until(until)
-    return world
+        fleet.start(f"w{number}")
+    fleet.world.agenda.run_until(until)
+    return fleet
 
 
 def moves(verdict: HistoryVerdict) -> int:
@@ -44,9 +47,9 @@ def test_a_calm_fleet_shares_its_shards_and_then_moves_nothing(has_sessions: boo
 
 
 def test_workers_with_sessions_share_within_seconds() -> None:
-    world = begun(3, 7, until=3.0)
+    fleet = begun(3, 7, until=3.0)
 
-    assert sorted(len(process.holdings.held) for process in world.living()) == [2, 2, 3]
+    assert sorted(len(process.holdings.held) for process in fleet.living()) == [2, 2, 3]
 
 
 @pytest.mark.parametrize("has_sessions", [True, False])
@@ -82,7 +85,7 @@ def test_java_workers_take_and_are_given_leases() -> None:
 
 
 def test_a_deleted_row_of_a_held_lease_comes_back_with_its_checkpoint() -> None:
-    world = begun(1, 1, until=60.0)
+    world = begun(1, 1, until=60.0).world
     deleted = world.table.rows["s001"]
     world.destroyed("s001")
     world.table.put(SOMEBODY, "delete row", "s001", None)
@@ -94,12 +97,12 @@ def test_a_deleted_row_of_a_held_lease_comes_back_with_its_checkpoint() -> None:
 
 
 def test_a_stopping_worker_spreads_its_leases_and_they_are_picked_up() -> None:
-    world = begun(3, 9, until=90.0)
-    world.living()[1].stop()
-    world.agenda.run_until(world.now + 15.0)
+    fleet = begun(3, 9, until=90.0)
+    fleet.living()[1].stop()
+    fleet.world.agenda.run_until(fleet.world.now + 15.0)
 
-    assert [process.name for process in world.living()] == ["w0", "w2"]
-    assert sorted(len(process.holdings.held) for process in world.living()) == [4, 5]
+    assert [process.name for process in fleet.living()] == ["w0", "w2"]
+    assert sorted(len(process.holdings.held) for process in fleet.living()) == [4, 5]
 
 
 def test_no_healthy_lease_is_dropped_when_answers_are_lost() -> None:

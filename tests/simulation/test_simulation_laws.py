@@ -10,7 +10,7 @@ from attrs import evolve
 
 from streamclient.core import leases
 from streamclient.model import CheckpointPosition, Lease
-from streamclient.testing.simulation.laws import SAFETY, LawBroken
+from streamclient.testing.simulation.laws import SAFETY, LawBroken, make_laws
 from streamclient.testing.simulation.laws.progress import NothingIsLost
 from streamclient.testing.simulation.plan import Plan
 from streamclient.testing.simulation.table import Outsider
@@ -23,7 +23,7 @@ BY_HAND = {"nothing is lost", "nothing is repeated", "nothing is skipped", "chec
 @pytest.fixture
 def world() -> SimulatedWorld:
     """One shard with three changes of one key, and nobody who reads it."""
-    world = SimulatedWorld(Plan(seed=1))
+    world = SimulatedWorld(Plan(seed=1), make_laws)
     world.is_writing = False
     shard = world.stream.shards["s001"]
     for column, values in ((shard.keys, [7, 7, 7]), (shard.numbers, [1, 2, 3]), (shard.times, [0.0, 0.0, 0.0])):

@@ -14,14 +14,14 @@ from attrs import evolve
 from streamclient import ConfigurationError, IRecordProcessor, IRecordProcessorFactory, ShutdownReason
 from streamclient.core.consumer.machine import ConsumerMachine
 from streamclient.core.peers import Peers
-from streamclient.model import InitializationInput, ProcessRecordsInput, ShutdownInput
+from streamclient.interfaces import InitializationInput, ProcessRecordsInput, ShutdownInput
 from streamclient.stream import RecordPage
 from streamclient.testing import Faults, Run, SimulationFailed, StreamSimulation
 from streamclient.testing.fakes import FakeStream
 from streamclient.testing.simulation.trials.faults import Fault
-from streamclient.testing.simulation.trials.settings import TrialSettings
+from streamclient.testing.simulation.trials.settings import Change, TrialSettings
 from streamclient.testing.simulation.trials.trial import Trial
-from streamclient.testing.simulation.trials.witness import Change, Life, TrialFailed, Witness, WitnessedProcessor
+from streamclient.testing.simulation.trials.witness import Life, TrialFailed, Witness, WitnessedProcessor
 
 ACCUSING_SEEDS = {"everything": (2, 15, 28), "crashes": (2, 3, 6, 10)}
 """Histories in which a process dies between the checkpoint that it stored and the return of its call, or in a call and
@@ -161,7 +161,7 @@ def test_a_change_that_was_passed_over_is_out_of_order() -> None:
 
 def reading(present: Witness, life: Life) -> WitnessedProcessor:
     """A processor of the shard ``s`` in a process."""
-    processor = WitnessedProcessor(present.trial, life, lambda: Sink({}))
+    processor = WitnessedProcessor(present, life, lambda: Sink({}))
     processor.shard_id = "s"
     return processor
 

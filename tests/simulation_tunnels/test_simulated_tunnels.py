@@ -15,7 +15,8 @@ from streamclient.core.tunnel.connection import ChannelConnection, ConnectionSta
 from streamclient.core.tunnel.session import TunnelSession
 from streamclient.server.tunnels import actions
 from streamclient.server.tunnels.channels import Status, Tunnel, TunnelChannel
-from streamclient.testing.simulation.tunnels.world import TunnelViolation, play
+from streamclient.testing.simulation.tunnels.laws import TunnelViolation
+from streamclient.testing.simulation.tunnels.world import play
 
 A_FEW = 10
 """Seeds in which a broken rule is looked for, from the first one on that is known to show it."""
@@ -30,7 +31,7 @@ def test_laws_hold_in_many_histories(block: int) -> None:
 
 @pytest.mark.slow
 def test_one_seed_gives_one_history_whatever_the_order_of_hashes() -> None:
-    code = "from streamclient.testing.simulation.tunnels.world import play; print(play(7).digest)"
+    code = "from streamclient.testing.simulation.tunnels.world import play; print(play(7).laws.digest)"
     digests = {
         subprocess.run(
             [sys.executable, "-c", code],

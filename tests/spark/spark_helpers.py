@@ -6,15 +6,15 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from streamclient.interfaces import IPreparedCheckpoint, IRecordProcessorCheckpointer, IShutdownMarker
-from streamclient.model import (
+from streamclient.interfaces import (
     InitializationInput,
-    PendingCheckpoint,
+    IPreparedCheckpoint,
+    IRecordProcessorCheckpointer,
+    IShutdownMarker,
     ProcessRecordsInput,
-    ShardInfo,
     ShutdownInput,
-    ShutdownReason,
 )
+from streamclient.model import PendingCheckpoint, ShardInfo, ShutdownReason
 from streamclient.records import ColumnOperation, ColumnValue, RecordColumn, RecordType, SequenceInfo, StreamRecord
 from streamclient.spark import SparkRecordProcessor, SparkRecordProcessorFactory
 

@@ -11,8 +11,7 @@ from spark_helpers import change, delete_cell, put, put_cell, update
 from streamclient.destinations import Commit
 from streamclient.destinations.columns import ChangeColumns
 from streamclient.errors import ConfigurationError
-from streamclient.model import ColumnType
-from streamclient.records import RecordType, SequenceInfo, StreamRecord
+from streamclient.records import ColumnType, RecordType, SequenceInfo, StreamRecord
 from streamclient.spark import SparkConfig
 from streamclient.spark.arrow import build_rows, frame_columns, schema_types
 from streamclient.spark.context import BatchContext, ShardRange

@@ -10,8 +10,8 @@ import tablestore as sdk
 
 from streamclient.core.position import Position
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, TrimmedDataException
-from streamclient.model import ColumnType, TableDefinition
-from streamclient.records import ColumnOperation, RecordType, StreamRecord
+from streamclient.model import TableDefinition
+from streamclient.records import ColumnOperation, ColumnType, RecordType, StreamRecord
 from streamclient.stream import (
     ReadRetry,
     StreamApi,

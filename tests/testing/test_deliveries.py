@@ -8,8 +8,13 @@ from typing import Any, cast
 
 from attrs import evolve
 
-from streamclient.interfaces import IRecordProcessorCheckpointer, IShutdownMarker
-from streamclient.model import InitializationInput, ProcessRecordsInput, Shard, ShardInfo
+from streamclient.interfaces import (
+    InitializationInput,
+    IRecordProcessorCheckpointer,
+    IShutdownMarker,
+    ProcessRecordsInput,
+)
+from streamclient.model import Shard, ShardInfo
 from streamclient.records import RecordType, SequenceInfo, StreamRecord
 from streamclient.testing.deliveries import (
     Delivery,

@@ -11,8 +11,8 @@ from tunnel_scene import TABLE, Log, Scene
 
 from streamclient import IRecordProcessor, WorkerFailedError, WorkerStatus
 from streamclient.errors import ConfigurationError
-from streamclient.interfaces import IRecordProcessorFactory
-from streamclient.model import InitializationInput, ProcessRecordsInput, ShutdownInput, ShutdownReason
+from streamclient.interfaces import InitializationInput, IRecordProcessorFactory, ProcessRecordsInput, ShutdownInput
+from streamclient.model import ShutdownReason
 from streamclient.records import StreamRecord
 from streamclient.server import Fail, FaultRule, LoseAnswer
 from streamclient.tunnel import (

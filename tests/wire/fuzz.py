@@ -218,8 +218,7 @@ class Judge:
 
     def __init__(self) -> None:
         from streamclient.errors import CodecError
-        from streamclient.model import ColumnType
-        from streamclient.records import NATIVE
+        from streamclient.records import NATIVE, ColumnType
         from streamclient.wire.crc8 import crc8
         from streamclient.wire.records import NativeCodec, PurePythonCodec
 

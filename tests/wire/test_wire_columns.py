@@ -17,8 +17,15 @@ from wire_examples import RECORDS
 from wire_pages import body, columns, names, records
 
 from streamclient.errors import CodecError, ConfigurationError
-from streamclient.model import ColumnType
-from streamclient.records import NATIVE, ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
+from streamclient.records import (
+    NATIVE,
+    ColumnOperation,
+    ColumnType,
+    RecordColumn,
+    RecordType,
+    SequenceInfo,
+    StreamRecord,
+)
 from streamclient.wire.records import NativeCodec, PurePythonCodec, RecordCodec, default_codec
 
 TWIN = PurePythonCodec()

@@ -20,14 +20,8 @@ from streamclient.errors import (
     ShutdownException,
     TrimmedDataException,
 )
-from streamclient.interfaces import IRetryStrategy, RetryableAction
-from streamclient.model import (
-    ProcessRecordsInput,
-    ShardState,
-    ShutdownInput,
-    ShutdownReason,
-    TrimmedDataPolicy,
-)
+from streamclient.interfaces import IRetryStrategy, ProcessRecordsInput, RetryableAction, ShutdownInput
+from streamclient.model import ShardState, ShutdownReason, TrimmedDataPolicy
 from streamclient.reasons import ReasonKind
 from streamclient.testing.fakes import make_record
 from streamclient.testing.simulation.scene import Journal, RecordingProcessor, World
@@ -704,7 +698,7 @@ def test_the_processor_hears_the_strongest_reason(
     world.journal.on_process = lambda processor, given: world.simulation.wait(go_on, 1_000) and None
     worker = world.worker()
     world.simulation.until(lambda: world.journal.delivered("a") != [], 10)
-    (consumer,) = worker.parts.coordinator._consumers.values()
+    (consumer,) = worker.coordinator._consumers.values()
     consumer.stop(first)
     consumer.stop(second)
     go_on.set()
@@ -768,7 +762,7 @@ def test_a_request_of_a_closed_checkpointer_is_refused_by_the_owner() -> None:
     world = World("a")
     worker = world.worker()
     world.simulation.until(lambda: worker.reads == {"a"}, 10)
-    coordinator = worker.parts.coordinator
+    coordinator = worker.coordinator
     (consumer,) = coordinator._consumers.values()
     ticket = CheckpointTicket("SHARD_END", lambda: False)
     assert coordinator.send_checkpoint(consumer.shard_info, ticket, 1)

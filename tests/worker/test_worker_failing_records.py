@@ -16,14 +16,8 @@ import pytest
 from streamclient.config import FailurePolicy
 from streamclient.core import events
 from streamclient.errors import DependencyException, ErrorKind, FencedException, ShutdownException
-from streamclient.model import (
-    OnFailure,
-    ParkedKey,
-    ParkedRecord,
-    ProcessRecordsInput,
-    ShardState,
-    ShutdownReason,
-)
+from streamclient.interfaces import ProcessRecordsInput
+from streamclient.model import OnFailure, ParkedKey, ParkedRecord, ShardState, ShutdownReason
 from streamclient.parking import MemoryParkingStore
 from streamclient.reasons import ReasonKind
 from streamclient.testing.fakes import make_record
@@ -490,7 +484,7 @@ def test_a_request_to_stop_ends_a_page_in_pieces(reason: ShutdownReason, moment:
         world.simulation.until(lambda: store.calls == ["parked_keys"], 30)
         store.failures = 10_000
     world.simulation.until(lambda: "attempt" in worker.statuses().get("a", worker).__str__(), 60)
-    (consumer,) = worker.parts.coordinator._consumers.values()
+    (consumer,) = worker.coordinator._consumers.values()
     consumer.stop(reason)
     world.simulation.until(lambda: world.journal.shutdowns("a") != [], 30)
 
@@ -531,9 +525,9 @@ def test_a_policy_may_stop_the_shard_at_the_record() -> None:
 
 def resume(world: World, worker: SimulatedWorker) -> None:
     """Pause and resume, as ``Worker.pause`` and ``Worker.resume`` do."""
-    worker.parts.coordinator.send(events.PauseRequested("a", "mended"))
+    worker.coordinator.send(events.PauseRequested("a", "mended"))
     world.simulation.until(lambda: worker.statuses()["a"].reason_kind is not ReasonKind.DECISION, 30)
-    worker.parts.coordinator.send(events.ResumeRequested("a"))
+    worker.coordinator.send(events.ResumeRequested("a"))
 
 
 def test_too_many_parked_records_stop_the_shard(caplog: pytest.LogCaptureFixture) -> None:

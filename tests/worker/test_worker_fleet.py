@@ -11,8 +11,9 @@ import pytest
 from streamclient.core.events import CheckpointOutcome
 from streamclient.core.rows import WriteKind, WriteOutcome
 from streamclient.errors import DependencyException, ErrorKind, ShutdownException
+from streamclient.interfaces import ProcessRecordsInput
 from streamclient.lease import WriteAnswer
-from streamclient.model import ProcessRecordsInput, ShardInfo, ShutdownReason
+from streamclient.model import ShardInfo, ShutdownReason
 from streamclient.testing.fakes import make_record
 from streamclient.testing.simulation.scene import UNREACHABLE, FaultyLeases, RecordingProcessor, World
 from streamclient.testing.simulation.workers import SimulatedWorker
@@ -177,7 +178,7 @@ def test_a_waiting_checkpoint_is_answered_when_the_worker_ends() -> None:
     world.journal.on_process = process
     world.stream.append("a", *records(1))
     world.simulation.until(lambda: table.is_cut_off, 10)
-    worker.parts.coordinator._shutdown_seconds = 3.0
+    worker.coordinator._shutdown_seconds = 3.0
     start = world.simulation.now
     worker.stop()
     world.simulation.until(lambda: bool(told), 60)
@@ -223,7 +224,7 @@ def test_table_outage_stops_reading_and_ends_by_itself() -> None:
     world.simulation.advance(300)
 
     assert worker.statuses() == {}
-    health = worker.parts.coordinator.health
+    health = worker.coordinator.health
     assert not health.is_healthy
     assert "no scan of the status table succeeded for" in health.reason
     assert "no route to the status table" in health.reason
@@ -231,7 +232,7 @@ def test_table_outage_stops_reading_and_ends_by_itself() -> None:
     world.stream.append("a", *records(2))
     world.simulation.until(lambda: world.journal.accepted["a"] == keys(2), 60)
     world.simulation.advance(15)
-    assert worker.parts.coordinator.health.is_healthy
+    assert worker.coordinator.health.is_healthy
     assert worker.error is None
 
 
@@ -241,12 +242,12 @@ def test_failing_renewals_alone_make_the_worker_unhealthy() -> None:
     answer = table.write_many
     table.write_many = lambda writes: [WriteAnswer(WriteOutcome.UNCERTAIN, UNREACHABLE)] * len(writes)  # type: ignore[method-assign]
     world.simulation.advance(200)
-    health = worker.parts.coordinator.health
+    health = worker.coordinator.health
     assert not health.is_healthy
     assert "no lease write was answered for" in health.reason
 
     table.write_many = answer  # type: ignore[method-assign]
-    world.simulation.until(lambda: worker.parts.coordinator.health.is_healthy, 100)
+    world.simulation.until(lambda: worker.coordinator.health.is_healthy, 100)
 
 
 @pytest.mark.parametrize("kind", [WriteKind.RENEW, WriteKind.CHECKPOINT])
@@ -384,7 +385,7 @@ def test_fault_of_the_package_ends_the_worker_but_tells_the_processors() -> None
     world = World("a")
     worker = world.worker("w1")
     reading(world, worker, 1)
-    coordinator = worker.parts.coordinator
+    coordinator = worker.coordinator
     coordinator._holdings.handle = lambda event, now: 1 // 0  # type: ignore[method-assign,assignment,return-value]
     world.simulation.until(lambda: worker.is_over, 60)
 
@@ -396,7 +397,7 @@ def test_whoever_asks_as_the_worker_ends_is_answered() -> None:
     world = World("a")
     worker = world.worker("w1")
     reading(world, worker, 1)
-    coordinator = worker.parts.coordinator
+    coordinator = worker.coordinator
     heard: list[Any] = []
     ticket = CheckpointTicket("iterator", lambda: True)
     coordinator.shard_statuses(heard.append)

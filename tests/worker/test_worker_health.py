@@ -194,9 +194,9 @@ def test_reads_that_fail_are_forgotten_when_the_shard_is_gone() -> None:
     world.stream.get_stream_record = lambda *_: (_ for _ in ()).throw(OUTAGE)  # type: ignore[method-assign]
     world.simulation.until(lambda: not worker.worker.health.is_healthy, 200)
     assert "no read of the stream succeeded" in worker.worker.health.reason
-    world.simulation.until(lambda: worker.parts.coordinator.health.reason != "", 10)
+    world.simulation.until(lambda: worker.coordinator.health.reason != "", 10)
     worker.worker.pause("a")
-    world.simulation.until(lambda: worker.parts.coordinator.health.is_healthy, 60)
+    world.simulation.until(lambda: worker.coordinator.health.is_healthy, 60)
 
 
 # --- an internal fault ------------------------------------------------------------------------------------------------

@@ -15,8 +15,7 @@ from streamclient.errors import StreamClientException
 from streamclient.pools import DaemonPool
 from streamclient.worker import loop as loop_module
 from streamclient.worker.loop import OwnerLoop, Question
-from streamclient.worker.recurring import Recurring
-from streamclient.worker.scheduling import Job, start_schedule
+from streamclient.worker.scheduling import Job, Recurring, start_schedule
 from tests.patience import PATIENCE_SECONDS, until
 
 

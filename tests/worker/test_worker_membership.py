@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from streamclient.core.membership import SessionState, WorkerRow
+from streamclient.interfaces import ProcessRecordsInput
 from streamclient.lease import MemoryLeaseManager, WriteAnswer
-from streamclient.model import BalanceBy, Lease, ProcessRecordsInput, ShutdownReason
+from streamclient.model import BalanceBy, Lease, ShutdownReason
 from streamclient.testing.fakes import make_record
 from streamclient.testing.simulation.scene import FaultyLeases, RecordingProcessor, World
 from streamclient.testing.simulation.workers import SimulatedWorker
@@ -178,8 +179,8 @@ def test_of_two_processes_with_one_name_the_newer_one_works_and_the_older_one_sa
     assert stopped == [ShutdownReason.ZOMBIE]
     fleet.simulation.advance(30)
 
-    assert older.parts.coordinator.health.reason.startswith("another process was started under its name")
-    assert newer.parts.coordinator.health.is_healthy
+    assert older.coordinator.health.reason.startswith("another process was started under its name")
+    assert newer.coordinator.health.is_healthy
     assert len(newer.reads) == 4
     older.stop()
     fleet.simulation.until(lambda: older.is_over, 10)

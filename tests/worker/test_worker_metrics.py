@@ -14,20 +14,18 @@ from streamclient.config import FailurePolicy
 from streamclient.core import events
 from streamclient.core.held import Acquisition, HeldLease
 from streamclient.errors import CodecError, DependencyException, ErrorKind
-from streamclient.interfaces import IMetrics
+from streamclient.interfaces import IMetrics, ProcessRecordsInput
 from streamclient.lease import MemoryLeaseManager
 from streamclient.metrics import METRICS, MemoryMetrics, labelled
 from streamclient.metrics import table as t
-from streamclient.model import Lease, Metric, OnFailure, ProcessRecordsInput, ShardState
+from streamclient.model import Lease, Metric, OnFailure, ShardState
 from streamclient.parking import MemoryParkingStore
 from streamclient.reasons import BEFORE_READING, Cause, Reason, ReasonKind
 from streamclient.testing.fakes import make_record
 from streamclient.testing.simulation.scene import FaultyLeases, RecordingProcessor, World
 from streamclient.testing.simulation.workers import SimulatedWorker
-from streamclient.worker.gauges import LINGER_SECONDS
-from streamclient.worker.instruments import SAMPLE_SECONDS, Instruments
-from streamclient.worker.statuses import lease_status
-from streamclient.worker.stream_facts import StreamFacts
+from streamclient.worker.instruments import LINGER_SECONDS, SAMPLE_SECONDS, Instruments
+from streamclient.worker.statuses import StreamFacts, lease_status
 
 W1 = {"stream": "orders", "worker": "w1"}
 W2 = {"stream": "orders", "worker": "w2"}
@@ -357,7 +355,7 @@ class CountedStorm(Storm):
             name = worker.worker.worker_identifier
             taken = metrics.value(t.LEASE_MOVES, worker=name, move="taken") or 0
             moves = metrics.value(t.LEASE_MOVES, worker=name) or 0
-            assert taken - (moves - taken) == len(worker.parts.coordinator._holdings.held)
+            assert taken - (moves - taken) == len(worker.coordinator._holdings.held)
 
 
 @pytest.mark.slow
@@ -555,7 +553,7 @@ def test_without_metrics_nothing_is_sampled() -> None:
     worker = world.worker()
     world.simulation.advance(10)
 
-    assert not worker.parts.instruments.is_on
+    assert not worker.coordinator._instruments.is_on
 
 
 # --- the table -------------------------------------------------------------------------------------------------------

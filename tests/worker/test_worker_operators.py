@@ -10,15 +10,9 @@ from streamclient.core import leases as rule
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.rows import WriteOutcome
 from streamclient.errors import DependencyException
+from streamclient.interfaces import InitializationInput, ProcessRecordsInput
 from streamclient.lease import MemoryLeaseManager
-from streamclient.model import (
-    InitializationInput,
-    Lease,
-    Pause,
-    ProcessRecordsInput,
-    ShardState,
-    ShutdownReason,
-)
+from streamclient.model import Lease, Pause, ShardState, ShutdownReason
 from streamclient.testing.fakes import make_record
 from streamclient.testing.simulation.scene import FaultyLeases, RecordingProcessor, World
 from streamclient.testing.simulation.workers import SimulatedWorker

@@ -15,13 +15,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from streamclient.core.position import Position
 from streamclient.errors import DependencyException, ErrorKind, TrimmedDataException
-from streamclient.model import ProcessRecordsInput, ShutdownReason
+from streamclient.interfaces import ProcessRecordsInput
+from streamclient.model import ShutdownReason
 from streamclient.stream.api import RecordPage
 from streamclient.testing.fakes import FakeStream, make_record
 from streamclient.testing.simulation.scene import RecordingProcessor, World
 from streamclient.worker.fetcher import LEAST_RECORD_BYTES, DataFetcher, ShardSource
 from streamclient.worker.loop import OwnerLoop
-from streamclient.worker.prefetch import Claim, PrefetchBudget
+from streamclient.worker.reads import Claim, PrefetchBudget
 
 TRANSIENT = DependencyException("connection reset", kind=ErrorKind.TRANSIENT)
 
@@ -436,7 +437,7 @@ def test_a_failure_drops_what_was_read_ahead_and_starts_again_at_the_checkpoint(
 
     assert world.journal.delivered("a") == [f"k{number}" for number in [*range(10), *range(30)]]
     world.simulation.advance(1)
-    assert worker.parts.shared.prefetch.used_bytes == 0
+    assert worker.coordinator._around.prefetch.used_bytes == 0
 
 
 @pytest.mark.parametrize("reason", [ShutdownReason.STOLEN, ShutdownReason.ZOMBIE])
@@ -451,10 +452,10 @@ def test_a_stop_and_a_lost_lease_give_everything_back(reason: ShutdownReason) ->
     world.journal.on_process = process
     world.journal.on_shutdown = lambda processor, given: None
     worker = world.worker(max_records=10)
-    world.simulation.until(lambda: worker.parts.shared.prefetch.used_bytes > 0, 60)
-    (consumer,) = worker.parts.coordinator._consumers.values()
+    world.simulation.until(lambda: worker.coordinator._around.prefetch.used_bytes > 0, 60)
+    (consumer,) = worker.coordinator._consumers.values()
     consumer.stop(reason)
     release.set()
     world.simulation.until(lambda: reason in world.journal.shutdowns("a"), 60)
 
-    assert worker.parts.shared.prefetch.used_bytes == 0
+    assert worker.coordinator._around.prefetch.used_bytes == 0

@@ -27,7 +27,7 @@ from streamclient import (
     WorkerFailedError,
     WorkerStatus,
 )
-from streamclient.model import InitializationInput, ProcessRecordsInput, ShutdownInput
+from streamclient.interfaces import InitializationInput, ProcessRecordsInput, ShutdownInput
 from streamclient.testing.fakes import FakeStream, make_record
 from streamclient.testing.simulation.scene import Journal, RecordingProcessor
 from tests.interrupts import interrupted_after

@@ -10,8 +10,7 @@ from streamclient.model import ShardState, ShardStatus
 from streamclient.processes import process_space
 from streamclient.reasons import Cause, Reason
 from streamclient.worker.health import WorkerHealth
-from streamclient.worker.published_info import PublishedInfo
-from streamclient.worker.statuses import because
+from streamclient.worker.statuses import PublishedInfo, because
 
 WELL = WorkerHealth(is_healthy=True)
 

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from streamclient.model import ProcessRecordsInput, ShardState, ShutdownReason
+from streamclient.interfaces import ProcessRecordsInput
+from streamclient.model import ShardState, ShutdownReason
 from streamclient.reasons import Cause, Reason, ReasonKind
 from streamclient.testing.fakes import make_record
 from streamclient.testing.simulation.scene import RecordingProcessor, World
 from streamclient.testing.simulation.workers import SimulatedWorker
+from streamclient.worker.health import CallWatch
 from streamclient.worker.reads import FAIR_TURN, ReadLane, ReadQueue
-from streamclient.worker.watchdog import CallWatch
 
 
 def records(count: int) -> list[Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from streamclient.core.rows import WriteKind
-from streamclient.model import ProcessRecordsInput
+from streamclient.interfaces import ProcessRecordsInput
 from streamclient.testing.fakes import make_record
 from streamclient.testing.simulation.scene import FaultyLeases, RecordingProcessor, World
 

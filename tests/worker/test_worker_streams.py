@@ -30,7 +30,8 @@ from streamclient import (
     WorkerFailedError,
     WorkerStatus,
 )
-from streamclient.model import InitializationInput, ProcessRecordsInput, ShutdownInput, ShutdownReason
+from streamclient.interfaces import InitializationInput, ProcessRecordsInput, ShutdownInput
+from streamclient.model import ShutdownReason
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
 from tests.patience import until
 

@@ -11,15 +11,8 @@ from tablestore import Condition, Row, RowExistenceExpectation
 
 from streamclient import ClientConfig, IRecordProcessor, StreamConfig, Worker
 from streamclient.errors import StreamClientException, TrimmedDataException
-from streamclient.model import (
-    InitializationInput,
-    ProcessRecordsInput,
-    ShardState,
-    ShutdownInput,
-    ShutdownReason,
-    TrimmedDataPolicy,
-    TrimmedRange,
-)
+from streamclient.interfaces import InitializationInput, ProcessRecordsInput, ShutdownInput
+from streamclient.model import ShardState, ShutdownReason, TrimmedDataPolicy, TrimmedRange
 from streamclient.reasons import ReasonKind
 from streamclient.records import SequenceInfo
 from streamclient.server import LocalTablestore

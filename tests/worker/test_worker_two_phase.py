@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from streamclient.model import InitializationInput, PendingCheckpoint, ProcessRecordsInput, ShutdownReason
+from streamclient.interfaces import InitializationInput, ProcessRecordsInput
+from streamclient.model import PendingCheckpoint, ShutdownReason
 from streamclient.testing.fakes import make_record
 from streamclient.testing.simulation.scene import RecordingProcessor, World
 from streamclient.testing.simulation.workers import SimulatedWorker

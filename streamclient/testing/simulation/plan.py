@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from attrs import asdict, evolve, field, fields, frozen
+from attrs import asdict, field, fields, frozen
 
 from streamclient.config import ClientConfig, FailurePolicy
 from streamclient.interfaces import IParkingStore, IRetryStrategy, RetryableAction
@@ -236,10 +236,6 @@ class Plan:
             return cls(**{**entry, "actions": actions, "rates": rates})
         except (TypeError, KeyError) as error:
             raise ValueError(f"this is not a plan of this version: {error}") from error
-
-    def calmed(self) -> Plan:
-        """The same plan without any faults in single calls."""
-        return evolve(self, rates=Rates())
 
 
 class FewRetries(IRetryStrategy):

@@ -7,7 +7,8 @@ from collections import Counter
 
 from attrs import field, frozen
 
-from streamclient.testing.simulation.laws import LawBroken
+from streamclient.testing.simulation.fleet import SimulatedFleet
+from streamclient.testing.simulation.laws import LawBroken, make_laws
 from streamclient.testing.simulation.plan import Plan
 from streamclient.testing.simulation.settling import Settling
 from streamclient.testing.simulation.storm import Storm
@@ -51,11 +52,12 @@ class HistoryVerdict:
 
 def run_plan(plan: Plan, observer: Observer | None = None) -> HistoryVerdict:
     """Run one history. The same plan gives the same verdict, digest included, on every machine."""
-    world = SimulatedWorld(plan, observer)
-    settling = Settling(world)
+    world = SimulatedWorld(plan, make_laws, observer)
+    fleet = SimulatedFleet(world)
+    settling = Settling(fleet)
     violation = None
     try:
-        storm = Storm(world)
+        storm = Storm(fleet)
         world.agenda.run_until(plan.storm_seconds)
         storm.calm()
         world.agenda.run_until(max(world.now, storm.last_thaw()))

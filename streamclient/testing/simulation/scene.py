@@ -11,16 +11,9 @@ from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import WorkerRow, WorkerWrite
 from streamclient.core.rows import WorkerWriteKind, WriteKind, WriteOutcome
 from streamclient.errors import DependencyException, ErrorKind
-from streamclient.interfaces import IRecordProcessor
+from streamclient.interfaces import InitializationInput, IRecordProcessor, ProcessRecordsInput, ShutdownInput
 from streamclient.lease import MemoryLeaseManager, WriteAnswer
-from streamclient.model import (
-    InitializationInput,
-    InitialPosition,
-    Lease,
-    ProcessRecordsInput,
-    ShutdownInput,
-    ShutdownReason,
-)
+from streamclient.model import InitialPosition, Lease, ShutdownReason
 from streamclient.testing.fakes import FakeStream
 from streamclient.testing.simulation.workers import SimulatedWorker, Simulation
 from streamclient.worker import Worker

@@ -8,9 +8,9 @@ from __future__ import annotations
 from streamclient.core.rows import WriteKind
 from streamclient.core.shards import ABSENCE_SECONDS
 from streamclient.model import CheckpointPosition
+from streamclient.testing.simulation.fleet import SimulatedFleet
 from streamclient.testing.simulation.laws import LawBroken
 from streamclient.testing.simulation.stream import place_of
-from streamclient.testing.simulation.world import SimulatedWorld
 
 RECOVERY_DURATIONS = 20.0
 """Within so many lease durations after the storm every shard is held, even and read: two expiries, then balancing at a
@@ -36,8 +36,8 @@ class Settling:
     recovering; whenever it has come to the end of a shard, work is uneven and children begin, so rest begins anew.
     """
 
-    def __init__(self, world: SimulatedWorld) -> None:
-        self.world = world
+    def __init__(self, fleet: SimulatedFleet) -> None:
+        self.world, self.fleet = fleet.world, fleet
         self.recovery_seconds: float | None = None
 
     def run(self) -> None:
@@ -51,7 +51,7 @@ class Settling:
         ended = self._finished()
         while unrest := self._unrest():
             newly_ended = self._finished() - ended
-            if not newly_ended or not world.living_javas():
+            if not newly_ended or not self.fleet.living_javas():
                 raise LawBroken("rest", *unrest)
             ended |= newly_ended
 
@@ -111,7 +111,7 @@ class Settling:
 
     def _excused(self) -> set[str]:
         """Leases that a living Java worker has, and those of shards that wait for them: it may leave them unread."""
-        javas, rows = {java.name for java in self.world.living_javas()}, self.world.table.rows
+        javas, rows = {java.name for java in self.fleet.living_javas()}, self.world.table.rows
         if not javas:
             return set()
         theirs = {key for key, row in rows.items() if row.owner in javas}
@@ -125,9 +125,9 @@ class Settling:
         return self.world.sink.processed.get(key, 0) >= shard.size and place_of(checkpoint) <= shard.size
 
     def _held(self) -> dict[str, set[str]]:
-        staying = [process for process in self.world.living() if not process.holdings.is_ousted]
+        staying = [process for process in self.fleet.living() if not process.holdings.is_ousted]
         held = {process.name: set(process.holdings.held) for process in staying}
-        return held | {java.name: java.holds() for java in self.world.living_javas()}
+        return held | {java.name: java.holds() for java in self.fleet.living_javas()}
 
     def _unevenness(self, held: dict[str, set[str]]) -> list[tuple[str, str]]:
         """Leases and work are within one.
@@ -137,7 +137,7 @@ class Settling:
         Balancing by load leaves counts as they are.
         """
         finished = self._finished()
-        javas = {java.name for java in self.world.living_javas()}
+        javas = {java.name for java in self.fleet.living_javas()}
         is_seen = self.world.plan.has_sessions and not self.world.plan.has_java
         counts = {name: len(keys) for name, keys in held.items() if keys or not finished or is_seen}
         unread = {name: len(keys - finished) for name, keys in held.items() if name not in javas}

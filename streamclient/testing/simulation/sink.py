@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from attrs import define, field
 
-if TYPE_CHECKING:
-    from streamclient.testing.simulation.actors.consumer import Consumer
-    from streamclient.testing.simulation.laws import Laws
+from streamclient.testing.simulation.hooks import Laws
+from streamclient.testing.simulation.roles import ConsumerRole
 
 
 @define(eq=False)
@@ -28,7 +26,7 @@ class Sink:
     aside: dict[str, set[int]] = field(factory=dict)
     """Records that were parked, by shard."""
 
-    def fence(self, consumer: Consumer) -> bool:
+    def fence(self, consumer: ConsumerRole) -> bool:
         """Refuse everybody with an older epoch from now on; whether the epoch itself was accepted."""
         key = consumer.lease_key
         if consumer.epoch < self.newest.get(key, 0):
@@ -36,7 +34,7 @@ class Sink:
         self.newest[key] = consumer.epoch
         return True
 
-    def commit(self, consumer: Consumer, rows: Sequence[tuple[int, int]], value: str) -> bool:
+    def commit(self, consumer: ConsumerRole, rows: Sequence[tuple[int, int]], value: str) -> bool:
         """Write records as one transaction, which is known by the position behind it; repeating it changes nothing."""
         if self.committed.get(consumer.lease_key) == value and consumer.epoch >= self.newest[consumer.lease_key]:
             return True
@@ -45,7 +43,7 @@ class Sink:
         self.committed[consumer.lease_key] = value
         return True
 
-    def write(self, consumer: Consumer, start: int, end: int) -> bool:
+    def write(self, consumer: ConsumerRole, start: int, end: int) -> bool:
         """Write the records of a shard from ``start`` up to ``end``; whether the writer's epoch was accepted."""
         key = consumer.lease_key
         if consumer.epoch < self.newest.get(key, 0):

@@ -13,10 +13,10 @@ from streamclient.testing.simulation.actors.consumer import Consumer
 from streamclient.testing.simulation.actors.java.worker import JavaWorker
 from streamclient.testing.simulation.actors.operator import Operator
 from streamclient.testing.simulation.actors.process import PythonProcess
+from streamclient.testing.simulation.fleet import SimulatedFleet
 from streamclient.testing.simulation.network import EVERYBODY
 from streamclient.testing.simulation.plan import Action, Do
 from streamclient.testing.simulation.table import Outsider
-from streamclient.testing.simulation.world import SimulatedWorld
 
 MOST_SHARDS_FACTOR = 4
 """A history splits no further when it has so many times the shards that it began with."""
@@ -43,8 +43,9 @@ Choice = TypeVar("Choice")
 class Storm:
     """What happens to one world from outside."""
 
-    def __init__(self, world: SimulatedWorld) -> None:
-        self.world = world
+    def __init__(self, fleet: SimulatedFleet) -> None:
+        world = self.world = fleet.world
+        self.fleet = fleet
         self.operator = Operator(world)
         for action in world.plan.actions:
             world.agenda.at(action.at, self._act, action)
@@ -74,13 +75,13 @@ class Storm:
         world.stale = (0.0, 0.0)
         self._flush()
         self._end_orders()
-        for java in world.living_javas()[1:] if world.plan.seed % 2 else world.living_javas():
+        for java in self.fleet.living_javas()[1:] if world.plan.seed % 2 else self.fleet.living_javas():
             java.crash()
         self._begin_new_lives()
 
     def _mend(self) -> None:
         """Have shards go on that stopped for somebody to decide: accept what was lost, or start them anew."""
-        for process in self.world.living():
+        for process in self.fleet.living():
             for consumer in list(process.consumers.values()):
                 if consumer.is_given_up:
                     self._decide(process, consumer)
@@ -88,7 +89,7 @@ class Storm:
 
     def _flush(self) -> None:
         """Replace processors, as if by a clock: what they keep for the next batch would wait for ever."""
-        for process in self.world.living():
+        for process in self.fleet.living():
             for consumer in process.consumers.values():
                 consumer.mark(ShutdownReason.PROCESS_RESTART)
 
@@ -102,13 +103,13 @@ class Storm:
 
     def last_thaw(self) -> float:
         """When the last of those who stand still goes on; it may be past."""
-        everybody: list[PythonProcess | JavaWorker] = [*self.world.living(), *self.world.living_javas()]
+        everybody: list[PythonProcess | JavaWorker] = [*self.fleet.living(), *self.fleet.living_javas()]
         return max((worker.frozen_until for worker in everybody), default=0.0)
 
     def _end_orders(self) -> None:
         self.operator.is_off_duty = True
         self._lift_pauses()
-        for process in self.world.living():
+        for process in self.fleet.living():
             for held in list(process.held_by_program):
                 process.let_go(held)
 
@@ -120,30 +121,30 @@ class Storm:
 
     def _begin_new_lives(self) -> None:
         """Replace workers whose processors are done with a shard: they never take it again in the same life."""
-        for process in self.world.living():
-            if process.is_selective and self.world.newest(process.name) is process:
+        for process in self.fleet.living():
+            if process.is_selective and self.fleet.workers[process.name] is process:
                 process.crash()
-                self.world.start_worker(process.name)
-        if all(process.is_stopping or self._is_replaced(process) for process in self.world.living()):
-            self.world.start_worker("last")
+                self.fleet.start(process.name)
+        if all(process.is_stopping or self._is_replaced(process) for process in self.fleet.living()):
+            self.fleet.start("last")
 
     def _is_replaced(self, process: PythonProcess) -> bool:
         """Whether another process was started under its name: it has no leases, whether that one lives or not."""
-        return self.world.newest(process.name) is not process
+        return self.fleet.workers[process.name] is not process
 
     # --- workers -----------------------------------------------------------------------------------------------
 
     def _start(self, action: Action) -> bool:
         if self._living(action) is not None:
             return False
-        self.world.start_worker(action.who, java=action.java)
+        self.fleet.start(action.who, java=action.java)
         return True
 
     def _twin(self, action: Action) -> bool:
         """Only sessions tell two processes with one name apart."""
         if not self.world.plan.has_sessions or not isinstance(self._living(action), PythonProcess):
             return False
-        self.world.start_worker(action.who)
+        self.fleet.start(action.who)
         return True
 
     def _crash(self, action: Action) -> bool:
@@ -169,7 +170,7 @@ class Storm:
         return True
 
     def _living(self, action: Action) -> PythonProcess | JavaWorker | None:
-        worker = self.world.workers.get(action.who)
+        worker = self.fleet.workers.get(action.who)
         return worker if worker is not None and worker.is_alive else None
 
     # --- the network -------------------------------------------------------------------------------------------

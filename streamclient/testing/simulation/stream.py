@@ -35,7 +35,6 @@ class SimulatedShard:
     low: int
     high: int
     """Keys from ``low`` up to, not including, ``high``."""
-    opened_at: float
     keys: list[int] = field(factory=list)
     numbers: list[int] = field(factory=list)
     times: list[float] = field(factory=list)
@@ -123,7 +122,7 @@ class SimulatedStream:
         """Begin with so many shards, which share the keys evenly."""
         edges = [KEY_SPACE * number // shards for number in range(shards + 1)]
         for low, high in pairwise(edges):
-            self._open(low, high, (), 0.0)
+            self._open(low, high, ())
         self._list(0.0)
 
     # --- what happens to it ------------------------------------------------------------------------------------
@@ -145,7 +144,7 @@ class SimulatedStream:
         if not entry.is_open or middle == entry.low:
             return ()
         self._close(entry)
-        children = tuple(self._open(*ends, (shard_id,), now) for ends in ((entry.low, middle), (middle, entry.high)))
+        children = tuple(self._open(*ends, (shard_id,)) for ends in ((entry.low, middle), (middle, entry.high)))
         self._list(now)
         return children
 
@@ -157,7 +156,7 @@ class SimulatedStream:
             return ()
         for closing in (entry, neighbour):
             self._close(closing)
-        children = (self._open(entry.low, neighbour.high, (shard_id, neighbour.shard_id), now),)
+        children = (self._open(entry.low, neighbour.high, (shard_id, neighbour.shard_id)),)
         self._list(now)
         return children
 
@@ -199,16 +198,12 @@ class SimulatedStream:
         closed = [name for name, entry in self.shards.items() if entry.is_listed and not entry.is_open]
         return sorted(name for name in closed if not any(self.shards[old].is_listed for old in self.ancestors(name)))
 
-    def listed_ids(self) -> list[str]:
-        """Ids of all shards that are listed, sorted."""
-        return sorted(name for name, entry in self.shards.items() if entry.is_listed)
-
     # --- inside ------------------------------------------------------------------------------------------------
 
-    def _open(self, low: int, high: int, parents: tuple[str, ...], now: float) -> str:
+    def _open(self, low: int, high: int, parents: tuple[str, ...]) -> str:
         name = f"s{next(self._names):03d}"
         first, second = (*parents, None, None)[:2]
-        self.shards[name] = SimulatedShard(Shard(name, first, second), low, high, now)
+        self.shards[name] = SimulatedShard(Shard(name, first, second), low, high)
         self.open_ids = sorted([*self.open_ids, name])
         return name
 

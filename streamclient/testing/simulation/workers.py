@@ -263,10 +263,9 @@ class SimulatedWorker:
         self.error: BaseException | None = None
         """What its owner thread would have raised."""
         made_before = len(simulation.pools)
-        (self.parts,) = worker.prepare()
+        (self.coordinator,) = worker.prepare()
         self._pools = simulation.pools[made_before:]
-        coordinator = self.parts.coordinator
-        self.ticker = simulation._schedule([each.job() for each in coordinator.recurring])
+        self.ticker = simulation._schedule([each.job() for each in self.coordinator.recurring])
         simulation.workers.append(self)
 
     @property
@@ -277,21 +276,21 @@ class SimulatedWorker:
     @property
     def holdings(self) -> Holdings:
         """Its decisions about leases, to be looked at and never to be told anything."""
-        return self.parts.coordinator.holdings
+        return self.coordinator.holdings
 
     def turn(self) -> None:
         """One turn of the owner thread, if it has something to do and its process does not stand still."""
-        if self.is_over or self.parts.loop.is_inside or (not self.has_messages and self.next_moment > self._now):
+        if self.is_over or self.coordinator.loop.is_inside or (not self.has_messages and self.next_moment > self._now):
             return
         try:
-            self.parts.coordinator.step(0.0)
+            self.coordinator.step(0.0)
         except Exception as error:
             self.error = error
-            self.parts.coordinator.fail(error)
-        self._due = self.parts.coordinator.next_deadline()
-        if self.parts.coordinator.is_finished:
+            self.coordinator.fail(error)
+        self._due = self.coordinator.next_deadline()
+        if self.coordinator.is_finished:
             self.ticker.stop()
-            self.parts.coordinator.close()
+            self.coordinator.close()
             self.is_over = True
 
     @property
@@ -327,12 +326,12 @@ class SimulatedWorker:
 
     def stop(self) -> None:
         """Ask it to stop in order."""
-        self.parts.coordinator.request_stop()
+        self.coordinator.request_stop()
 
     @property
     def has_messages(self) -> bool:
         """Whether a turn would find something to do at once."""
-        return not self.is_over and not self.is_frozen and self.parts.loop.has_messages
+        return not self.is_over and not self.is_frozen and self.coordinator.loop.has_messages
 
     @property
     def next_moment(self) -> float:
@@ -341,7 +340,7 @@ class SimulatedWorker:
 
     def statuses(self) -> dict[str, Any]:
         """Status of each shard, by id."""
-        return dict(self.parts.coordinator._statuses())
+        return dict(self.coordinator._statuses())
 
     @property
     def reads(self) -> set[str]:

@@ -1,9 +1,9 @@
-"""One history: a stream, a status table, a network, the processes in it, and the laws that watch them."""
+"""One history: a stream, a status table, a network, who is there, and the laws that watch them."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from typing import Protocol
 
@@ -13,16 +13,12 @@ from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite
 from streamclient.core.rows import WorkerWriteKind, WriteKind
 from streamclient.model import CheckpointPosition, Lease, Shard
 from streamclient.parking.memory import MemoryParkingStore
-from streamclient.testing.simulation.actors.consumer import Consumer
-from streamclient.testing.simulation.actors.java.worker import JavaWorker
-from streamclient.testing.simulation.actors.process import PythonProcess
-from streamclient.testing.simulation.actors.processor import Request
 from streamclient.testing.simulation.agenda import Agenda
 from streamclient.testing.simulation.dice import Dice
-from streamclient.testing.simulation.laws import Laws, make_laws
-from streamclient.testing.simulation.laws.progress import NothingIsLost
+from streamclient.testing.simulation.hooks import Hooks, Laws
 from streamclient.testing.simulation.network import Network
 from streamclient.testing.simulation.plan import Plan
+from streamclient.testing.simulation.roles import ConsumerRole, ProcessRole, Request
 from streamclient.testing.simulation.sink import Sink
 from streamclient.testing.simulation.stream import SimulatedStream, place_of
 from streamclient.testing.simulation.table import Actor, SimulatedTable
@@ -54,9 +50,14 @@ QUIET_WRITES = frozenset({WriteKind.RENEW.value})
 
 
 class SimulatedWorld:
-    """Everything there is in one history."""
+    """Everything there is in one history, but for what its processes do: a fleet starts them."""
 
-    def __init__(self, plan: Plan, observer: Observer | None = None) -> None:  # noqa: PLR0915  # a list of fields
+    def __init__(  # noqa: PLR0915  # a list of fields
+        self,
+        plan: Plan,
+        make_laws: Callable[[SimulatedWorld], Sequence[Hooks]],
+        observer: Observer | None = None,
+    ) -> None:  # a list of fields
         self.plan, self.observer = plan, observer
         self.parking = MemoryParkingStore()
         self.config = plan.config(self.parking)
@@ -70,10 +71,8 @@ class SimulatedWorld:
         self.network = Network(self.agenda, plan, self.injected)
         self.stream = SimulatedStream(Dice.of(plan.seed, "stream"))
         self.table = SimulatedTable(self._row_changed, self._worker_row_changed)
-        self.workers: dict[str, PythonProcess | JavaWorker] = {}
-        """The last life of each worker, by name."""
-        self.everybody: list[PythonProcess | JavaWorker] = []
-        self.lives: Counter[str] = Counter()
+        self.processes: list[ProcessRole] = []
+        """Every process of this package that was ever started."""
         self.ended: set[str] = set()
         """Shards that were read to their ends."""
         self.touched: set[str] = set()
@@ -96,7 +95,7 @@ class SimulatedWorld:
         """How many events the cores handled."""
         self.asked: Counter[tuple[str, str, bool]] = Counter()
         """How often each value of each lease was asked for, as ``Request.asked``."""
-        self._consumers: dict[str, list[Consumer]] = {}
+        self._consumers: dict[str, list[ConsumerRole]] = {}
         self._requests: dict[int, Request] = {}
         self._values = count(1)
         self._dismissed_at: dict[str, float] = {}
@@ -110,9 +109,7 @@ class SimulatedWorld:
         self._accepted_at: dict[tuple[Actor, str], float] = {}
         self._started_at: dict[str, int] = {}
         self._creators: dict[str, Actor] = {}
-        laws = make_laws(self)
-        self.deliveries = next(law for law in laws if isinstance(law, NothingIsLost))
-        self.laws = Laws(laws)
+        self.laws = Laws(make_laws(self))
         self.sink = Sink(self.laws, self.counts)
         self.stream.open_first(plan.shards)
         self._write_records()
@@ -163,7 +160,7 @@ class SimulatedWorld:
         """For how long counter and owner of a row have not changed."""
         return self.now - self._moved_at.get(lease_key, float("-inf"))
 
-    def is_bereft(self, process: PythonProcess, lease_key: str) -> bool:
+    def is_bereft(self, process: ProcessRole, lease_key: str) -> bool:
         """Whether the row of a lease was destroyed from outside since the process's last accepted write to it."""
         destroyed_at = self._destroyed_at.get(lease_key)
         return destroyed_at is not None and destroyed_at > self._accepted_at.get((process, lease_key), -1.0)
@@ -209,8 +206,8 @@ class SimulatedWorld:
             self._dismissed_at[write.worker_id] = self.now
         if write.kind is WorkerWriteKind.REGISTER:
             self._registered_at[write.worker_id] = self.now
-            for process in self.living():
-                if process is not actor and process.name == actor.name:
+            for process in self.processes:
+                if process.is_alive and process is not actor and process.name == actor.name:
                     self._replaced_at[process] = self.now
         self.laws.worker_row_changed(actor, write, before, after)
 
@@ -259,11 +256,11 @@ class SimulatedWorld:
 
     # --- consumers ---------------------------------------------------------------------------------------------
 
-    def readers_of(self, lease_key: str) -> list[Consumer]:
+    def readers_of(self, lease_key: str) -> list[ConsumerRole]:
         """Consumers of a shard whose user code may run, in every process."""
         return self._consumers.get(lease_key, [])
 
-    def consumer_started(self, consumer: Consumer) -> None:
+    def consumer_started(self, consumer: ConsumerRole) -> None:
         """A worker of this package starts to read a shard."""
         key = consumer.lease_key
         self.counts["started"] += 1
@@ -272,7 +269,7 @@ class SimulatedWorld:
         self._consumers.setdefault(key, []).append(consumer)
         self._judge_contest(key)
 
-    def consumer_ended(self, consumer: Consumer) -> None:
+    def consumer_ended(self, consumer: ConsumerRole) -> None:
         """No user code of a consumer runs any more."""
         key = consumer.lease_key
         self.trace.note(self.now, consumer.process.label, "ends reading", key, consumer.identifier)
@@ -309,7 +306,7 @@ class SimulatedWorld:
         """Somebody mended what was wrong with parked records, and replays them."""
         parked = sorted(self.parking.parked(), key=lambda each: (each.generation, each.record_id))
         places = [(self.stream.shards[each.shard_id], each.record.sequence_info.row_index) for each in parked]
-        self.deliveries.replayed((shard.shard.shard_id, shard.keys[at], shard.numbers[at]) for shard, at in places)
+        self.laws.records_replayed((shard.shard.shard_id, shard.keys[at], shard.numbers[at]) for shard, at in places)
         self.parking.remove(parked)
 
     def drag(self, lease_key: str) -> float:
@@ -330,7 +327,7 @@ class SimulatedWorld:
         self.asked[request.asked] += 1
         return number
 
-    def checkpoint_answered(self, process: PythonProcess, answer: AnswerCheckpoint) -> None:
+    def checkpoint_answered(self, process: ProcessRole, answer: AnswerCheckpoint) -> None:
         """The core answers a request; user code goes on in a moment."""
         request = self._requests.pop(answer.request_id)
         key, outcome = request.consumer.lease_key, answer.outcome
@@ -339,7 +336,7 @@ class SimulatedWorld:
         self.laws.checkpoint_answered(process, request, answer)
         request.consumer.checkpoint_answered(request, outcome)
 
-    def reported(self, process: PythonProcess, report: Report) -> None:
+    def reported(self, process: ProcessRole, report: Report) -> None:
         """A worker reports something."""
         self.counts[f"report {report.severity.value}"] += 1
         if report.severity is not Severity.INFO:
@@ -348,33 +345,17 @@ class SimulatedWorld:
 
     # --- workers -----------------------------------------------------------------------------------------------
 
-    def start_worker(self, name: str, *, java: bool = False) -> None:
-        """Start a worker, or its next life."""
-        self.lives[name] += 1
-        kind = JavaWorker if java else PythonProcess
-        worker = self.workers[name] = kind(self, name, self.lives[name])
-        self.everybody.append(worker)
+    def started(self, worker: Actor) -> None:
+        """A worker starts, or its next life."""
         self._born_at[worker] = self.now
         self.trace.note(self.now, worker.label, "starts")
-        worker.start()
 
-    def living(self) -> list[PythonProcess]:
-        """Processes of this package that live, by name."""
-        found = [one for one in self.everybody if one.is_alive and isinstance(one, PythonProcess)]
-        return sorted(found, key=lambda process: (process.name, process.life))
-
-    def living_javas(self) -> list[JavaWorker]:
-        """Java workers that live, by name."""
-        found = [one for one in self.everybody if one.is_alive and isinstance(one, JavaWorker)]
-        return sorted(found, key=lambda worker: worker.name)
-
-    def newest(self, name: str) -> PythonProcess | None:
+    def newest(self, name: str) -> ProcessRole | None:
         """The process of this package that was started last under a name."""
-        worker = self.workers.get(name)
-        return worker if isinstance(worker, PythonProcess) else None
+        return next((process for process in reversed(self.processes) if process.name == name), None)
 
     def java_processed(self, lease_key: str, start: int, end: int) -> None:
         """A Java worker processed records of a shard."""
         self.counts["java batches"] += 1
-        self.deliveries.java_wrote(lease_key, start, end)
+        self.laws.java_wrote(lease_key, start, end)
         self.sink.advance(lease_key, start, end)

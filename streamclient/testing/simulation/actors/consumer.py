@@ -7,7 +7,7 @@ way goes on whatever happens, also in a process that was frozen in the middle of
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from streamclient.core.consumer import events as facts
 from streamclient.core.consumer.events import ConsumerEvent, Told
@@ -19,12 +19,11 @@ from streamclient.errors import DependencyException, ErrorKind, TrimmedDataExcep
 from streamclient.interfaces import RetryableAction
 from streamclient.model import ParkedRecord, ShutdownReason
 from streamclient.records import StreamRecord
-from streamclient.testing.simulation.actors.processor import PROMPT_SECONDS, Request, SimulatedProcessor
+from streamclient.testing.simulation.actors.processor import PROMPT_SECONDS, SimulatedProcessor
 from streamclient.testing.simulation.network import NO_ANSWER, UNREADABLE
+from streamclient.testing.simulation.roles import ProcessRole, Request
 from streamclient.testing.simulation.stream import STREAM_ID, PartOfShard, SimulatedPage, place_of, places_of
-
-if TYPE_CHECKING:
-    from streamclient.testing.simulation.actors.process import PythonProcess
+from streamclient.testing.simulation.world import SimulatedWorld
 
 BATCH_RECORDS = 5
 """Most records in one page of a shard that is not behind; small, so that hand-overs meet batches under way."""
@@ -48,9 +47,10 @@ STORE_IS_DOWN = DependencyException("the parking store is down", kind=ErrorKind.
 class Consumer:
     """One consumer of one shard in one process."""
 
-    def __init__(self, process: PythonProcess, start: StartConsumer) -> None:
+    def __init__(self, world: SimulatedWorld, process: ProcessRole, start: StartConsumer) -> None:
         info = start.shard_info
-        self.process, self.world = process, process.world
+        self.world, self.agenda = world, world.agenda
+        self.process: ProcessRole = process
         self.lease_key: str = info.shard_id
         self.identifier, self.epoch = start.identifier, info.epoch
         self.shard = self.world.stream.shards[info.shard_id]
@@ -109,14 +109,14 @@ class Consumer:
 
     def _later(self, seconds: float, call: Callable[..., None], *arguments: Any) -> None:
         """Do something after a while, later still if the process is frozen then, and never if it is gone."""
-        self.process.agenda.after(seconds, self._when_awake, call, arguments)
+        self.agenda.after(seconds, self._when_awake, call, arguments)
 
     def _when_awake(self, call: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        process = self.process
         if self.has_ended:
             return
-        if process.frozen_until > process.agenda.now:
-            process.agenda.at(process.frozen_until, self._when_awake, call, arguments)
+        frozen_until, agenda = self.process.frozen_until, self.agenda
+        if frozen_until > agenda.now:
+            agenda.at(frozen_until, self._when_awake, call, arguments)
         else:
             call(*arguments)
 
@@ -125,7 +125,7 @@ class Consumer:
         self._later(seconds, self._when_it_returns, call, arguments)
 
     def _when_it_returns(self, call: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        hangs_until, agenda = self.world.hangs.get(self.lease_key, 0.0), self.process.agenda
+        hangs_until, agenda = self.world.hangs.get(self.lease_key, 0.0), self.agenda
         if hangs_until > agenda.now:
             agenda.at(hangs_until, self._when_awake, self._when_it_returns, (call, arguments))
         else:
@@ -161,7 +161,7 @@ class Consumer:
             self.handle(facts.CallTakenBack())
 
     def _new_processor(self, command: facts.NewProcessor) -> None:
-        self.processor = SimulatedProcessor(self, command)
+        self.processor = SimulatedProcessor(self.world, self, command)
         self.world.laws.processor_started(self)
 
     @property
@@ -223,7 +223,7 @@ class Consumer:
 
     def _asked(self, failed: ConsumerEvent, answer: Callable[..., None], *given: Any) -> None:
         """The stream answers after a while, unless the network loses it."""
-        process, network = self.process, self.process.network
+        process, network = self.process, self.world.network
         fate = network.fate(process.name, process.dice)
         seconds = 2.0 * network.delay(process.name, process.dice)
         if fate in UNREADABLE:
@@ -288,7 +288,7 @@ class Consumer:
             return
         progress = request.progress
         self.handle(facts.CheckpointAnswered(outcome, request.value, progress, request.pending))
-        self._later(PROMPT_SECONDS, request.processor.answered, request, outcome)
+        self._later(PROMPT_SECONDS, request.answered, outcome)
 
     # --- what others want to know --------------------------------------------------------------------------------
 
@@ -307,11 +307,11 @@ class Consumer:
 
     def _ended(self, command: facts.Ended) -> None:
         self.has_ended = True
-        del self.process.consumers[self.identifier]
+        self.process.forget(self)
         self.world.consumer_ended(self)
         self.world.laws.consumer_ended(self)
         event = ConsumerStopped(self.lease_key, self.identifier, command.end)
-        self.process.agenda.after(0.0, self.process.deliver, event)
+        self.agenda.after(0.0, self.process.deliver, event)
 
 
 _COUNTED: Mapping[Told, str] = {told: told.name.lower().replace("_", " ") for told in Told}

@@ -6,15 +6,12 @@ Changes of a lease that somebody may be reading come only after its owner has ac
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from streamclient.core import leases
 from streamclient.model import Lease, Pause
 from streamclient.testing.simulation.stream import place_of
 from streamclient.testing.simulation.table import Outsider
-
-if TYPE_CHECKING:
-    from streamclient.testing.simulation.world import SimulatedWorld
+from streamclient.testing.simulation.world import SimulatedWorld
 
 LOOK_SECONDS = 1.0
 """How often the operator looks whether a pause was acknowledged."""

@@ -8,7 +8,7 @@ reaches it waits until it goes on, and then comes in order.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from streamclient.core import events, leases
 from streamclient.core.events import Answered, Call, Command, Event
@@ -20,10 +20,9 @@ from streamclient.model import InitialPosition, Lease
 from streamclient.testing.simulation.actors.consumer import Consumer
 from streamclient.testing.simulation.dice import Dice
 from streamclient.testing.simulation.network import NO_ANSWER, NO_ROUTE, TOO_BUSY, UNREADABLE, Fate
+from streamclient.testing.simulation.roles import ConsumerRole
 from streamclient.testing.simulation.stream import STREAM_ID
-
-if TYPE_CHECKING:
-    from streamclient.testing.simulation.world import SimulatedWorld
+from streamclient.testing.simulation.world import SimulatedWorld
 
 TICK_LAG_SECONDS = 1e-6
 """A deadline counts as reached this much after it, so that rounding of clocks never leaves it in the future."""
@@ -120,7 +119,7 @@ class PythonProcess:
         """What its monotonic clock shows."""
         return self.clock_offset + self.agenda.now * self.clock_rate
 
-    def believes(self, consumer: Consumer) -> bool:
+    def believes(self, consumer: ConsumerRole) -> bool:
         """Whether it relies on the lease under which a consumer reads, and on its session."""
         held = self.holdings.held.get(consumer.lease_key)
         is_same = held is not None and held.identifier == consumer.identifier
@@ -366,10 +365,14 @@ class PythonProcess:
     # --- consumers ---------------------------------------------------------------------------------------------
 
     def _start_consumer(self, command: events.StartConsumer) -> None:
-        consumer = Consumer(self, command)
+        consumer = Consumer(self.world, self, command)
         self.world.consumer_started(consumer)
         self.consumers[consumer.identifier] = consumer
         consumer.begin()
+
+    def forget(self, consumer: ConsumerRole) -> None:
+        """A consumer has ended."""
+        del self.consumers[consumer.identifier]
 
     def _stop_consumer(self, command: events.StopConsumer) -> None:
         consumer = self.consumers.get(command.consumer_id)

@@ -7,18 +7,17 @@ should do. What it may store is what production code permits it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from streamclient.core import events
 from streamclient.core.consumer import events as facts
 from streamclient.core.consumer.positions import HandedOutPositions, Place
 from streamclient.core.events import CheckpointOutcome
 from streamclient.errors import DependencyException, ErrorKind, ShutdownException
-from streamclient.model import PendingCheckpoint, Progress, ShutdownReason
-
-if TYPE_CHECKING:
-    from streamclient.testing.simulation.actors.consumer import Consumer
+from streamclient.model import PendingCheckpoint, ShutdownReason
+from streamclient.testing.simulation.roles import ConsumerRole, Request
+from streamclient.testing.simulation.world import SimulatedWorld
 
 CHECKPOINTED_SHARE = 0.8
 """Share of batches after which it writes and checkpoints; the others it keeps, until the next one of those."""
@@ -40,28 +39,11 @@ IN_DOUBT = DependencyException("the checkpoint may or may not be stored", kind=E
 Then = Callable[[], None]
 
 
-class Request:
-    """One checkpoint on its way, or the first phase of one."""
-
-    __slots__ = ("consumer", "pending", "processor", "progress", "then", "value")
-
-    def __init__(
-        self, processor: SimulatedProcessor, place: Place, pending: PendingCheckpoint | None, then: Then
-    ) -> None:
-        self.processor, self.consumer = processor, processor.consumer
-        self.value, self.progress, self.pending, self.then = place.text, place.progress, pending, then
-
-    @property
-    def asked(self) -> tuple[str, str, bool]:
-        """What is asked for: lease key, value, and whether it is the first phase of two."""
-        return self.consumer.lease_key, self.value, self.pending is not None
-
-
 class SimulatedProcessor:
     """One processor, from ``initialize`` to ``shutdown``."""
 
-    def __init__(self, consumer: Consumer, made: facts.NewProcessor) -> None:
-        self.consumer: Consumer = consumer
+    def __init__(self, world: SimulatedWorld, consumer: ConsumerRole, made: facts.NewProcessor) -> None:
+        self.world, self.consumer = world, consumer
         self.number = made.number
         self.positions = HandedOutPositions(consumer.lease_key, made.initial, made.progress)
         self.is_closed = False
@@ -78,7 +60,7 @@ class SimulatedProcessor:
         self.consumer.work(PROMPT_SECONDS, self._initialize)
 
     def _initialize(self) -> None:
-        consumer, world = self.consumer, self.consumer.world
+        consumer, world = self.consumer, self.world
         if world.plan.is_two_phase:
             world.sink.fence(consumer)
         if world.is_failing(consumer.lease_key):
@@ -92,11 +74,11 @@ class SimulatedProcessor:
         """A batch: the numbers of its records."""
         consumer = self.consumer
         factor = 0.5 + consumer.process.dice.random()
-        seconds = consumer.world.plan.round_seconds * factor * consumer.world.drag(consumer.lease_key)
+        seconds = self.world.plan.round_seconds * factor * self.world.drag(consumer.lease_key)
         consumer.work(seconds, self._process, places)
 
     def _process(self, places: Sequence[int]) -> None:
-        consumer, world = self.consumer, self.consumer.world
+        consumer, world = self.consumer, self.world
         if world.is_failing(consumer.lease_key) or world.is_poisoned(consumer.lease_key, places):
             world.laws.batch_refused(consumer, places)
             consumer.returns(RAISED, value=True)
@@ -110,7 +92,7 @@ class SimulatedProcessor:
 
     def _write(self, places: Sequence[int], then: Then) -> None:
         consumer = self.consumer
-        if all(consumer.world.sink.write(consumer, start, end) for start, end in runs(places)):
+        if all(self.world.sink.write(consumer, start, end) for start, end in runs(places)):
             self._kept = []
             then()
         else:
@@ -119,7 +101,7 @@ class SimulatedProcessor:
     def _commit(self, places: Sequence[int]) -> None:
         """Between the two phases."""
         value = self.positions.permitted
-        if self.consumer.world.sink.commit(self.consumer, runs(places), value):
+        if self.world.sink.commit(self.consumer, runs(places), value):
             self._ask(value, self._return)
         else:
             self.consumer.returns(REFUSED)
@@ -162,22 +144,21 @@ class SimulatedProcessor:
         self._send(place, None, then)
 
     def _send(self, place: Place, pending: PendingCheckpoint | None, then: Then) -> None:
-        consumer, request = self.consumer, Request(self, place, pending, then)
-        number = consumer.world.register_request(request)
+        consumer, progress = self.consumer, place.progress
+        answered = partial(self._answered, place.text if pending is None else "", then)
+        number = self.world.register_request(Request(consumer, place.text, progress, pending, answered))
         consumer.handle(facts.CheckpointAsked())
-        progress: Progress = place.progress
         consumer.process.handle(
             events.CheckpointRequested(number, consumer.lease_key, consumer.identifier, place.text, progress, pending)
         )
 
-    def answered(self, request: Request, outcome: CheckpointOutcome) -> None:
+    def _answered(self, stored: str, then: Then, outcome: CheckpointOutcome) -> None:
         """The call of ``checkpoint()`` returns, or raises."""
         if outcome is not CheckpointOutcome.STORED:
             self.consumer.returns(IN_DOUBT if outcome is CheckpointOutcome.UNKNOWN else LOST, value=True)
             return
-        if request.pending is None:
-            self._stored = request.value
-        request.then()
+        self._stored = stored or self._stored
+        then()
 
 
 def runs(places: Sequence[int]) -> Sequence[tuple[int, int]]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from streamclient.testing.simulation.laws.base import Law, LawBroken, Laws
+from streamclient.testing.simulation.laws.base import Law, LawBroken
 from streamclient.testing.simulation.laws.consuming import (
     CallsInOrder,
     OnlyFailuresAreParked,
@@ -35,11 +33,9 @@ from streamclient.testing.simulation.laws.progress import (
     ParentsFirst,
 )
 from streamclient.testing.simulation.laws.sessions import KilledStaysKilled, SessionsFirst, VerdictsAreLate
+from streamclient.testing.simulation.world import SimulatedWorld
 
-if TYPE_CHECKING:
-    from streamclient.testing.simulation.world import SimulatedWorld
-
-__all__ = ["SAFETY", "Law", "LawBroken", "Laws", "make_laws"]
+__all__ = ["SAFETY", "Law", "LawBroken", "make_laws"]
 
 SAFETY: tuple[type[Law], ...] = (
     Patience,

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from streamclient.model import ParkedRecord
 from streamclient.testing.simulation.laws.base import Law
 from streamclient.testing.simulation.laws.progress import change_of
-
-if TYPE_CHECKING:
-    from streamclient.testing.simulation.actors.consumer import Consumer
-    from streamclient.testing.simulation.world import SimulatedWorld
+from streamclient.testing.simulation.roles import ConsumerRole
+from streamclient.testing.simulation.world import SimulatedWorld
 
 
 class CallsInOrder(Law):
@@ -25,14 +22,14 @@ class CallsInOrder(Law):
 
     def __init__(self, world: SimulatedWorld) -> None:
         super().__init__(world)
-        self._calling: dict[Consumer, str] = {}
-        self._open: set[Consumer] = set()
+        self._calling: dict[ConsumerRole, str] = {}
+        self._open: set[ConsumerRole] = set()
         """Those with a processor that has to be shut down."""
 
-    def processor_started(self, consumer: Consumer) -> None:
+    def processor_started(self, consumer: ConsumerRole) -> None:
         self._judge_closed(consumer, "makes another processor")
 
-    def call_began(self, consumer: Consumer, name: str) -> None:
+    def call_began(self, consumer: ConsumerRole, name: str) -> None:
         if consumer in self._calling:
             raise self._broken(consumer, f"calls {name} while {self._calling[consumer]} runs")
         if (name == "initialize") is (consumer in self._open):
@@ -41,19 +38,19 @@ class CallsInOrder(Law):
         if name == "initialize":
             self._open.add(consumer)
 
-    def call_ended(self, consumer: Consumer) -> None:
+    def call_ended(self, consumer: ConsumerRole) -> None:
         name = self._calling.pop(consumer)
         if name == "shutdown" or (name == "initialize" and not consumer.is_made):
             self._open.discard(consumer)
 
-    def consumer_ended(self, consumer: Consumer) -> None:
+    def consumer_ended(self, consumer: ConsumerRole) -> None:
         self._judge_closed(consumer, "ends")
 
-    def _judge_closed(self, consumer: Consumer, what: str) -> None:
+    def _judge_closed(self, consumer: ConsumerRole, what: str) -> None:
         if consumer in self._open or consumer in self._calling:
             raise self._broken(consumer, f"{what}, but its processor was not shut down")
 
-    def _broken(self, consumer: Consumer, text: str) -> Exception:
+    def _broken(self, consumer: ConsumerRole, text: str) -> Exception:
         return self.broken(consumer.lease_key, f"{consumer!r} {text}")
 
 
@@ -62,7 +59,7 @@ class StoppedShardsWait(Law):
 
     name = "stopped shards wait"
 
-    def processor_started(self, consumer: Consumer) -> None:
+    def processor_started(self, consumer: ConsumerRole) -> None:
         if consumer.is_given_up:
             raise self.broken(consumer.lease_key, f"{consumer!r} goes on, and nobody has decided that it may")
 
@@ -74,14 +71,14 @@ class OnlyFailuresAreParked(Law):
 
     def __init__(self, world: SimulatedWorld) -> None:
         super().__init__(world)
-        self._refused: set[tuple[Consumer, int]] = set()
+        self._refused: set[tuple[ConsumerRole, int]] = set()
         self._keys: set[int] = set()
 
-    def batch_refused(self, consumer: Consumer, places: Sequence[int]) -> None:
+    def batch_refused(self, consumer: ConsumerRole, places: Sequence[int]) -> None:
         if len(places) == 1:
             self._refused.add((consumer, places[0]))
 
-    def records_parked(self, consumer: Consumer, records: Sequence[ParkedRecord]) -> None:
+    def records_parked(self, consumer: ConsumerRole, records: Sequence[ParkedRecord]) -> None:
         for each in records:
             place, (key, number) = each.record.sequence_info.row_index, change_of(consumer, each.record)
             is_excused = (consumer, place) in self._refused if each.attempts else key in self._keys
@@ -103,13 +100,13 @@ class ParkedKeysWait(Law):
         self._first: dict[int, int] = {}
         """The first change of each key that is parked."""
 
-    def records_parked(self, consumer: Consumer, records: Sequence[ParkedRecord]) -> None:
+    def records_parked(self, consumer: ConsumerRole, records: Sequence[ParkedRecord]) -> None:
         if consumer.process.believes(consumer):
             for each in records:
                 key, number = change_of(consumer, each.record)
                 self._first[key] = min(number, self._first.get(key, number))
 
-    def records_written(self, consumer: Consumer, start: int, end: int) -> None:
+    def records_written(self, consumer: ConsumerRole, start: int, end: int) -> None:
         if not self._first or not self.world.is_writing or not consumer.process.believes(consumer):
             return
         shard = consumer.shard

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.rows import WriteKind
 from streamclient.model import Lease
 from streamclient.testing.simulation.laws.base import Law
 from streamclient.testing.simulation.laws.progress import place
-
-if TYPE_CHECKING:
-    from streamclient.testing.simulation.actors.consumer import Consumer
-    from streamclient.testing.simulation.table import Actor
+from streamclient.testing.simulation.roles import ConsumerRole
+from streamclient.testing.simulation.table import Actor
 
 
 class PausedShardsRest(Law):
@@ -28,13 +24,13 @@ class PausedShardsRest(Law):
                 if consumer.process is actor:
                     raise self.broken(after.lease_key, f"{actor.label} says it rests, but {consumer!r} reads it")
 
-    def consumer_started(self, consumer: Consumer) -> None:
+    def consumer_started(self, consumer: ConsumerRole) -> None:
         self._judge(consumer, "starts")
 
-    def records_written(self, consumer: Consumer, start: int, end: int) -> None:
+    def records_written(self, consumer: ConsumerRole, start: int, end: int) -> None:
         self._judge(consumer, "processed records")
 
-    def _judge(self, consumer: Consumer, what: str) -> None:
+    def _judge(self, consumer: ConsumerRole, what: str) -> None:
         row = self.world.table.rows.get(consumer.lease_key)
         if row is None or not row.is_paused_by_owner or row.owner != consumer.process.name or self._is_over(row):
             return
@@ -52,7 +48,7 @@ class ProgramsPause(Law):
 
     name = "programs pause"
 
-    def consumer_started(self, consumer: Consumer) -> None:
+    def consumer_started(self, consumer: ConsumerRole) -> None:
         held = consumer.process.held_by_program
         if None in held or consumer.lease_key in held:
             raise self.broken(consumer.lease_key, f"{consumer!r} starts although its program holds it")
@@ -63,7 +59,7 @@ class StartsWhereStored(Law):
 
     name = "starts where stored"
 
-    def consumer_started(self, consumer: Consumer) -> None:
+    def consumer_started(self, consumer: ConsumerRole) -> None:
         key = consumer.lease_key
         row = self.world.table.rows.get(key)
         if row is None or self.world.is_bereft(consumer.process, key) or row.owner != consumer.process.name:
@@ -77,7 +73,7 @@ class PreparedIsRemembered(Law):
 
     name = "prepared is remembered"
 
-    def consumer_started(self, consumer: Consumer) -> None:
+    def consumer_started(self, consumer: ConsumerRole) -> None:
         key = consumer.lease_key
         row = self.world.table.rows.get(key)
         if row is None or self.world.is_bereft(consumer.process, key) or row.owner != consumer.process.name:
@@ -94,7 +90,7 @@ class NothingIsRepeated(Law):
 
     name = "nothing is repeated"
 
-    def records_written(self, consumer: Consumer, start: int, end: int) -> None:
+    def records_written(self, consumer: ConsumerRole, start: int, end: int) -> None:
         world, key = self.world, consumer.lease_key
         if world.plan.is_two_phase and key not in world.touched and start < world.sink.processed.get(key, 0):
             raise self.broken(key, f"{consumer!r} wrote records from {start} again")

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.rows import WriteKind
 from streamclient.model import Lease
 from streamclient.testing.simulation.laws.base import Law
-
-if TYPE_CHECKING:
-    from streamclient.testing.simulation.actors.consumer import Consumer
-    from streamclient.testing.simulation.actors.process import PythonProcess
-    from streamclient.testing.simulation.table import Actor
-    from streamclient.testing.simulation.world import SimulatedWorld
+from streamclient.testing.simulation.roles import ConsumerRole, ProcessRole
+from streamclient.testing.simulation.table import Actor
+from streamclient.testing.simulation.world import SimulatedWorld
 
 OWNERS_WRITES = frozenset(
     kind.value
@@ -54,18 +49,18 @@ class OneReader(Law):
             if other.process is not actor and self._relies_on_it(other):
                 raise self.broken(after.lease_key, f"{actor.label} took what {other!r} still relies on")
 
-    def consumer_started(self, consumer: Consumer) -> None:
+    def consumer_started(self, consumer: ConsumerRole) -> None:
         for other in self.world.readers_of(consumer.lease_key):
             if other.process is not consumer.process and self._relies_on_it(other):
                 raise self.broken(consumer.lease_key, f"{consumer!r} starts beside {other!r}")
 
-    def event_handled(self, process: PythonProcess) -> None:
+    def event_handled(self, process: ProcessRole) -> None:
         for key in sorted(self.world.contested):
             believers = [consumer for consumer in self.world.readers_of(key) if self._relies_on_it(consumer)]
             if len({believer.process for believer in believers}) > 1:
                 raise self.broken(key, f"all of {believers} rely on their leases")
 
-    def _relies_on_it(self, consumer: Consumer) -> bool:
+    def _relies_on_it(self, consumer: ConsumerRole) -> bool:
         world, key = self.world, consumer.lease_key
         is_excused = world.is_bereft(consumer.process, key) or world.has_begun_anew(key)
         is_excused = is_excused or world.is_being_replaced(consumer.process)
@@ -155,7 +150,7 @@ class EpochsGrow(Law):
 
     def __init__(self, world: SimulatedWorld) -> None:
         super().__init__(world)
-        self._last: dict[str, Consumer] = {}
+        self._last: dict[str, ConsumerRole] = {}
         self._takes: dict[str, tuple[Actor, int]] = {}
         """Who took a lease last, and how many takes by others it had before."""
         self._known_takes: dict[str, int] = {}
@@ -167,7 +162,7 @@ class EpochsGrow(Law):
             owner, changes = self._takes.get(after.lease_key, (actor, 0))
             self._takes[after.lease_key] = (actor, changes + (owner is not actor))
 
-    def consumer_started(self, consumer: Consumer) -> None:
+    def consumer_started(self, consumer: ConsumerRole) -> None:
         key = consumer.lease_key
         if self.world.is_bereft(consumer.process, key):
             return
@@ -178,7 +173,7 @@ class EpochsGrow(Law):
                 raise self.broken(key, f"{consumer!r} does not have a greater epoch than {last!r} before it")
         self._last[key], self._known_takes[key] = consumer, changes
 
-    def write_refused(self, consumer: Consumer) -> None:
+    def write_refused(self, consumer: ConsumerRole) -> None:
         key = consumer.lease_key
         world, process = self.world, consumer.process
         is_excused = world.is_bereft(process, key) or world.has_begun_anew(key) or world.is_being_replaced(process)
@@ -191,7 +186,7 @@ class OneProcessor(Law):
 
     name = "one processor"
 
-    def consumer_started(self, consumer: Consumer) -> None:
+    def consumer_started(self, consumer: ConsumerRole) -> None:
         for other in self.world.readers_of(consumer.lease_key):
             if other.process is consumer.process:
                 raise self.broken(consumer.lease_key, f"{consumer!r} starts before {other!r} has ended")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from streamclient.core.events import AnswerCheckpoint, CheckpointOutcome, Report
 from streamclient.core.leases import LeaseWrite
@@ -11,14 +10,10 @@ from streamclient.core.rows import WriteKind
 from streamclient.model import CheckpointPosition, Lease, ParkedRecord
 from streamclient.records import StreamRecord
 from streamclient.testing.simulation.laws.base import Law, LawBroken
+from streamclient.testing.simulation.roles import ConsumerRole, ProcessRole, Request
 from streamclient.testing.simulation.stream import place_of
-
-if TYPE_CHECKING:
-    from streamclient.testing.simulation.actors.consumer import Consumer
-    from streamclient.testing.simulation.actors.process import PythonProcess
-    from streamclient.testing.simulation.actors.processor import Request
-    from streamclient.testing.simulation.table import Actor
-    from streamclient.testing.simulation.world import SimulatedWorld
+from streamclient.testing.simulation.table import Actor
+from streamclient.testing.simulation.world import SimulatedWorld
 
 Asked = tuple[str, str, bool]
 """Lease key, value, and whether it is the first phase of two."""
@@ -79,7 +74,7 @@ class CheckpointsOnlyAdvance(Law):
         """Whether what lay behind the checkpoint was lost and given up: reading goes on at the oldest that is left."""
         return stored == 0 and self.world.stream.shards[key].is_given_up
 
-    def checkpoint_answered(self, process: PythonProcess, request: Request, answer: AnswerCheckpoint) -> None:
+    def checkpoint_answered(self, process: ProcessRole, request: Request, answer: AnswerCheckpoint) -> None:
         key = request.consumer.lease_key
         if answer.outcome is CheckpointOutcome.STORED and request.pending is None:
             owner, told = self._own.get(key, (process, 0))
@@ -145,7 +140,7 @@ class AnswersAreTrue(Law):
         if asked in self._denied and self.world.asked[asked] == 1:
             raise self.broken(after.lease_key, f"{after} was stored after it was answered that it never would be")
 
-    def checkpoint_answered(self, process: PythonProcess, request: Request, answer: AnswerCheckpoint) -> None:
+    def checkpoint_answered(self, process: ProcessRole, request: Request, answer: AnswerCheckpoint) -> None:
         asked, key = request.asked, request.consumer.lease_key
         if answer.outcome is CheckpointOutcome.STORED:
             if asked not in self._stored:
@@ -167,7 +162,7 @@ class ParentsFirst(Law):
 
     name = "parents first"
 
-    def consumer_started(self, consumer: Consumer) -> None:
+    def consumer_started(self, consumer: ConsumerRole) -> None:
         stream = self.world.stream
         for ancestor in sorted(stream.ancestors(consumer.lease_key)):
             if ancestor not in self.world.ended and stream.shards[ancestor].is_listed:
@@ -195,7 +190,7 @@ class NothingIsLost(Law):
         self._unfenced: set[str] = set()
         """Shards that a Java worker went on with: it has no epoch, so nobody refuses who comes late."""
 
-    def records_written(self, consumer: Consumer, start: int, end: int) -> None:
+    def records_written(self, consumer: ConsumerRole, start: int, end: int) -> None:
         shard, done, key = consumer.shard, self.done, consumer.lease_key
         for record, number in zip(shard.keys[start:end], shard.numbers[start:end], strict=True):
             last = done.get(record, 0)
@@ -207,18 +202,16 @@ class NothingIsLost(Law):
             elif self._shards[record] != key:
                 self._judge_repetition(consumer, record, number)
 
-    def records_parked(self, consumer: Consumer, records: Sequence[ParkedRecord]) -> None:
+    def records_parked(self, consumer: ConsumerRole, records: Sequence[ParkedRecord]) -> None:
         self._aside |= {change_of(consumer, each.record) for each in records}
 
-    def replayed(self, changes: Iterable[tuple[str, int, int]]) -> None:
-        """What was parked reaches the sink after all, in this order: shard, key and number."""
+    def records_replayed(self, changes: Iterable[tuple[str, int, int]]) -> None:
         for key, record, number in changes:
             if number > self.done.get(record, 0):
                 self.done[record] = number
                 self._shards[record] = key
 
     def java_wrote(self, lease_key: str, start: int, end: int) -> None:
-        """A Java worker processed records; what it does is not judged."""
         shard = self.world.stream.shards[lease_key]
         self._unfenced.add(lease_key)
         for record, number in zip(shard.keys[start:end], shard.numbers[start:end], strict=True):
@@ -226,20 +219,20 @@ class NothingIsLost(Law):
                 self.done[record] = number
                 self._shards[record] = ""
 
-    def _judge_gap(self, consumer: Consumer, record: int, first: int, number: int) -> None:
+    def _judge_gap(self, consumer: ConsumerRole, record: int, first: int, number: int) -> None:
         for missing in range(first, number):
             if (record, missing) not in self._aside and not self.world.may_be_missing(record, missing):
                 text = f"{consumer!r} wrote change {number} of key {record}, but change {missing} was never written"
                 raise self.broken(consumer.lease_key, text)
 
-    def _judge_repetition(self, consumer: Consumer, record: int, number: int) -> None:
+    def _judge_repetition(self, consumer: ConsumerRole, record: int, number: int) -> None:
         later, key = self._shards[record], consumer.lease_key
         if later and later not in self.world.touched and key not in self.world.touched and key not in self._unfenced:
             text = f"{consumer!r} wrote change {number} of key {record} again after {later} had gone on with it"
             raise LawBroken(self.order, consumer.lease_key, text)
 
 
-def change_of(consumer: Consumer, record: StreamRecord) -> tuple[int, int]:
+def change_of(consumer: ConsumerRole, record: StreamRecord) -> tuple[int, int]:
     """Key and number of a record of a consumer's shard."""
     place = record.sequence_info.row_index
     return consumer.shard.keys[place], consumer.shard.numbers[place]
@@ -286,6 +279,6 @@ class LossesAreReported(Law):
         if not before.is_finished and before.lease_key not in self.world.losses:
             raise self.broken(before.lease_key, f"{actor.label} deleted {before} without reporting the loss")
 
-    def reported(self, process: PythonProcess, report: Report) -> None:
+    def reported(self, process: ProcessRole, report: Report) -> None:
         if "records are lost" in report.text:
             self.world.losses.add(report.lease_key)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite
 from streamclient.core.rows import WorkerWriteKind
 from streamclient.testing.simulation.laws.base import Law
-
-if TYPE_CHECKING:
-    from streamclient.testing.simulation.actors.consumer import Consumer
-    from streamclient.testing.simulation.table import Actor
+from streamclient.testing.simulation.roles import ConsumerRole
+from streamclient.testing.simulation.table import Actor
 
 
 class KilledStaysKilled(Law):
@@ -46,7 +42,7 @@ class SessionsFirst(Law):
 
     name = "sessions first"
 
-    def consumer_started(self, consumer: Consumer) -> None:
+    def consumer_started(self, consumer: ConsumerRole) -> None:
         process = consumer.process
         if process.holdings.session_valid_until <= process.local():
             raise self.broken(consumer.lease_key, f"{consumer!r} starts without a valid session")

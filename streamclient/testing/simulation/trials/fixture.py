@@ -13,9 +13,9 @@ from streamclient.config import ClientConfig, processor_maker
 from streamclient.interfaces import IRecordProcessor, RecordProcessorFactory
 from streamclient.records import ColumnValue
 from streamclient.testing.simulation.trials.faults import Fault
-from streamclient.testing.simulation.trials.settings import TrialSettings
+from streamclient.testing.simulation.trials.settings import Run, TrialSettings
 from streamclient.testing.simulation.trials.trial import Trial
-from streamclient.testing.simulation.trials.witness import Run, TrialFailed
+from streamclient.testing.simulation.trials.witness import TrialFailed
 
 SHOWN_LINES = 12
 """How many of the last steps, and of the last incidents, a failure shows."""

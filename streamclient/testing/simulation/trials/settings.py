@@ -1,9 +1,9 @@
-"""What one call of ``stream_simulation.run`` asks for, checked when made."""
+"""What one call of ``stream_simulation.run`` asks for, checked when made, and what it is told of a run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attrs import field, frozen
 
@@ -13,8 +13,33 @@ from streamclient.interfaces import IRecordProcessor
 from streamclient.records import ColumnValue
 from streamclient.testing.simulation.trials.faults import Fault
 
-if TYPE_CHECKING:
-    from streamclient.testing.simulation.trials.witness import Run
+
+@frozen
+class Change:
+    """One change of one row, as it was written to the stream."""
+
+    key: str
+    number: int
+    """Counts the changes of this key, from 1."""
+
+    def __str__(self) -> str:
+        return f"{self.key}/{self.number}"
+
+
+@frozen
+class Run:
+    """What ``check`` is told of one finished run."""
+
+    seed: int
+    written: tuple[Change, ...]
+    """Every change, in the order of writing."""
+    delivered: Mapping[Change, int]
+    """How often each change was handed to a processor whose call returned, or that stored a checkpoint behind it before
+    it failed or was killed."""
+    newest: Mapping[str, int]
+    """Number of the last change of each key."""
+    faults: Mapping[str, int]
+    """What went wrong, and how often."""
 
 
 def _default_columns(key: str, number: int) -> Mapping[str, ColumnValue]:

@@ -15,8 +15,8 @@ from streamclient.testing.fakes import FakeStream
 from streamclient.testing.simulation.dice import Dice
 from streamclient.testing.simulation.trials.faults import Fault, FaultKind
 from streamclient.testing.simulation.trials.leases import READ_FAILED, TrialLeases
-from streamclient.testing.simulation.trials.settings import TrialSettings
-from streamclient.testing.simulation.trials.witness import Change, Life, Run, TrialFailed, Witness, WitnessedProcessor
+from streamclient.testing.simulation.trials.settings import Change, Run, TrialSettings
+from streamclient.testing.simulation.trials.witness import Life, TrialFailed, Witness, WitnessedProcessor
 from streamclient.testing.simulation.workers import STARTED_AT_SECONDS, SimulatedWorker, Simulation
 from streamclient.worker import Worker
 
@@ -43,7 +43,6 @@ class Trial:
     incidents: list[str] = field(factory=list)
     """The steps that came from outside."""
     injected: Counter[FaultKind] = field(factory=Counter)
-    failed: TrialFailed | None = None
     simulation: Simulation = field(init=False)
     dice: Dice = field(init=False)
     stream: FakeStream = field(init=False)
@@ -67,7 +66,7 @@ class Trial:
         names = [self._new_shard() for _ in range(settings.shards)]
         self.stream = FakeStream("simulated", names)
         self.stream.before_read = self._before_read
-        self.witness = Witness(self)
+        self.witness = Witness(self.note)
         calls = Dice.of(self.seed, "calls")
         self.leases = TrialLeases(self.stream.stream_id, calls, shares, self.injected, self.witness.stored)
         keys = [f"key-{number:03d}" for number in range(max(settings.keys, settings.shards))]
@@ -140,19 +139,19 @@ class Trial:
         return self.simulation.now - STARTED_AT_SECONDS
 
     def _advance(self, seconds: float) -> None:
-        self.simulation.until(lambda: self.failed is not None, max(0.0, seconds), required=False)
+        self.simulation.until(lambda: self.witness.failed is not None, max(0.0, seconds), required=False)
         self._raise_failure()
 
     def _until(self, condition: Callable[[], bool], problem: Callable[[], str]) -> None:
         limit = RECOVERY_DURATIONS * self._duration
-        self.simulation.until(lambda: self.failed is not None or condition(), limit, required=False)
+        self.simulation.until(lambda: self.witness.failed is not None or condition(), limit, required=False)
         self._raise_failure()
         if not condition():
             raise TrialFailed("nothing is lost", problem())
 
     def _raise_failure(self) -> None:
-        if self.failed is not None:
-            raise self.failed
+        if self.witness.failed is not None:
+            raise self.witness.failed
 
     def _is_caught_up(self) -> bool:
         """Everything was accepted, and each shard's last change by a processor that may go on."""
@@ -188,7 +187,7 @@ class Trial:
                 status_table_name="simulated_status",
                 max_records=settings.max_records,
             ),
-            lambda: WitnessedProcessor(self, life, settings.make_processor),
+            lambda: WitnessedProcessor(self.witness, life, settings.make_processor),
             lease_manager=self.leases,
             stream_api=self.stream,
             runtime=self.simulation.runtime(),

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from attrs import define, field, frozen
+from attrs import define, field
 
-from streamclient.interfaces import IRecordProcessor
-from streamclient.model import CheckpointPosition, InitializationInput, ProcessRecordsInput, ShutdownInput
+from streamclient.interfaces import InitializationInput, IRecordProcessor, ProcessRecordsInput, ShutdownInput
+from streamclient.model import CheckpointPosition
 from streamclient.records import StreamRecord
-
-if TYPE_CHECKING:
-    from streamclient.testing.simulation.trials.trial import Trial
-    from streamclient.testing.simulation.workers import SimulatedWorker
+from streamclient.testing.simulation.trials.settings import Change
+from streamclient.testing.simulation.workers import SimulatedWorker
 
 
 class TrialFailed(Exception):
@@ -24,34 +21,6 @@ class TrialFailed(Exception):
         super().__init__(f"{law}: {text}")
         self.law = law
         self.text = text
-
-
-@frozen
-class Change:
-    """One change of one row, as it was written to the stream."""
-
-    key: str
-    number: int
-    """Counts the changes of this key, from 1."""
-
-    def __str__(self) -> str:
-        return f"{self.key}/{self.number}"
-
-
-@frozen
-class Run:
-    """What ``check`` is told of one finished run."""
-
-    seed: int
-    written: tuple[Change, ...]
-    """Every change, in the order of writing."""
-    delivered: Mapping[Change, int]
-    """How often each change was handed to a processor whose call returned, or that stored a checkpoint behind it before
-    it failed or was killed."""
-    newest: Mapping[str, int]
-    """Number of the last change of each key."""
-    faults: Mapping[str, int]
-    """What went wrong, and how often."""
 
 
 @define(eq=False)
@@ -86,7 +55,10 @@ class Witness:
     behind it: whatever becomes of the call then, the batch does not come again.
     """
 
-    trial: Trial
+    note: Callable[[str, str, str], None]
+    """Writes a step down: who, what, and what more there is to say."""
+    failed: TrialFailed | None = None
+    """The first law that was broken."""
     written: list[Change] = field(factory=list)
     newest: dict[str, int] = field(factory=dict)
     accepted: Counter[Change] = field(factory=Counter)
@@ -175,8 +147,8 @@ def read_before(shard_id: str, checkpoint: str) -> int:
 class WitnessedProcessor(IRecordProcessor):
     """The user's processor, with the witness in front of it."""
 
-    def __init__(self, trial: Trial, life: Life, make: Callable[[], IRecordProcessor]) -> None:
-        self.trial, self.life, self.shard_id, self.identifier = trial, life, "", ""
+    def __init__(self, witness: Witness, life: Life, make: Callable[[], IRecordProcessor]) -> None:
+        self.witness, self.life, self.shard_id, self.identifier = witness, life, "", ""
         self._own = make()
         self._last_call = "make"
         self.begin = ""
@@ -192,13 +164,13 @@ class WitnessedProcessor(IRecordProcessor):
         self.begin = initialization_input.initial_checkpoint
         detail = f"at {self.begin}, epoch {info.epoch}"
         self._call("initialize", detail, lambda: self._own.initialize(initialization_input))
-        self.trial.witness.current[self.shard_id] = self
+        self.witness.current[self.shard_id] = self
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
         """Judge, then pass on."""
         self._follows("process_records", ("initialize", "process_records"))
-        changes = [self.trial.witness.change_of(record) for record in process_records_input.records]
-        self._judged(lambda: self.trial.witness.handed_out(self, changes))
+        changes = [self.witness.change_of(record) for record in process_records_input.records]
+        self._judged(lambda: self.witness.handed_out(self, changes))
         names = " ".join(str(change) for change in changes)
         self._call("process_records", names, lambda: self._own.process_records(process_records_input))
         self.accepts(changes)
@@ -206,7 +178,7 @@ class WitnessedProcessor(IRecordProcessor):
 
     def accepts(self, changes: list[Change]) -> None:
         """These are dealt with; each batch counts once."""
-        self.trial.witness.accepted.update(change for change in changes if change in self.in_hand)
+        self.witness.accepted.update(change for change in changes if change in self.in_hand)
         self.in_hand = [change for change in self.in_hand if change not in changes]
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
@@ -225,24 +197,24 @@ class WitnessedProcessor(IRecordProcessor):
             self._judged(lambda: self._fail("calls in order", f"{self} is called ({call}) after {last}"))
 
     def _call(self, name: str, detail: str, call: Callable[[], None]) -> None:
-        trial = self.trial
-        self._judged(lambda: trial.witness.begin(self, name))
-        trial.note(self.life.name, f"{name} {self.shard_id}", detail)
+        witness = self.witness
+        self._judged(lambda: witness.begin(self, name))
+        witness.note(self.life.name, f"{name} {self.shard_id}", detail)
         try:
             call()
         except Exception as error:
-            trial.witness.errors[f"{type(error).__name__}: {error}"] += 1
-            trial.note(self.life.name, f"{name} {self.shard_id} raised", f"{type(error).__name__}: {error}")
+            witness.errors[f"{type(error).__name__}: {error}"] += 1
+            witness.note(self.life.name, f"{name} {self.shard_id} raised", f"{type(error).__name__}: {error}")
             raise
         finally:
-            trial.witness.end(self, name)
+            witness.end(self, name)
 
     def _judged(self, judge: Callable[[], None]) -> None:
         """A broken law must not look like a failure of user code, which the worker would only repeat."""
         try:
             judge()
         except TrialFailed as failed:
-            self.trial.failed = self.trial.failed or failed
+            self.witness.failed = self.witness.failed or failed
             raise
 
     @staticmethod

@@ -9,7 +9,8 @@ import time
 from collections import Counter
 
 from streamclient.testing.simulation.tunnels.campaign import history
-from streamclient.testing.simulation.tunnels.world import TunnelViolation, TunnelWorld
+from streamclient.testing.simulation.tunnels.laws import TunnelViolation
+from streamclient.testing.simulation.tunnels.world import TunnelWorld
 
 PROGRESS_SECONDS = 10.0
 
@@ -53,8 +54,8 @@ def replay(seed: int) -> int:
         world.run()
     except TunnelViolation as broken:
         violation = str(broken).splitlines()[0]
-    print("\n".join(world.trace))
-    print(violation or f"no violation, digest {world.digest}")
+    print("\n".join(world.laws.trace))
+    print(violation or f"no violation, digest {world.laws.digest}")
     return 1 if violation else 0
 
 

@@ -6,7 +6,8 @@ from collections import Counter
 
 from attrs import frozen
 
-from streamclient.testing.simulation.tunnels.world import TunnelViolation, TunnelWorld
+from streamclient.testing.simulation.tunnels.laws import TunnelViolation
+from streamclient.testing.simulation.tunnels.world import TunnelWorld
 
 
 @frozen

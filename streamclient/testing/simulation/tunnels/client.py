@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attrs import define, field
 
@@ -11,17 +11,30 @@ from streamclient.core.tunnel import events
 from streamclient.core.tunnel.channels import Channel, ChannelStatus
 from streamclient.core.tunnel.session import TunnelSession
 from streamclient.records import StreamRecord
+from streamclient.testing.simulation.agenda import Agenda
 from streamclient.testing.simulation.dice import Dice
+from streamclient.testing.simulation.tunnels.laws import TunnelLaws
+from streamclient.testing.simulation.tunnels.service import SimulatedService
 from streamclient.tunnel.calls import STORE_TRIES, verdict_on
 from streamclient.tunnel.errors import SequenceNumberNotMatchError
 from streamclient.wire import schema
 from streamclient.wire.tunnel import FINISHED, decode_tunnel_page
 
-if TYPE_CHECKING:
-    from streamclient.testing.simulation.tunnels.world import TunnelWorld
-
 READ_AGAIN_SECONDS = 1.0
 """Pause after a page without records, or after a read that failed."""
+
+
+THAW_SECONDS = 0.01
+"""For so long after it was frozen a process may go on with what it was about to do."""
+
+
+@define(eq=False)
+class Pace:
+    """How fast all processes of a history are; it may change."""
+
+    timeout_seconds: float
+    pages_per_checkpoint: int
+    process_seconds: float
 
 
 @define(eq=False)
@@ -44,7 +57,10 @@ class Reader:
 class TunnelProcess:
     """One process. Frozen, nothing of it happens until it is thawed; crashed, nothing of it happens any more."""
 
-    world: TunnelWorld
+    agenda: Agenda
+    service: SimulatedService
+    laws: TunnelLaws
+    pace: Pace
     name: str
     session: TunnelSession
     dice: Dice
@@ -63,16 +79,16 @@ class TunnelProcess:
     @property
     def local_now(self) -> float:
         """What its own clock shows."""
-        return self.clock_offset + self.world.agenda.now * self.clock_rate
+        return self.clock_offset + self.agenda.now * self.clock_rate
 
     def later(self, seconds: float, call: Any, *arguments: Any) -> None:
         """Do something after a while, later still if the process is frozen then."""
-        self.world.agenda.after(seconds, self._when_awake, call, *arguments)
+        self.agenda.after(seconds, self._when_awake, call, *arguments)
 
     def _when_awake(self, call: Any, *arguments: Any) -> None:
         if not self.is_alive:
             return
-        frozen = self.frozen_until - self.world.agenda.now
+        frozen = self.frozen_until - self.agenda.now
         if frozen > 0:
             self.later(frozen, call, *arguments)
         else:
@@ -90,10 +106,10 @@ class TunnelProcess:
         deadline = self.session.next_deadline()
         if deadline is None or self.is_finished:
             return
-        at = max((deadline - self.clock_offset) / self.clock_rate, self.world.agenda.now) + 1e-6
+        at = max((deadline - self.clock_offset) / self.clock_rate, self.agenda.now) + 1e-6
         if self._tick_at is None or at < self._tick_at:
             self._tick_at = at
-            self.world.agenda.at(at, self._when_awake, self._tick, at)
+            self.agenda.at(at, self._when_awake, self._tick, at)
 
     def _tick(self, at: float) -> None:
         if self._tick_at == at:
@@ -115,22 +131,22 @@ class TunnelProcess:
             case events.StopReader(_, reader, is_lost):
                 self._stop_reader(reader, is_lost=is_lost)
             case events.EndSession(client_id):
-                request = schema.ShutdownRequest(tunnel_id=self.world.tunnel_id, client_id=client_id)
+                request = schema.ShutdownRequest(tunnel_id=self.service.tunnel_id, client_id=client_id)
                 self._call("shutdown", request, lambda *_: self.deliver(events.SessionEnded()))
             case events.Finish():
                 self.is_finished = True
-                self.world.check(not self.readers, "a session ends after its readers", self.name)
+                self.laws.check(not self.readers, "a session ends after its readers", self.name)
 
     def _call(self, verb: str, request: Any, answer: Any) -> None:
         def arrived(response: Any, error: Exception | None) -> None:
             self._when_awake(answer, response, error)
 
-        self.world.service.call(self.dice, verb, request, arrived)
+        self.service.call(self.dice, verb, request, arrived)
 
     def _connect(self) -> None:
         sent_at = self.local_now
-        request = schema.ConnectRequest(tunnel_id=self.world.tunnel_id)
-        request.client_config.timeout = int(self.world.timeout_seconds)
+        request = schema.ConnectRequest(tunnel_id=self.service.tunnel_id)
+        request.client_config.timeout = int(self.pace.timeout_seconds)
         request.client_config.client_tag = self.name
 
         def answered(response: Any, error: Exception | None) -> None:
@@ -143,7 +159,7 @@ class TunnelProcess:
 
     def _heartbeat(self, command: events.Heartbeat) -> None:
         sent_at = self.local_now
-        request = schema.HeartbeatRequest(tunnel_id=self.world.tunnel_id, client_id=command.client_id)
+        request = schema.HeartbeatRequest(tunnel_id=self.service.tunnel_id, client_id=command.client_id)
         for channel in command.channels:
             number = int(schema.ChannelStatusNumber[channel.status.name])
             request.channels.add(channel_id=channel.channel_id, version=channel.version, status=number)
@@ -167,17 +183,17 @@ class TunnelProcess:
         self._call("getcheckpoint", self._checkpoint_request(command.client_id, command.channel_id), answered)
 
     def _checkpoint_request(self, client_id: str, channel_id: str) -> Any:
-        return schema.GetCheckpointRequest(tunnel_id=self.world.tunnel_id, client_id=client_id, channel_id=channel_id)
+        return schema.GetCheckpointRequest(tunnel_id=self.service.tunnel_id, client_id=client_id, channel_id=channel_id)
 
     # --- readers -------------------------------------------------------------------------------------------------
 
     def _start_reader(self, command: events.StartReader) -> None:
         others = [each for each in self.readers.values() if each.channel_id == command.channel_id]
-        self.world.check(not others, "one reader per channel and process", command.channel_id)
+        self.laws.check(not others, "one reader per channel and process", command.channel_id)
         reader = Reader(command.channel_id, command.reader, command.client_id, command.token, command.sequence_number)
         reader.stored = command.token
         self.readers[reader.identifier] = reader
-        self.world.reader_started(self, reader)
+        self.laws.reader_started(self.name, reader.channel_id)
         self._go_on(reader)
 
     def _stop_reader(self, identifier: str, *, is_lost: bool) -> None:
@@ -193,14 +209,14 @@ class TunnelProcess:
             self._store(reader, 0)
         elif reader.is_stopping:
             self._end(reader, is_finished=False)
-        elif reader.pages >= self.world.pages_per_checkpoint and reader.token != reader.stored:
+        elif reader.pages >= self.pace.pages_per_checkpoint and reader.token != reader.stored:
             self._store(reader, 0)
         else:
             self._read(reader)
 
     def _read(self, reader: Reader) -> None:
         request = schema.ReadRecordsRequest(
-            tunnel_id=self.world.tunnel_id,
+            tunnel_id=self.service.tunnel_id,
             client_id=reader.client_id,
             channel_id=reader.channel_id,
             token=reader.token,
@@ -211,13 +227,15 @@ class TunnelProcess:
                 self.later(READ_AGAIN_SECONDS, self._go_on, reader)
                 return
             page = decode_tunnel_page(response.SerializeToString())
-            slow = self.dice.delay(self.world.process_seconds)
+            slow = self.dice.delay(self.pace.process_seconds)
             self.later(slow, self._process, reader, page.records, page.next_token)
 
         self._call("readrecords", request, answered)
 
     def _process(self, reader: Reader, records: Sequence[StreamRecord], next_token: str) -> None:
-        self.world.processed(self, reader, records)
+        # Whoever wakes up finds out the time a moment later.
+        is_excused = reader.is_lost or self.agenda.now < self.frozen_until + THAW_SECONDS
+        self.laws.processed(self.name, reader.client_id, reader.channel_id, records, is_excused=is_excused)
         reader.token = next_token
         reader.pages += 1
         pause = 0.0 if records or next_token == FINISHED else READ_AGAIN_SECONDS
@@ -227,7 +245,7 @@ class TunnelProcess:
         """As the production shell: after anything but a clear answer look what is stored, then send again."""
         number = reader.sequence_number + 1
         request = schema.CheckpointRequest(
-            tunnel_id=self.world.tunnel_id,
+            tunnel_id=self.service.tunnel_id,
             client_id=reader.client_id,
             channel_id=reader.channel_id,
             checkpoint=reader.token,

@@ -1,32 +1,22 @@
 """One history: a table, a tunnel, processes that come and go, faults; then calm, and everything must be consumed.
 
-One seed decides everything. The laws:
-
-* a process has one reader per channel;
-* a channel that the service leased to one client is not processed by another one, unless that was just frozen, or its
-  session was ended without a word;
-* what is first delivered of a key comes in the order of the log; full data before changes; a child after its parents;
-* a stored checkpoint never goes back;
-* in the end every row of the full data and every change was delivered, and the channels are spread evenly.
+One seed decides everything.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from attrs import define, field
 
 from streamclient.core.tunnel import events
 from streamclient.core.tunnel.session import SessionSettings, TunnelSession
-from streamclient.records import StreamRecord
 from streamclient.server.tunnels.channels import Status, Tunnel
-from streamclient.server.tunnels.positions import next_position
 from streamclient.testing.simulation.agenda import Agenda
 from streamclient.testing.simulation.dice import Dice
-from streamclient.testing.simulation.tunnels.client import Reader, TunnelProcess
+from streamclient.testing.simulation.tunnels.client import Pace, TunnelProcess
+from streamclient.testing.simulation.tunnels.laws import TunnelLaws
 from streamclient.testing.simulation.tunnels.service import TABLE, CallFaults, SimulatedService
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import Cell, Row, encode_row
@@ -37,18 +27,11 @@ TIMEOUT_SECONDS = 20.0
 CLOCK_DRIFT = 0.002
 """Largest difference of a process's clock from true time, as a share: twenty times that of poor hardware."""
 
-THAW_SECONDS = 0.01
-"""For so long after it was frozen a process may go on with what it was about to do."""
-
 CALM = CallFaults(delay_seconds=0.01)
 SETTLE_SECONDS = 15 * TIMEOUT_SECONDS
 """Bound for consuming everything once faults are over: expiry of dead sessions, then channel by channel."""
 
 STORM_ACTIONS = ("write", "write", "split", "merge", "crash", "restart", "join", "freeze", "stop", "end session")
-
-
-class TunnelViolation(AssertionError):
-    """A law was broken."""
 
 
 @define(eq=False)
@@ -60,22 +43,11 @@ class TunnelWorld:
     agenda: Agenda = field(factory=Agenda)
     injected: Counter[str] = field(factory=Counter)
     service: SimulatedService = field(init=False)
-    tunnel_id: str = ""
-    timeout_seconds: float = TIMEOUT_SECONDS
-    pages_per_checkpoint: int = 1
-    process_seconds: float = 0.1
+    laws: TunnelLaws = field(init=False)
+    pace: Pace = field(init=False)
     processes: list[TunnelProcess] = field(factory=list)
     keys: int = 20
-    trace: list[str] = field(factory=list)
-    _names: dict[str, str] = field(factory=dict)
-    _seen: dict[tuple[str, Any], int] = field(factory=dict)
-    """(channel, record) to the place of its first delivery."""
-    _newest: dict[int, tuple[int, int, int]] = field(factory=dict)
-    _base: set[int] = field(factory=set)
-    _positions: dict[str, int] = field(factory=dict)
     _identifiers: int = 0
-    _ended: set[str] = field(factory=set)
-    """Sessions that the service lost without a word."""
     _base_keys: frozenset[int] = frozenset()
 
     def __attrs_post_init__(self) -> None:
@@ -84,8 +56,8 @@ class TunnelWorld:
         lost, unanswered, late, away = (dice.choice((0.0, 0.02, 0.06)) for _ in range(4))
         rates = CallFaults(lost, unanswered, late, away, delay_seconds=dice.choice((0.02, 0.3)))
         self.service = SimulatedService(self.agenda, rates, self.injected)
-        self.pages_per_checkpoint = dice.choice((1, 2, 5))
-        self.process_seconds = dice.choice((0.05, 0.5, 3.0))
+        self.laws = TunnelLaws(self.seed, self.agenda, self.service)
+        self.pace = Pace(TIMEOUT_SECONDS, dice.choice((1, 2, 5)), dice.choice((0.05, 0.5, 3.0)))
         self.keys = dice.choice((6, 20, 60))
 
     # --- the history ---------------------------------------------------------------------------------------------
@@ -99,7 +71,7 @@ class TunnelWorld:
         while self.agenda.now < until:
             self.agenda.run_until(self.agenda.now + 0.5 + 8.0 * self.dice.random())
             self._disturb(self.dice.choice(STORM_ACTIONS))
-            self._check_checkpoints()
+            self.laws.check_checkpoints()
         self._settle()
 
     def _make(self) -> None:
@@ -117,7 +89,7 @@ class TunnelWorld:
         kind = self.dice.choice((1, 2, 3, 3))
         tunnel = schema.Tunnel(table_name=TABLE, tunnel_name="t", tunnel_type=kind)
         answer = self.service.now("tunnel/create", schema.CreateTunnelRequest(tunnel=tunnel))
-        self.tunnel_id = answer.tunnel_id
+        self.service.tunnel_id = answer.tunnel_id
         self._base_keys = frozenset(range(self.keys)) if kind != 2 else frozenset()
 
     def _write(self, keys: Sequence[int]) -> None:
@@ -133,7 +105,9 @@ class TunnelWorld:
         dice = Dice.of(self.seed, "process", number)
         session = TunnelSession(settings, Dice.of(self.seed, "session", number), new_identifier=self._new_identifier)
         rate = 1.0 + CLOCK_DRIFT * (2.0 * dice.random() - 1.0)
-        process = TunnelProcess(self, f"w{number}", session, dice, 1_000.0 * dice.random(), rate)
+        process = TunnelProcess(
+            self.agenda, self.service, self.laws, self.pace, f"w{number}", session, dice, 1_000.0 * dice.random(), rate
+        )
         self.processes.append(process)
         process.deliver(events.SessionTick())
 
@@ -171,8 +145,10 @@ class TunnelWorld:
         """As if the service had lost it. What the process does until its next heartbeat is not its fault."""
         client_id = process.session.client_id
         if client_id and not process.readers:
-            self._ended.add(client_id)
-            self.service.now("tunnel/shutdown", schema.ShutdownRequest(tunnel_id=self.tunnel_id, client_id=client_id))
+            self.laws.ended.add(client_id)
+            self.service.now(
+                "tunnel/shutdown", schema.ShutdownRequest(tunnel_id=self.service.tunnel_id, client_id=client_id)
+            )
 
     def _split(self) -> None:
         open_shards = [shard for shard in self.service.engine.shards(TABLE) if shard.is_open]
@@ -190,91 +166,22 @@ class TunnelWorld:
             pair = (open_shards[place].shard_id, open_shards[place + 1].shard_id)
             self.service.engine.merge_shards(TABLE, *pair)
 
-    # --- what happens, and the laws ------------------------------------------------------------------------------
-
-    def note(self, text: str) -> None:
-        """One line of the history; the service's random names are replaced by numbers in order of appearance."""
-        self.trace.append(f"{self.agenda.now:.6f} {text}")
-
-    def name(self, identifier: str) -> str:
-        """A name that is the same in every run of the seed."""
-        return self._names.setdefault(identifier, f"c{len(self._names)}")
-
-    def check(self, holds: bool, law: str, text: str) -> None:
-        """Raise unless a law holds."""
-        if not holds:
-            tail = "\n".join(self.trace[-12:])
-            raise TunnelViolation(f"seed {self.seed}, at {self.agenda.now:.3f}: {law}: {text}\n{tail}")
-
-    @property
-    def tunnel(self) -> Tunnel:
-        """The service's own view."""
-        return self.service.engine._state.tunnels[self.tunnel_id]
-
-    def reader_started(self, process: TunnelProcess, reader: Reader) -> None:
-        """A process begins to read a channel: its parents must be over, and for changes all full data."""
-        channel = self.tunnel.channels[reader.channel_id]
-        self.note(f"{process.name} reads {self.name(reader.channel_id)}")
-        for parent in channel.parent_ids:
-            self.check(
-                self.tunnel.channels[parent].is_over, "no child before its parents", self.name(reader.channel_id)
-            )
-        if not channel.is_base:
-            base = [each for each in self.tunnel.channels.values() if each.is_base]
-            self.check(all(each.is_over for each in base), "full data before changes", self.name(reader.channel_id))
-
-    def processed(self, process: TunnelProcess, reader: Reader, records: Sequence[StreamRecord]) -> None:
-        """A process has processed a page."""
-        channel = self.tunnel.channels[reader.channel_id]
-        # Whoever wakes up finds out the time a moment later.
-        is_excused = reader.client_id in self._ended or self.agenda.now < process.frozen_until + THAW_SECONDS
-        if not is_excused and not reader.is_lost and not channel.is_over:
-            holder = channel.client_id
-            self.check(holder in ("", reader.client_id), "one holder", f"{process.name} {self.name(reader.channel_id)}")
-        for record in records:
-            self._deliver(reader.channel_id, record)
-        self.note(f"{process.name} processed {len(records)} of {self.name(reader.channel_id)}")
-
-    def _deliver(self, channel_id: str, record: StreamRecord) -> None:
-        key, info = int(record.key["id"]), record.sequence_info
-        if info.timestamp_micros == 0:
-            self._base.add(key)
-            return
-        place = (channel_id, (key, info))
-        if place in self._seen:
-            return
-        self._seen[place] = len(self._seen)
-        order = (info.epoch, info.timestamp_micros, info.row_index)
-        newest = self._newest.get(key, (-1, -1, -1))
-        self.check(order > newest, "order per key", f"key {key} {order} after {newest}")
-        self._newest[key] = order
-
-    def _check_checkpoints(self) -> None:
-        stream = self.service.engine._state.streams.get(self.tunnel.definition.stream_id)
-        for channel in self.tunnel.channels.values():
-            if channel.is_base or stream is None:
-                continue
-            position = next_position(channel, stream.shards[channel.channel_id])
-            before = self._positions.get(channel.channel_id, 0)
-            self.check(position >= before, "a checkpoint never goes back", self.name(channel.channel_id))
-            self._positions[channel.channel_id] = position
-
     # --- the end -------------------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
         self.service.rates = CALM
-        self.process_seconds = 0.05
+        self.pace.process_seconds = 0.05
         if not any(process.is_alive and not process.is_leaving for process in self.processes):
             self._start_process()
         deadline = self.agenda.now + SETTLE_SECONDS
         while (left := self._unsettled()) and self.agenda.now < deadline:
             self.agenda.run_until(self.agenda.now + HEARTBEAT_SECONDS)
-            self._check_checkpoints()
-        self.check(not left, "everything is consumed in the end", "; ".join(left))
+            self.laws.check_checkpoints()
+        self.laws.check(not left, "everything is consumed in the end", "; ".join(left))
 
     def _unsettled(self) -> list[str]:
-        left = [f"row {key} of the full data" for key in sorted(self._base_keys - self._base)]
-        tunnel = self.tunnel
+        left = [f"row {key} of the full data" for key in sorted(self._base_keys - self.laws.base)]
+        tunnel = self.laws.tunnel
         stream = self.service.engine._state.streams.get(tunnel.definition.stream_id)
         if stream is not None and tunnel.definition.has_stream:
             for channel in tunnel.channels.values():
@@ -283,9 +190,9 @@ class TunnelWorld:
                 shard = stream.shards[channel.channel_id]
                 first = channel.start_position
                 due = shard.next_position - max(first, shard.first_position)
-                seen = sum(1 for channel_id, _ in self._seen if channel_id == channel.channel_id)
+                seen = sum(1 for channel_id, _ in self.laws.seen if channel_id == channel.channel_id)
                 if seen < due:
-                    left.append(f"{due - seen} changes of {self.name(channel.channel_id)}")
+                    left.append(f"{due - seen} changes of {self.laws.name(channel.channel_id)}")
             left += self._unassigned(tunnel)
         return left
 
@@ -295,7 +202,7 @@ class TunnelWorld:
         readers = Counter(reader.channel_id for process in live for reader in process.readers.values())
         open_channels = [each for each in tunnel.channels.values() if each.status is not Status.TERMINATED]
         left = [
-            f"{self.name(each.channel_id)} has {readers[each.channel_id]} readers"
+            f"{self.laws.name(each.channel_id)} has {readers[each.channel_id]} readers"
             for each in open_channels
             if readers[each.channel_id] != 1
         ]
@@ -303,11 +210,6 @@ class TunnelWorld:
         if counts and max(counts) - min(counts) > 1:
             left.append(f"uneven: {counts}")
         return left
-
-    @property
-    def digest(self) -> str:
-        """Of the whole history; the same on every machine."""
-        return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()[:16]
 
 
 def play(seed: int) -> TunnelWorld:

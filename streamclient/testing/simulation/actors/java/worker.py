@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from attrs import define
 
 from streamclient.model import CheckpointPosition, Lease, Shard
-from streamclient.testing.simulation.actors.java.calls import Calls
 from streamclient.testing.simulation.actors.java.leases import LeaseRenewer, LeaseTaker, OwnedLease
+from streamclient.testing.simulation.actors.java.process import JavaProcess
 from streamclient.testing.simulation.stream import place_of
-
-if TYPE_CHECKING:
-    from streamclient.testing.simulation.world import SimulatedWorld
+from streamclient.testing.simulation.world import SimulatedWorld
 
 LOOP_SECONDS = 0.5
 """Between rounds of the main loop. The original makes one every 20 ms, which no neighbour can tell from this."""
@@ -50,59 +47,27 @@ class JavaConsumer:
     position: int = 0
 
 
-class JavaWorker:
+class JavaWorker(JavaProcess):
     """A worker of the Java client, from its start to its death."""
 
-    kind = "java"
-    is_python = False
-
     def __init__(self, world: SimulatedWorld, name: str, life: int) -> None:
-        self.world, self.name, self.label = world, name, f"{name}#{life}"
-        self.is_alive = True
-        self.frozen_until = 0.0
-        plan = world.plan
-        self.duration_seconds = plan.duration_seconds
-        self.taker_seconds = plan.taker_interval_millis / 1_000
-        self.renewer_seconds = plan.renewer_interval_millis / 1_000
-        self.sync_seconds = plan.sync_shard_interval_millis / 1_000
-        self.calls = Calls(self)
-        self.taker, self.renewer = LeaseTaker(self), LeaseRenewer(self)
-        self.last_take = self.last_renew = world.now
+        super().__init__(world, name, life)
+        self.renewer = LeaseRenewer(self)
+        self.taker = LeaseTaker(self, self.renewer)
         self._consumers: dict[str, JavaConsumer] = {}
         self._synced_at = world.now
         self._is_syncing = False
-        self._identifiers = 0
 
     def start(self) -> None:
         """Sync shards, then begin the taker, the renewer and the main loop."""
         self._sync()
-        self.calls.later(0.5, self.taker.run)
-        self.calls.later(0.5, self.renewer.run)
-        self.calls.later(LOOP_SECONDS, self._loop)
-
-    def crash(self) -> None:
-        """Be gone."""
-        self.is_alive = False
-
-    def die(self, reason: str) -> None:
-        """End by an error of its own; nothing is released."""
-        if self.is_alive:
-            self.is_alive = False
-            self.world.counts["java worker died"] += 1
-            self.world.trace.note(self.world.now, self.label, "dies", "", reason)
-
-    def freeze(self, seconds: float) -> None:
-        """Stand still."""
-        self.frozen_until = max(self.frozen_until, self.world.now + seconds)
+        self.later(0.5, self.taker.run)
+        self.later(0.5, self.renewer.run)
+        self.later(LOOP_SECONDS, self._loop)
 
     def holds(self) -> set[str]:
         """Keys of leases that it owns by its own clock."""
         return {key for key, owned in self.renewer.owned.items() if not self.renewer.is_expired(owned)}
-
-    def new_identifier(self) -> str:
-        """For an entry of the owned set."""
-        self._identifiers += 1
-        return f"{self.label}.{self._identifiers}"
 
     # --- the main loop -----------------------------------------------------------------------------------------
 
@@ -111,13 +76,13 @@ class JavaWorker:
         for key in sorted(held):
             if not held[key].stealer:
                 self._consume(key, held[key])
-        if self.calls.now - self._synced_at > self.sync_seconds and not self._is_syncing:
+        if self.now - self._synced_at > self.world.plan.sync_shard_interval_millis / 1_000 and not self._is_syncing:
             self._sync()
         for consumer in list(self._consumers.values()):
             self._retire(consumer, held.get(consumer.key))
-        if self.calls.now - min(self.last_take, self.last_renew) > FRESH_SECONDS * self.duration_seconds / 20.0:
+        if self.now - min(self.taker.succeeded_at, self.renewer.ran_at) > FRESH_SECONDS * self.duration_seconds / 20.0:
             self.die("taker or renewer too old")
-        self.calls.later(LOOP_SECONDS, self._loop)
+        self.later(LOOP_SECONDS, self._loop)
 
     def _consume(self, key: str, owned: OwnedLease) -> None:
         consumer = self._consumers.get(owned.identifier)
@@ -161,7 +126,7 @@ class JavaWorker:
 
         def answered(is_open: bool) -> None:
             if not is_open:
-                self.calls.later(PARENT_POLL_SECONDS, self._free, consumer)
+                self.later(PARENT_POLL_SECONDS, self._free, consumer)
                 return
             consumer.state = State.COMPLETE if consumer.stop else State.INITIALIZING
             self._free(consumer)
@@ -169,7 +134,7 @@ class JavaWorker:
         def look() -> bool:
             return all(rows[parent].is_finished for parent in sorted(parents) if parent in rows)
 
-        self.calls.call(look, answered, lambda: self.die("a parent could not be read"))
+        self.call(look, answered, lambda: self.die("a parent could not be read"))
 
     def _initialize(self, consumer: JavaConsumer) -> None:
         rows = self.world.table.rows
@@ -181,7 +146,7 @@ class JavaWorker:
             consumer.state = State.COMPLETE if is_finished else State.PROCESSING
             self._free(consumer)
 
-        self.calls.call(lambda: rows.get(consumer.key), answered, lambda: self.die("a checkpoint could not be read"))
+        self.call(lambda: rows.get(consumer.key), answered, lambda: self.die("a checkpoint could not be read"))
 
     def _process(self, consumer: JavaConsumer) -> None:
         """Fetch, process and checkpoint one batch. Trimmed data is an error, which ends the worker."""
@@ -190,10 +155,10 @@ class JavaWorker:
             self.die(f"{consumer.key} is trimmed")
         elif consumer.position < shard.size or not shard.is_open:
             backlog = (shard.size - consumer.position) // 4
-            end = min(consumer.position + 1 + self.calls.dice.randrange(BATCH_RECORDS) + backlog, shard.size)
+            end = min(consumer.position + 1 + self.dice.randrange(BATCH_RECORDS) + backlog, shard.size)
             consumer.is_busy = True
-            seconds = self.world.plan.round_seconds * (0.5 + self.calls.dice.random())
-            self.calls.later(seconds, self._done, consumer, end)
+            seconds = self.world.plan.round_seconds * (0.5 + self.dice.random())
+            self.later(seconds, self._done, consumer, end)
 
     def _done(self, consumer: JavaConsumer, end: int) -> None:
         shard = self.world.stream.shards[consumer.key]
@@ -218,10 +183,8 @@ class JavaWorker:
 
     def _sync(self) -> None:
         """List the shards, scan the leases, put what is missing, delete what is not listed: all without conditions."""
-        self._is_syncing, self._synced_at = True, self.calls.now
-        self.calls.call(
-            self.world.listing, self._listed, lambda: self.die("shards could not be listed"), retries=SDK_RETRIES
-        )
+        self._is_syncing, self._synced_at = True, self.now
+        self.call(self.world.listing, self._listed, lambda: self.die("shards could not be listed"), retries=SDK_RETRIES)
 
     def _listed(self, shards: tuple[Shard, ...]) -> None:
         rows = self.world.table.rows
@@ -231,7 +194,7 @@ class JavaWorker:
             listed = {shard.shard_id for shard in shards}
             self._create_next(missing, sorted(known - listed))
 
-        self.calls.call(lambda: set(rows), scanned, lambda: self.die("leases could not be listed"))
+        self.call(lambda: set(rows), scanned, lambda: self.die("leases could not be listed"))
 
     def _create_next(self, missing: list[Shard], garbage: list[str]) -> None:
         """Parents come first: the stream lists them so."""
@@ -239,7 +202,7 @@ class JavaWorker:
             self._delete_next(garbage)
             return
         lease = Lease(missing[0].shard_id, "stream", parent_shard_ids=missing[0].parent_shard_ids)
-        self.calls.call(
+        self.call(
             lambda: self._put(lease.lease_key, "create", lease),
             lambda _: self._create_next(missing[1:], garbage),
             lambda: self.die("a lease could not be created"),
@@ -249,7 +212,7 @@ class JavaWorker:
         if not garbage:
             self._is_syncing = False
             return
-        self.calls.call(
+        self.call(
             lambda: self._put(garbage[0], "delete", None),
             lambda _: self._delete_next(garbage[1:]),
             lambda: self.die("a lease could not be deleted"),

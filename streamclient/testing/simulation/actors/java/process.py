@@ -1,16 +1,14 @@
-"""How a Java worker calls the service: with retries that do not look whether the first try was applied."""
+"""A process with a Java worker in it. Its calls are repeated without a look whether the first try was applied."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from streamclient.model import Lease, Shard
 from streamclient.testing.simulation.dice import Dice
 from streamclient.testing.simulation.network import Fate
-
-if TYPE_CHECKING:
-    from streamclient.testing.simulation.actors.java.worker import JavaWorker
+from streamclient.testing.simulation.world import SimulatedWorld
 
 Answer = TypeVar("Answer")
 
@@ -18,16 +16,37 @@ RETRIES = 10
 """Of every operation on leases, with pauses of 100 ms more each time, at most 1 s."""
 
 
-class Calls:
-    """Time and network of one Java worker. Nothing runs while its process is frozen, or after it has died."""
+class JavaProcess:
+    """Life, time and network of one Java worker. Nothing runs while its process is frozen, or after it has died."""
 
-    def __init__(self, worker: JavaWorker) -> None:
-        world = worker.world
-        self._worker, self._agenda, self._network = worker, world.agenda, world.network
-        self.dice = Dice.of(world.plan.seed, "java", worker.label)
+    kind = "java"
+    is_python = False
+
+    def __init__(self, world: SimulatedWorld, name: str, life: int) -> None:
+        self.world, self.name, self.label = world, name, f"{name}#{life}"
+        self.is_alive = True
+        self.frozen_until = 0.0
+        self._agenda, self._network = world.agenda, world.network
+        self.duration_seconds = world.plan.duration_seconds
+        self.dice = Dice.of(world.plan.seed, "java", self.label)
         self.requests = 0
         """Calls of the status table that were carried out, retries included; for whoever measures."""
         self.rows_read = 0
+
+    def crash(self) -> None:
+        """Be gone."""
+        self.is_alive = False
+
+    def die(self, reason: str) -> None:
+        """End by an error of its own; nothing is released."""
+        if self.is_alive:
+            self.is_alive = False
+            self.world.counts["java worker died"] += 1
+            self.world.trace.note(self.world.now, self.label, "dies", "", reason)
+
+    def freeze(self, seconds: float) -> None:
+        """Stand still."""
+        self.frozen_until = max(self.frozen_until, self.world.now + seconds)
 
     @property
     def now(self) -> float:
@@ -39,11 +58,10 @@ class Calls:
         self._agenda.after(seconds, self._run, function, arguments)
 
     def _run(self, function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        worker = self._worker
-        if not worker.is_alive:
+        if not self.is_alive:
             return
-        if worker.frozen_until > self._agenda.now:
-            self._agenda.at(worker.frozen_until, self._run, function, arguments)
+        if self.frozen_until > self._agenda.now:
+            self._agenda.at(self.frozen_until, self._run, function, arguments)
             return
         function(*arguments)
 
@@ -66,7 +84,7 @@ class Calls:
         tries: int,
         retries: int,
     ) -> None:
-        name, network = self._worker.name, self._network
+        name, network = self.name, self._network
         fate = network.fate(name, self.dice)
         delay = network.delay(name, self.dice)
         if fate in (Fate.FINE, Fate.LATE_ANSWER, Fate.FALSE_REFUSAL):
@@ -88,7 +106,7 @@ class Calls:
         if fate is Fate.FALSE_REFUSAL:
             answer = operate()
         self._count(answer)
-        seconds = self._network.delay(self._worker.name, self.dice)
+        seconds = self._network.delay(self.name, self.dice)
         if fate is Fate.LATE_ANSWER:
             seconds += self._network.lateness(self.dice)
         self.later(seconds, then, answer)
