@@ -177,10 +177,11 @@ def test_replication_rows_are_measured_for_one_channel_and_for_several(stage: St
 
 @pytest.mark.slow
 def test_start_rows_say_what_must_be_reached(stage: Stage) -> None:
-    sdk, worker, first = lines_of(stage, "start")
+    sdk, worker, _, server, first = lines_of(stage, "start")
 
     assert worker.ratio == pytest.approx(worker.figure / sdk.figure)
     assert "at most 1.3 x the SDK alone" in worker.detail
+    assert "at most 500 ms" in server.detail
     assert "at most 1,000 ms" in first.detail
 
 

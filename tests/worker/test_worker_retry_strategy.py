@@ -212,7 +212,7 @@ def test_a_lease_managers_strategy_that_takes_long_holds_up_no_heartbeat() -> No
             go.wait(2 * PATIENCE_SECONDS)
         return old_list()
 
-    quick = {"renewer_interval_millis": 200, "taker_interval_millis": 100}
+    quick = {"lease_duration_millis": 6_000, "renewer_interval_millis": 200, "taker_interval_millis": 100}
     with scene.worker(renew_thread_pool_size=1, **quick) as worker:
         scene.until(lambda: "a" in scene.journal.by_shard)
         scene.leases.list_leases = hang  # type: ignore[method-assign]

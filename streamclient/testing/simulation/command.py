@@ -86,7 +86,7 @@ def _run_many(arguments: argparse.Namespace) -> int:
     try:
         summary, broken = run_campaign(seeds, processes=arguments.processes, size=size, progress=progress)
     finally:
-        line.close()
+        line.erase()  # the summary says it all
     wall_seconds = time.monotonic() - began
     shrunk = _shrunk(broken, arguments)
     coverage = _coverage(arguments)
