@@ -11,7 +11,7 @@ SEEDS ?= 2000
 SECONDS ?= 60
 RESTARTS ?= 50
 TIMES ?= 20
-TESTERS ?= 5
+TESTERS ?= 6
 TESTS ?=
 
 # No target here is a file.
@@ -46,7 +46,7 @@ demo:
 	@tools/setup-environment spark,delta,cli
 	@$(BIN)/python -m samples.demo --seed $(SEED)
 
-# Many tests wait for processes and clocks of others, so two cores have room for five at once. A file's tests share what
+# Many tests wait for processes and clocks of others, so two cores have room for six at once. A file's tests share what
 # they start, and the order of the files is that of tests/conftest.py.
 test: check
 	@$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile --no-loadscope-reorder

@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
@@ -15,8 +14,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from streamclient.server import LocalTablestore
     from tests.installed import Installed
 
@@ -45,20 +42,19 @@ sys.dont_write_bytecode = False
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with long tests first, since whoever begins one last leaves the other processors idle.
 
-    Of those, every third one starts a Spark or a Java, as long as there are any: these compute, and most others wait.
+    Those that compute are spread over the first half of the others, most of which wait: so a few Sparks run at any
+    time, and never all of them.
     """
-    marked = {item.path: set[str]() for item in items}
+    marks = {item.path: set[str]() for item in items}
     for item in items:
-        marked[item.path].update(mark.name for mark in item.iter_markers())
-    places: dict[Path, tuple[int, int]] = {}
-    counts = Counter[int]()
-    for path, marks in marked.items():
-        kind = 0 if marks & COMPUTING else 1 if "slow" in marks else 2
-        places[path] = (kind // 2, counts[kind] * (2 if kind == 0 else 1))
-        counts[kind] += 1
-    # Files may share a place; their tests must not be mixed.
-    order = {path: number for number, path in enumerate(sorted(places, key=lambda path: places[path]))}
-    items.sort(key=lambda item: order[item.path])
+        marks[item.path].update(mark.name for mark in item.iter_markers())
+    computing = [path for path in marks if marks[path] & COMPUTING]
+    others = sorted(marks.keys() - set(computing), key=lambda path: ("slow" not in marks[path], path))
+    step = max(1, len(others) // 2 // max(1, len(computing)))
+    # The tests of a file stay together, so each has a place of its own.
+    places = {path: (number, 1) for number, path in enumerate(others)}
+    places |= {path: (number * step, 0) for number, path in enumerate(computing)}
+    items.sort(key=lambda item: places[item.path])
 
 
 @pytest.fixture
