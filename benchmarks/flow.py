@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import threading
+from contextlib import AbstractContextManager
 from functools import partial
 
 from tablestore import OTSClient
@@ -12,7 +13,7 @@ from benchmarks.report import Line, Round, compare, interleaved, progress, secon
 from benchmarks.settings import Settings
 from benchmarks.stage import Stage
 from benchmarks.tables import FilledTable
-from benchmarks.workers import CheckpointingProcessor, Meter, make_worker
+from benchmarks.workers import CheckpointingProcessor, Meter, running_worker
 from streamclient import ClientConfig, KeyedProcessorFactory, ProcessRecordsInput, Worker
 from streamclient.records import StreamRecord
 from streamclient.stream import TablestoreStreamApi
@@ -94,7 +95,7 @@ def _read_seconds(client: OTSClient, table: FilledTable, size: int) -> float:
 
 def _rate_ahead(client: OTSClient, table: FilledTable, size: int, seconds: float, config: ClientConfig) -> float:
     meter = Meter(table.records)
-    return _rate(make_worker(client, table, size, lambda: WaitingProcessor(meter, seconds), config), meter)
+    return _rate(running_worker(client, table, size, lambda: WaitingProcessor(meter, seconds), config), meter)
 
 
 def _keyed(stage: Stage, settings: Settings) -> list[Line]:
@@ -114,7 +115,7 @@ def _keyed(stage: Stage, settings: Settings) -> list[Line]:
 
 def _rate_one_by_one(client: OTSClient, table: FilledTable) -> float:
     meter = Meter(table.records)
-    return _rate(make_worker(client, table, KEYED_PAGE, lambda: WaitingRecords(meter), ClientConfig()), meter)
+    return _rate(running_worker(client, table, KEYED_PAGE, lambda: WaitingRecords(meter), ClientConfig()), meter)
 
 
 def _rate_keyed(client: OTSClient, table: FilledTable, threads: int) -> float:
@@ -126,10 +127,10 @@ def _rate_keyed(client: OTSClient, table: FilledTable, threads: int) -> float:
         meter.add(1)
 
     factory = KeyedProcessorFactory(process, threads=threads)
-    return _rate(make_worker(client, table, KEYED_PAGE, factory, ClientConfig()), meter)
+    return _rate(running_worker(client, table, KEYED_PAGE, factory, ClientConfig()), meter)
 
 
-def _rate(worker: Worker, meter: Meter) -> float:
-    with worker:
+def _rate(running: AbstractContextManager[Worker], meter: Meter) -> float:
+    with running as worker:
         meter.wait(worker)
     return meter.rate

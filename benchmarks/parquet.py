@@ -20,7 +20,7 @@ from benchmarks.rows import FULL, SHORT, RowLayout, RowProcessor
 from benchmarks.settings import Settings
 from benchmarks.stage import Stage
 from benchmarks.tables import FilledTable
-from benchmarks.workers import Meter, make_worker
+from benchmarks.workers import Meter, running_worker
 from streamclient import (
     ClientConfig,
     InitializationInput,
@@ -265,7 +265,7 @@ def _feed_by_worker(
     factory: Callable[[], IRecordProcessor],
     meter: Meter,
 ) -> None:
-    with make_worker(client, table, PAGE_SIZE, factory, ClientConfig()) as worker:
+    with running_worker(client, table, PAGE_SIZE, factory, ClientConfig()) as worker:
         meter.wait(worker)
 
 

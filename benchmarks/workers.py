@@ -6,7 +6,8 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 
 from tablestore import OTSClient
@@ -113,18 +114,22 @@ class CheckpointingProcessor(IRecordProcessor):
         """Nothing to finish: each batch was checkpointed."""
 
 
-def make_worker(
+@contextmanager
+def running_worker(
     client: OTSClient, table: FilledTable, page_size: int, factory: RecordProcessorFactory, config: ClientConfig
-) -> Worker:
-    """A worker with a status table of its own, so that it reads everything from the beginning."""
+) -> Iterator[Worker]:
+    """A worker with a status table of its own, so that it reads everything from the beginning.
+
+    The table goes with it: an instance holds 64, and a fast machine has many rounds.
+    """
     number = next(_numbers)
+    status_table = f"{table.name}_status_{number}"
     stream = StreamConfig(
-        client=client,
-        data_table_name=table.name,
-        status_table_name=f"{table.name}_status_{number}",
-        max_records=page_size,
+        client=client, data_table_name=table.name, status_table_name=status_table, max_records=page_size
     )
-    return Worker(f"worker-{number}", config, stream, factory)
+    with Worker(f"worker-{number}", config, stream, factory) as worker:
+        yield worker
+    client.delete_table(status_table)
 
 
 class LookingProcessor(CheckpointingProcessor):
@@ -228,6 +233,7 @@ def _java_rate(stage: Stage, table: FilledTable, *, looks: bool, in_processor_ti
     keys = (DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET, DEFAULT_INSTANCE)
     how = (_JAVA_PAGE, str(looks).lower(), table.records)
     found = java_rounds().run("consume", stage.endpoint, *keys, table.name, status_table, *how)
+    stage.client().delete_table(status_table)
     if found["records"] != table.records:
         raise RuntimeError(f"{JAVA} found {found['records']} records, expected {table.records}")
     in_processor_time.append(table.records / found["cpu_nanos"] * 1e9)
@@ -244,7 +250,7 @@ def _rate(
     """By the wall; notes the rate by the processor time of this process, start and end of the worker included."""
     meter = Meter(table.records)
     started = time.process_time()
-    with make_worker(client, table, page_size, lambda: make(meter), ClientConfig()) as worker:
+    with running_worker(client, table, page_size, lambda: make(meter), ClientConfig()) as worker:
         meter.wait(worker)
     in_processor_time.append(table.records / (time.process_time() - started))
     return meter.rate

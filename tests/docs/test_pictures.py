@@ -163,7 +163,9 @@ def test_the_screen_of_top_has_its_workers_its_shards_and_80_columns() -> None:
 @pytest.mark.parametrize("group", plotted_groups())
 def test_a_plot_has_a_bar_for_each_row_of_its_table(group: str) -> None:
     words = texts(draw_plot(group))
-    rows = [row for row in figures(PAGE.read_text()) if row.group == group and "/" in row.unit]
+    unsorted = [row for row in figures(PAGE.read_text()) if row.group == group and "/" in row.unit]
+    comparisons = list(dict.fromkeys((row.compared, row.unit) for row in unsorted))
+    rows = sorted(unsorted, key=lambda row: comparisons.index((row.compared, row.unit)))
 
     assert [row for part in plotted(group) for row in part] == rows
     assert [word for word in words if re.fullmatch(r"[\d,]+", word)] == [f"{row.value:,.0f}" for row in rows]
