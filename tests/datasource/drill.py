@@ -222,8 +222,9 @@ class Driver:
         self.process.stdin.flush()
 
     def kill(self) -> None:
-        """The whole group at once, as when a machine dies."""
-        os.killpg(self.process.pid, signal.SIGKILL)
+        """The whole group at once, as when a machine dies; one that has ended by itself is only done with."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         self._close()
 
@@ -379,8 +380,7 @@ def drill(seed: int, *, on_cluster: bool) -> Iterator[Drill]:
             driver.wait("started")
             yield Drill(source, driver, out)
         finally:
-            if driver.process.poll() is None:
-                driver.kill()
+            driver.kill()
 
 
 def run_drill(restarts: int, seed: int, *, on_cluster: bool, say: Any = print) -> str:
