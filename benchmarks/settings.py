@@ -29,6 +29,8 @@ class Settings:
     """How long Java decodes each page unmeasured."""
     stream_records: int
     """Records in the stream that workers read; a multiple of all page and batch sizes."""
+    worker_records: int
+    """Records that whole workers read: enough for their start and end to weigh little; a multiple as well."""
     frame_batches: tuple[int, ...]
     """Records per batch on the way into Parquet."""
     source_pages: int
@@ -69,6 +71,7 @@ FULL = Settings(
     fast_times=50,
     java_warm_seconds=30.0,
     stream_records=20_000,
+    worker_records=100_000,
     frame_batches=(2_000, 10_000),
     source_pages=300,
     lease_counts=(100, 1_000),
@@ -96,6 +99,7 @@ QUICK = Settings(
     fast_times=5,
     java_warm_seconds=0.0,
     stream_records=2_000,
+    worker_records=2_000,
     frame_batches=(1_000,),
     source_pages=5,
     lease_counts=(10,),

@@ -173,7 +173,7 @@ def measure(stage: Stage, settings: Settings) -> list[Line]:
     rounds: dict[str, Round] = {}
     in_processor_time: dict[str, list[float]] = {}
     for (shards, size), (what, make) in itertools.product(itertools.product(SHARDS, PAGE_SIZES), CANDIDATES.items()):
-        table = stage.table(shards, settings.stream_records)
+        table = stage.table(shards, settings.worker_records)
         name = _name(shards, size, what)
         in_processor_time[name] = []
         rounds[name] = partial(_rate, stage.client(), table, size, make, in_processor_time[name])
@@ -218,7 +218,7 @@ def _java_rounds(stage: Stage, settings: Settings, in_processor_time: dict[str, 
         return {missing: lambda: math.nan}
     rounds: dict[str, Round] = {}
     for shards, what in itertools.product(SHARDS, JAVA_TARGETS):
-        name, table = _java_name(shards, what), stage.table(shards, settings.stream_records)
+        name, table = _java_name(shards, what), stage.table(shards, settings.worker_records)
         noted = in_processor_time[name] = []
         rounds[name] = partial(_java_rate, stage, table, looks=what == "each cell looked at", in_processor_time=noted)
         until = time.monotonic() + settings.java_warm_seconds

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from enum import Enum
 
-from attrs import evolve
-
 from streamclient.core import leases
 from streamclient.core.deadlines import NEVER
 from streamclient.core.events import Answered, CheckpointOutcome, ForgetEpoch, ReadRow, Severity, WriteLease
@@ -21,6 +19,7 @@ from streamclient.core.rows import NO_DOUBT, WriteKind, WriteOutcome, was_applie
 from streamclient.core.settle import leave, lose, new_owner, register, send, settle, start_anew
 from streamclient.core.state import Flight, WorkerState
 from streamclient.core.sync import creation_answered
+from streamclient.core.values import evolve
 from streamclient.errors import ConfigurationError
 from streamclient.model import CheckpointPosition, Lease
 

@@ -15,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import Enum
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from streamclient.core.deadlines import NEVER
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.rows import NO_DOUBT, Doubt, WriteKind
+from streamclient.core.values import evolve
 from streamclient.model import Lease, PendingCheckpoint, Progress, ShardState
 from streamclient.reasons import Cause, Reason
 

@@ -165,9 +165,10 @@ class Holdings:
     def next_deadline(self, now: float) -> float | None:
         """When to send ``Tick`` if nothing else happens before (monotonic seconds); ``None`` if never."""
         state = self._state
-        candidates = (state.deadlines.next, state.rereads.next, state.scan_at)
-        moments = [moment for moment in candidates if moment is not None]
-        first = min([state.signals.next_moment, *moments])
+        first = state.signals.next_moment
+        for moment in (state.deadlines.next, state.rereads.next, state.scan_at):
+            if moment is not None and moment < first:
+                first = moment
         return max(first, now) if first < FOR_EVER else None
 
     def __repr__(self) -> str:

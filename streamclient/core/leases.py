@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from streamclient.core.rows import RESTORED_FIELDS, RULES, Rule, WriteKind
+from streamclient.core.values import evolve
 from streamclient.model import Lease, Pause, PendingCheckpoint, Progress
 
 

@@ -40,9 +40,10 @@ from __future__ import annotations
 
 from enum import Enum
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from streamclient.core.rows import RULES, Rule, WorkerWriteKind
+from streamclient.core.values import evolve
 
 
 class SessionState(Enum):

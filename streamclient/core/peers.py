@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from streamclient.core.membership import SessionState, WorkerRow
+from streamclient.core.values import evolve
 
 WATCHED = 2
 """How many successors in the ring of names each worker watches: so each worker is watched by two, and one of them may

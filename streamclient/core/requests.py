@@ -5,8 +5,6 @@ Each changes what is known of a lease, and then settles it.
 
 from __future__ import annotations
 
-from attrs import evolve
-
 from streamclient.core.events import (
     AnswerCheckpoint,
     CheckpointOutcome,
@@ -21,6 +19,7 @@ from streamclient.core.events import (
 from streamclient.core.held import CheckpointRequest, Consuming, HeldLease
 from streamclient.core.settle import settle, settle_all
 from streamclient.core.state import WorkerState
+from streamclient.core.values import evolve
 from streamclient.model import Lease
 
 # --- its consumer --------------------------------------------------------------------------------------------------

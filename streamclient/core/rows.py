@@ -20,9 +20,10 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Protocol, TypeVar, cast
 
-from attrs import evolve, fields, frozen
+from attrs import fields, frozen
 
 from streamclient.core.deadlines import NEVER
+from streamclient.core.values import evolve
 from streamclient.model import Lease
 
 RowT = TypeVar("RowT")

@@ -17,13 +17,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 
-from attrs import define, evolve, field
+from attrs import define, field
 
 from streamclient.core import membership
 from streamclient.core.deadlines import NEVER
 from streamclient.core.held import valid_until
 from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite
 from streamclient.core.rows import NO_DOUBT, Doubt, WorkerWriteKind, WriteOutcome, was_applied
+from streamclient.core.values import evolve
 
 REMOVALS_AT_MOST = 3
 """How often the own row is tried to be removed at the end. If it stays, others find it standing still, a lease duration

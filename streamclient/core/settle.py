@@ -23,8 +23,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 
-from attrs import evolve
-
 from streamclient.core import leases
 from streamclient.core.events import (
     AnswerCheckpoint,
@@ -47,6 +45,7 @@ from streamclient.core.leases import LeaseWrite
 from streamclient.core.rows import WriteKind
 from streamclient.core.shards import parents_finished
 from streamclient.core.state import WorkerState
+from streamclient.core.values import evolve
 from streamclient.model import Lease, Pause, ShardInfo, ShutdownReason, utc_text
 from streamclient.reasons import Cause, Reason
 

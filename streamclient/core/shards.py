@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from attrs import evolve, frozen
+from attrs import frozen
 
+from streamclient.core.values import evolve
 from streamclient.model import CheckpointPosition, InitialPosition, Lease, Shard
 from streamclient.reasons import Cause, Reason
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from random import Random
 
-from attrs import define, evolve, field, frozen
+from attrs import define, field, frozen
 
 from streamclient.config import ClientConfig
 from streamclient.core.deadlines import Deadlines
@@ -22,6 +22,7 @@ from streamclient.core.rows import COUNTER, WriteKind, WriteOutcome
 from streamclient.core.shards import Listing, NewLease, Start
 from streamclient.core.sightings import LeaseView, add
 from streamclient.core.signals import Signals
+from streamclient.core.values import evolve
 from streamclient.model import BalanceBy
 
 MICROS = 1_000_000

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from attrs import evolve
-
 from streamclient.core import leases
 from streamclient.core.events import Answered, ListShards, ResolveAndCreate, Severity, ShardList, SyncDue
 from streamclient.core.held import HeldLease
 from streamclient.core.settle import lose, send, settle_restless
 from streamclient.core.shards import NewLease, SyncPlan, has_its_parents, index_shards, plan_shard_sync
 from streamclient.core.state import WorkerState
+from streamclient.core.values import evolve
 from streamclient.records import readable_position
 
 

@@ -77,7 +77,7 @@ class Coordinator:
             Recurring("take", config.taker_interval_millis, loop, partial(self.emit, events.TakeDue())),
             Recurring("sync", config.sync_shard_interval_millis, loop, partial(self.emit, events.SyncDue())),
         )
-        self._next_slow_check = loop.now()
+        self._next_slow_check = self._look_at = loop.now()
         self._slow_check_seconds = min(config.slow_processor_warning_millis / 4_000, limit_millis / 10_000)
         if instruments.is_on:
             self._sample()
@@ -140,19 +140,12 @@ class Coordinator:
 
     def step(self, longest_wait_seconds: float = LONGEST_WAIT_SECONDS) -> None:
         """Wait for something to happen, at most so long, and do what follows from it."""
-        self._loop.turn(min(longest_wait_seconds, self._seconds_to_deadline()))
-        for recurring in self.recurring:
-            recurring.make_up_for_delay()
-        self._tick()
-        self._watch()
-        self._service.flush()
+        self._loop.turn(min(longest_wait_seconds, self._seconds_to_deadline()), self._look_around)
 
     def next_deadline(self) -> float:
         """When a step is due even if nothing happens (monotonic seconds)."""
-        deadlines = [recurring.overdue_at for recurring in self.recurring]
-        timer, expiry = self._loop.next_timer, self._expiry()
-        deadlines += [moment for moment in (timer, expiry, self._next_slow_check) if moment is not None]
-        return min(deadlines)
+        timer, due = self._loop.next_timer, self._next_look(self._expiry())
+        return due if timer is None else min(timer, due)
 
     def emit(self, event: Event) -> None:
         """Handle an event and everything that follows from it at once, in order."""
@@ -257,7 +250,7 @@ class Coordinator:
         consumer = self._consumers.get(identifier)
         if consumer is not None and not self._loop.is_closed:
             consumer.checkpoint_answered(ticket, command.outcome)
-        ticket.answer(command)
+        self._loop.at_end(partial(ticket.answer, command))
 
     def _answer_everybody(self) -> None:
         for number in list(self._tickets):
@@ -281,16 +274,28 @@ class Coordinator:
     def _expiry(self) -> float | None:
         return None if self._has_failed else self._holdings.next_deadline(self._loop.now())
 
+    def _next_look(self, expiry: float | None) -> float:
+        """When to look around although no message came and no timer is due."""
+        overdue = min(recurring.overdue_at for recurring in self.recurring)
+        return min(overdue, self._next_slow_check, overdue if expiry is None else expiry)
+
     def _seconds_to_deadline(self) -> float:
-        until = self.next_deadline() - self._loop.now()
+        until = self._look_at - self._loop.now()
         if self._deadline is not None:
             until = min(until, self._deadline.seconds_left)
         return max(SHORTEST_TICK_SECONDS, until)
 
-    def _tick(self) -> None:
+    def _look_around(self) -> None:
+        """Behind every message and timer of a turn."""
+        for recurring in self.recurring:
+            recurring.make_up_for_delay()
         expiry = self._expiry()
         if expiry is not None and expiry <= self._loop.now():
             self.emit(events.Tick())
+            expiry = self._expiry()
+        self._watch()
+        self._look_at = self._next_look(expiry)
+        self._loop.at_end(self._service.flush)
 
     def _watch(self) -> None:
         now = self._loop.now()

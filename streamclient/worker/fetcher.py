@@ -156,7 +156,11 @@ class DataFetcher:
 
     def _begin(self, reading: Reading) -> None:
         self.reading = reading
-        self._pool.submit(self._work, reading)
+        self._loop.at_end(partial(self._submit, reading))
+
+    def _submit(self, reading: Reading) -> None:
+        if reading is self.reading:
+            self._pool.submit(self._work, reading)
 
     def _work(self, reading: Reading) -> None:
         """In the fetch pool."""
@@ -205,10 +209,14 @@ class DataFetcher:
             return
         own_bytes = self.ahead_bytes
         if not own_bytes or own_bytes + self._largest_bytes <= self._most_ahead_bytes:
-            self._question = self._budget.claim(self._largest_bytes, own_bytes, self._granted_anywhere)
+            claim = self._budget.claim(self._largest_bytes, own_bytes, self._granted_anywhere)
+            if claim.is_granted:
+                self._begin(Reading(end, self._loop.now(), claim))
+            else:
+                self._question = claim
 
     def _granted_anywhere(self, claim: Claim) -> None:
-        """In whichever thread gave the bytes back."""
+        """Later, in whichever thread gave the bytes back."""
         self._loop.post(partial(self._granted, claim))
 
     def _granted(self, claim: Claim) -> None:

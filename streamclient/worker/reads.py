@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
@@ -99,7 +99,10 @@ class PrefetchBudget:
         return self._used_bytes
 
     def claim(self, size_bytes: int, own_bytes: int, granted: Callable[[Claim], object]) -> Claim:
-        """Ask for bytes; ``granted`` is called once, here or in a thread that gives bytes back, unless released before.
+        """Ask for bytes.
+
+        The claim says if they are granted at once. If not, ``granted`` is called once, in a thread that gives bytes
+        back, unless the claim is released before.
 
         Whoever has the smallest ``own_bytes`` comes first, among equals whoever asked first. A page larger than the
         whole budget is granted when nothing else is set aside.
@@ -108,7 +111,7 @@ class PrefetchBudget:
         with self._lock:
             heapq.heappush(self._queue, (own_bytes, next(self._numbers), claim))
             served = self._serve()
-        _announce(served)
+        _announce(other for other in served if other is not claim)
         return claim
 
     def settle(self, claim: Claim, size_bytes: int) -> None:
@@ -144,7 +147,7 @@ class PrefetchBudget:
         return served
 
 
-def _announce(served: list[Claim]) -> None:
+def _announce(served: Iterable[Claim]) -> None:
     """Outside the lock: whoever is told may ask again."""
     for claim in served:
         claim.granted(claim)

@@ -39,7 +39,7 @@ class UserCall:
     def cancel(self) -> bool:
         """Take it back if no thread has begun it; whether it will never run."""
         self.is_taken_back = True
-        self.is_taken_back = self.future is not None and self.future.cancel()
+        self.is_taken_back = self.future is None or self.future.cancel()
         return self.is_taken_back
 
     def running_seconds(self, now: float) -> float:
@@ -62,17 +62,24 @@ class UserCode:
     def run(self, name: str, shard_id: str, function: Callable[[], None], done: Done) -> UserCall:
         """Run a function in the executor; ``done`` follows in the owner thread, always, unless it is cancelled."""
         call = UserCall(name, shard_id, self._loop.now())
-        try:
-            call.future = self._executor.submit(self._execute, call, function, done)
-        except Exception as error:
-            self._loop.call_later(0.0, partial(done, _never_ran(call, error)))
-        else:
-            call.future.add_done_callback(partial(self._check_that_it_ran, call, done))
+        self._loop.at_end(partial(self._submit, call, function, done))
         return call
 
     def is_inside(self) -> bool:
         """Whether the calling thread is running user code of this worker."""
         return threading.get_ident() in self._threads
+
+    def _submit(self, call: UserCall, function: Callable[[], None], done: Done) -> None:
+        if call.is_taken_back:
+            return
+        future: Future[None]
+        try:
+            future = self._executor.submit(self._execute, call, function, done)
+        except Exception as error:
+            future = Future()
+            future.set_exception(error)
+        call.future = future
+        future.add_done_callback(partial(self._check_that_it_ran, call, done))
 
     def _execute(self, call: UserCall, function: Callable[[], None], done: Done) -> None:
         if self._loop.is_inside:

@@ -16,6 +16,7 @@ from streamclient.pools import DaemonPool
 from streamclient.worker import loop as loop_module
 from streamclient.worker.loop import OwnerLoop, Question
 from streamclient.worker.scheduling import Job, Recurring, start_schedule
+from streamclient.worker.usercode import UserCode
 from tests.patience import PATIENCE_SECONDS, until
 
 
@@ -41,6 +42,74 @@ def test_messages_run_in_order_and_timers_when_due() -> None:
     loop.turn(0)
 
     assert ran == ["a", "b", "later"]
+
+
+def test_what_is_to_run_at_the_end_follows_messages_timers_and_the_look_around() -> None:
+    loop = OwnerLoop(Clock())
+    ran: list[str] = []
+
+    def message() -> None:
+        loop.at_end(lambda: loop.at_end(lambda: ran.append("what the end added")))
+        loop.at_end(lambda: ran.append("end"))
+        loop.call_later(0, lambda: ran.append("timer"))
+        ran.append("message")
+
+    loop.post(message)
+    loop.post(lambda: ran.append("second message"))
+    loop.turn(0, lambda: ran.append("look"))
+
+    assert ran == ["message", "second message", "timer", "look", "end", "what the end added"]
+
+
+def test_what_is_to_run_at_the_end_survives_a_message_that_raises_and_waits_for_nothing() -> None:
+    loop = OwnerLoop(Clock())
+    ran: list[str] = []
+    loop.post(lambda: loop.at_end(lambda: ran.append("end")))
+    loop.post(lambda: ran.append(str(1 // 0)))
+
+    with pytest.raises(ZeroDivisionError):
+        loop.turn(0)
+    assert (ran, loop.has_messages) == ([], True)
+    loop.turn(PATIENCE_SECONDS)  # a turn that waited for a message would never end
+    assert (ran, loop.has_messages) == (["end"], False)
+
+
+def test_what_is_to_run_at_the_end_runs_when_the_loop_closes_and_at_once_from_then_on() -> None:
+    loop = OwnerLoop(Clock())
+    ran: list[str] = []
+    loop.at_end(lambda: ran.append("before"))
+    loop.close()
+    loop.at_end(lambda: ran.append("after"))
+
+    assert ran == ["before", "after"]
+
+
+def test_a_call_that_is_taken_back_before_the_end_of_its_turn_never_reaches_the_executor() -> None:
+    loop = OwnerLoop(Clock())
+    pool = DaemonPool("pool", 1)
+    ran: list[object] = []
+    code = UserCode(pool, loop)
+    call = code.run("process_records", "shard", lambda: ran.append("ran"), ran.append)
+
+    assert call.cancel()
+    loop.turn(0)
+    pool.shutdown(wait=True)
+    assert (ran, call.future) == ([], None)
+
+
+def test_a_call_that_the_executor_refused_cannot_be_taken_back_and_is_reported_once() -> None:
+    loop = OwnerLoop(Clock())
+    pool = DaemonPool("pool", 1)
+    pool.shutdown(wait=True)
+    told: list[BaseException | None] = []
+    call = UserCode(pool, loop).run("process_records", "shard", lambda: None, told.append)
+    loop.turn(0)
+
+    assert not call.cancel()
+    loop.turn(0)
+    assert [str(error) for error in told] == [
+        "the executor did not run process_records for shard shard: pool pool is shut down"
+    ]
 
 
 def test_a_second_thread_in_the_loop_is_an_error() -> None:

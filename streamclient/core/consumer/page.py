@@ -16,13 +16,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from enum import Enum
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from streamclient.config import FailurePolicy
 from streamclient.core.consumer.events import ShardPage
 from streamclient.core.consumer.parked import BEHIND_PARKED, Failure, ParkedKeys
 from streamclient.core.consumer.positions import further
 from streamclient.core.position import Position
+from streamclient.core.values import evolve
 from streamclient.model import OnFailure, PendingCheckpoint, Progress
 from streamclient.records import StreamRecord, place_of
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attrs import evolve
-
 from streamclient.core.consumer import events
 from streamclient.core.consumer.events import ShardPage, Told
 from streamclient.core.consumer.page import PageInWork, Remedy, Span, Work, remedy
@@ -18,6 +16,7 @@ from streamclient.core.consumer.state import ConsumerState
 from streamclient.core.consumer.table import Outcome
 from streamclient.core.events import Severity
 from streamclient.core.position import Position
+from streamclient.core.values import evolve
 from streamclient.errors import ApplicationException, ShutdownException, TrimmedDataException
 from streamclient.model import CheckpointPosition, ParkedRecord, ShutdownReason, TrimmedDataPolicy, TrimmedRange
 from streamclient.reasons import Cause, Reason, described, text_of, times

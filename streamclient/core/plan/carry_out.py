@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from attrs import evolve
-
 from streamclient.core import leases
 from streamclient.core.events import Severity
 from streamclient.core.plan.beside_java import plan_takes
@@ -18,6 +16,7 @@ from streamclient.core.plan.own_part import FleetView, plan_part
 from streamclient.core.rows import WriteKind
 from streamclient.core.settle import give, new_owner, send, settle, settle_all
 from streamclient.core.state import WorkerState
+from streamclient.core.values import evolve
 from streamclient.model import BalanceBy, Lease
 
 STUCK_MARK_DURATIONS = 15
