@@ -290,6 +290,9 @@ def _batches(
     writes: Sequence[tuple[int, LeaseWrite | WorkerWrite]],
 ) -> Iterator[list[tuple[int, LeaseWrite | WorkerWrite]]]:
     """Cut into requests that the service takes: few enough rows and bytes, and no row twice."""
+    if len(writes) == 1:  # as most checkpoints are: there is nothing to weigh it against
+        yield [*writes]
+        return
     batch: list[tuple[int, LeaseWrite | WorkerWrite]] = []
     keys: set[tuple[type, str]] = set()
     size_bytes = 0

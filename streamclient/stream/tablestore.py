@@ -144,7 +144,7 @@ class TablestoreStreamApi:
             TrimmedDataException: the data behind the iterator is past retention.
         """
         request = schema.GetStreamRecordRequest(shard_iterator=shard_iterator, limit=_page_size.require("limit", limit))
-        body = self._send(request)
+        body = self._repeated("GetStreamRecord", request.SerializeToString())
         page = self._codec.decode_page(body)
         next_position = Position.SHARD_END if page.next_shard_iterator is None else Position(page.next_shard_iterator)
         return RecordPage(page.records, next_position, page.may_more_record, len(body))
@@ -209,9 +209,9 @@ class TablestoreStreamApi:
         return schema.parse(response_class, self._send(request))
 
     def _send(self, request: Any) -> bytes:
-        operation = request.DESCRIPTOR.name.removesuffix("Request")
-        message = request.SerializeToString()
+        return self._repeated(request.DESCRIPTOR.name.removesuffix("Request"), request.SerializeToString())
 
+    def _repeated(self, operation: str, message: bytes) -> bytes:
         def attempt() -> bytes:
             try:
                 body = self._calls.call(operation, message, is_repeatable=True)

@@ -24,12 +24,17 @@ from streamclient.errors import CodecError, ConfigurationError
 from streamclient.tablestore.http import HttpAnswer, KeptConnections
 from streamclient.wire import schema
 from streamclient.wire.signature import (
+    SIGN_DATE_HEADER,
+    SIGN_REGION_HEADER,
+    SIGNATURE_V2_HEADER,
+    SIGNATURE_V4_HEADER,
     authorization,
     content_md5,
     derive_v4_key,
-    sign_request_v2,
-    sign_request_v4,
+    request_string,
     sign_response,
+    sign_v2,
+    sign_v4,
     signatures_equal,
 )
 
@@ -41,8 +46,17 @@ MOST_SKEW_SECONDS = 15 * 60
 CACHED_DATES = 8
 """Dates are whole seconds, and many calls are made within one of them."""
 
+CACHED_ENVELOPES = 16
+"""As many operations as are called within one second, of a client or two."""
+
 NEEDED_HEADERS = ("x-ots-contentmd5", "x-ots-requestid", "x-ots-date", "x-ots-contenttype")
 """What every successful answer to a table or stream operation has."""
+
+_ALL_NEEDED = frozenset(NEEDED_HEADERS)
+_DIGEST = "\x00"
+"""Stands where the digest of a body belongs; no header can hold it."""
+
+_SECONDS = len("2026-01-31T23:59:59")
 
 Exchange = Callable[[str, Mapping[str, str], bytes, bool], HttpAnswer]
 
@@ -107,28 +121,30 @@ class SignedCalls:
             context = RequestContext(credentials)
             made: dict[str, str] = client.protocol._make_request_headers(body, path, signer, context)
             return made, _text(signer.get_signing_key(context))
-        headers = {
-            "x-ots-date": _date_of(int(time.time())),
-            "x-ots-apiversion": API_VERSION,
-            "x-ots-accesskeyid": credentials.get_access_key_id(),
-            "x-ots-instancename": client.protocol.instance_name,
-            "x-ots-contentmd5": content_md5(body),
-        }
         token = credentials.get_security_token()
+        common = [
+            ("x-ots-date", _date_of(int(time.time()))),
+            ("x-ots-apiversion", API_VERSION),
+            ("x-ots-accesskeyid", credentials.get_access_key_id()),
+            ("x-ots-instancename", client.protocol.instance_name),
+            ("x-ots-contentmd5", _DIGEST),
+        ]
         if token is not None:
-            headers["x-ots-ststoken"] = token
-        headers.update(client.protocol.extra_headers)
-        secret = credentials.get_access_key_secret()
-        if type(signer) is SignV2:
-            headers["x-ots-signature"] = sign_request_v2(secret, path, headers)
-            key = secret
-        else:
+            common.append(("x-ots-ststoken", token))
+        common.extend(client.protocol.extra_headers.items())
+        key = secret = credentials.get_access_key_secret()
+        sign: Callable[[str, str], str] = sign_v2
+        name = SIGNATURE_V2_HEADER
+        if type(signer) is SignV4:
             date = time.strftime("%Y%m%d", time.gmtime()) if signer.auto_update_v4_sign else signer.sign_date
-            headers["x-ots-signdate"], headers["x-ots-signregion"] = date, signer.sign_region
+            common += ((SIGN_DATE_HEADER, date), (SIGN_REGION_HEADER, signer.sign_region))
             key = self._v4_key(secret, date, signer.sign_region)
-            headers["x-ots-signaturev4"] = sign_request_v4(key, path, headers)
-        headers["User-Agent"] = client.protocol.user_agent
-        return headers, key
+            sign, name = sign_v4, SIGNATURE_V4_HEADER
+        headers, before, behind = _envelope(path, tuple(common))
+        digest = content_md5(body)
+        signature = sign(key, f"{before}{digest}{behind}")
+        own = {"x-ots-contentmd5": digest, name: signature, "User-Agent": client.protocol.user_agent}
+        return {**headers, **own}, key
 
     def _v4_key(self, secret: str, date: str, region: str) -> str:
         key = self._keys.get((secret, date, region))
@@ -173,17 +189,24 @@ def _tls(version: Any) -> ssl.SSLContext:
     return context
 
 
+@lru_cache(maxsize=CACHED_ENVELOPES)
+def _envelope(path: str, common: tuple[tuple[str, str], ...]) -> tuple[Mapping[str, str], str, str]:
+    """Headers that requests have in common for a second, and what is signed in front of the digest and behind it."""
+    headers = dict(common)
+    before, _, behind = request_string(path, headers).partition(_DIGEST)
+    return headers, before, behind
+
+
 def _check(path: str, answer: HttpAnswer, key_id: str, key: str) -> None:
     headers, is_success = answer.headers, 200 <= answer.status < 300
-    if is_success:
-        for name in NEEDED_HEADERS:
-            if name not in headers:
-                raise OTSClientError(f'"{name}" is missing in response header.')
+    if is_success and not headers.keys() >= _ALL_NEEDED:
+        missing = next(name for name in NEEDED_HEADERS if name not in headers)
+        raise OTSClientError(f'"{missing}" is missing in response header.')
     digest = headers.get("x-ots-contentmd5")
     if digest is not None and digest != content_md5(answer.body):
         raise OTSClientError("MD5 mismatch in response.")
     date = headers.get("x-ots-date")
-    if date is not None and abs(_seconds_of(date) - time.time()) > MOST_SKEW_SECONDS:
+    if date is not None and abs(_seconds_of(date[:_SECONDS], date[-1:]) - time.time()) > MOST_SKEW_SECONDS:
         raise OTSClientError("The difference between date in response and system time is more than 15 minutes.")
     given = headers.get("authorization")
     if given is None:
@@ -209,12 +232,15 @@ def _date_of(seconds: int) -> str:
 
 
 @lru_cache(maxsize=CACHED_DATES)
-def _seconds_of(date: str) -> float:
-    """Seconds since 1970 of such a date; read by hand, as ``strptime`` costs as much as the call."""
+def _seconds_of(date: str, end: str) -> float:
+    """Seconds since 1970 of such a date, without its fraction, and its end.
+
+    Read by hand, as ``strptime`` costs as much as the call.
+    """
     try:
         year, month, day = int(date[:4]), int(date[5:7]), int(date[8:10])
         hour, minute, second = int(date[11:13]), int(date[14:16]), int(date[17:19])
-        is_shaped = date[4] + date[7] + date[10] + date[13] + date[16] == "--T::" and date.endswith("Z")
+        is_shaped = date[4] + date[7] + date[10] + date[13] + date[16] == "--T::" and end == "Z"
     except (ValueError, IndexError):
         is_shaped = False
     if not is_shaped:

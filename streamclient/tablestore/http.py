@@ -8,14 +8,16 @@ before it, answers to a POST: a length, chunks, or the end of the connection; in
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import ssl
+import struct
+import time
 import weakref
 from collections import deque
 from collections.abc import Iterable, Mapping
 from http.client import BadStatusLine, HTTPException, IncompleteRead, RemoteDisconnected
-from io import BufferedReader
 from urllib.parse import urlsplit
 
 from attrs import frozen
@@ -23,6 +25,15 @@ from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
 LINE_BYTES = 65_536
 """Longest line of an answer's head; that of ``http.client``."""
+
+READ_BYTES = 16_384
+"""Asked of a socket where nobody knows how much there will be: a head with all of a small body, or a record of TLS."""
+
+HEAD_BYTES = 2_048
+"""Of an answer that is expected to be long, its head is looked for in so much; the service's have 400 bytes."""
+
+RESTED_SECONDS = 1.0
+"""A service keeps idle connections for seconds at least. One that was used later than that is used again unasked."""
 
 MOST_HEADERS = 100
 """Most headers of an answer; that of ``http.client``."""
@@ -67,7 +78,7 @@ class KeptConnections:
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         head = f"POST {target} HTTP/1.1\r\n{self._head}Content-Length: {len(body)}\r\n{lines}\r\n"
         message = head.encode("latin-1") + body
-        kept = self._kept()
+        kept = self._kept(is_repeatable)
         if kept is not None:
             try:
                 return self._exchange(kept, message)
@@ -93,14 +104,17 @@ class KeptConnections:
             connection.close()
         return answer
 
-    def _kept(self) -> _Connection | None:
-        """The connection used last, so that those beyond need time out at the service."""
+    def _kept(self, is_repeatable: bool) -> _Connection | None:
+        """The connection used last, so that those beyond need time out at the service.
+
+        A call that may not come twice must not meet one that was closed, so it looks each time.
+        """
         while True:
             try:
                 connection = self._idle.pop()
             except IndexError:
                 return None
-            if not connection.is_dropped:
+            if (is_repeatable and not connection.has_rested) or not connection.is_dropped:
                 return connection
             connection.close()
 
@@ -133,19 +147,41 @@ class _Connection:
     """One socket; one exchange at a time."""
 
     def __init__(self, channel: socket.socket) -> None:
+        """The time-out of the socket is that of each wait."""
         self._channel = channel
-        self._reader: BufferedReader = channel.makefile("rb")
+        self._ahead = b""
+        """What came behind all that was read."""
+        self._all = _wait_in_the_kernel(channel)
+        self._is_much_expected = False
         self._unasked = select.poll()
         self._unasked.register(channel, select.POLLIN)
+        self._used_at = time.monotonic()
 
     @property
     def is_dropped(self) -> bool:
         """Whether something came unasked: the end of the connection, mostly."""
         return bool(self._unasked.poll(0))
 
+    @property
+    def has_rested(self) -> bool:
+        """Whether a service may have closed it by now."""
+        return time.monotonic() - self._used_at > RESTED_SECONDS
+
     def exchange(self, message: bytes) -> tuple[HttpAnswer, bool]:
         """The answer, and whether the connection may be used again."""
-        self._channel.sendall(message)
+        try:
+            self._channel.sendall(message)
+            answer = self._answer()
+        except BlockingIOError as error:  # the kernel's word for a time-out of its own
+            raise TimeoutError("timed out") from error
+        self._used_at = time.monotonic()
+        return answer
+
+    def close(self) -> None:
+        """Close the socket; harmless if it is closed."""
+        self._channel.close()
+
+    def _answer(self) -> tuple[HttpAnswer, bool]:
         version, status, headers = self._head()
         while status in INTERIM:
             version, status, headers = self._head()
@@ -155,14 +191,11 @@ class _Connection:
         elif length is not None:
             body, has_end = self._exactly(_count(length, 10)), True
         else:
-            body, has_end = self._reader.read(), False
+            body, has_end = self._rest(), False
         asks_to_close = headers.get("connection", "" if version == "HTTP/1.1" else "close").lower() == "close"
-        return HttpAnswer(status, headers, body), has_end and not asks_to_close
-
-    def close(self) -> None:
-        """Close the socket; harmless if it is closed."""
-        self._reader.close()
-        self._channel.close()
+        is_kept = has_end and not asks_to_close and not self._ahead
+        self._is_much_expected = len(body) > READ_BYTES and bool(self._all)
+        return HttpAnswer(status, headers, body), is_kept
 
     def _head(self) -> tuple[str, int, dict[str, str]]:
         lines = self._lines()
@@ -171,29 +204,42 @@ class _Connection:
         version, _, rest = lines[0].partition(" ")
         if not version.startswith("HTTP/1.") or not rest[:3].isdecimal():
             raise BadStatusLine(lines[0])
-        headers: dict[str, str] = {}
-        for line in lines[1:]:
-            name, _, value = line.partition(":")
-            headers[name.lower()] = value.strip()
-        return version, int(rest[:3]), headers
+        parts = [line.partition(":") for line in lines[1:]]
+        return version, int(rest[:3]), {name.lower(): value.strip() for name, _, value in parts}
 
     def _lines(self) -> list[str]:
         """The head of an answer, or the trailer of a chunked one, without the empty line that ends it."""
-        there = self._reader.peek(1)
-        end = there.find(b"\r\n\r\n")
-        if end > 0:  # all of it came at once, as it mostly does
-            lines = self._reader.read(end + 4)[:-4].decode("latin-1").split("\r\n")
+        if not self._ahead:
+            self._ahead = self._beginning()
+        head, end, behind = self._ahead.partition(b"\r\n\r\n")
+        if head and end:  # all of it came at once, as it mostly does
+            self._ahead = behind
+            lines = head.decode("latin-1").split("\r\n")
         else:
             lines = list(iter(self._line, ""))
         if len(lines) > MOST_HEADERS:
             raise HTTPException(f"the answer has more than {MOST_HEADERS} headers")
         return lines
 
+    def _beginning(self) -> bytes:
+        """What comes first. Where much is expected, the head alone, so that the body comes in one piece behind it."""
+        size = READ_BYTES
+        if self._is_much_expected:
+            head, end, _ = self._channel.recv(HEAD_BYTES, socket.MSG_PEEK).partition(b"\r\n\r\n")
+            size = len(head) + len(end) if end else HEAD_BYTES
+        return self._channel.recv(size)
+
     def _line(self) -> str:
-        line = self._reader.readline(LINE_BYTES + 1)
+        """The next line without its end; empty at the end of the connection, too."""
+        while b"\n" not in self._ahead and len(self._ahead) <= LINE_BYTES:
+            came = self._channel.recv(READ_BYTES)
+            if not came:
+                break
+            self._ahead += came
+        line, _, self._ahead = self._ahead.partition(b"\n")
         if len(line) > LINE_BYTES:
             raise HTTPException(f"a line of the answer's head is longer than {LINE_BYTES} bytes")
-        return line.decode("latin-1").rstrip("\r\n")
+        return line.decode("latin-1").rstrip("\r")
 
     def _chunks(self) -> Iterable[bytes]:
         while size := _count(self._line().partition(";")[0].strip(), 16):
@@ -202,17 +248,55 @@ class _Connection:
         self._lines()
 
     def _exactly(self, size: int) -> bytes:
-        data = self._reader.read(size)
-        if len(data) != size:
-            raise IncompleteRead(data, size - len(data))
-        return data
+        data, self._ahead = self._ahead[:size], self._ahead[size:]
+        if len(data) == size:
+            return data
+        parts, missing = [data] if data else [], size - len(data)
+        while missing:
+            came = self._channel.recv(missing, self._all) if self._all else self._channel.recv(min(missing, READ_BYTES))
+            if not came:
+                raise IncompleteRead(b"".join(parts), missing)
+            parts.append(came)
+            missing -= len(came)
+        return b"".join(parts)
+
+    def _rest(self) -> bytes:
+        """All up to the end of the connection."""
+        parts, self._ahead = [self._ahead], b""
+        while came := self._channel.recv(READ_BYTES):
+            parts.append(came)
+        return b"".join(parts)
+
+
+def _wait_in_the_kernel(channel: socket.socket) -> int:
+    """Have the socket itself keep its time-out, which saves a call before each one; ``MSG_WAITALL`` where it does.
+
+    With that flag a whole body comes by one call. Where the kernel cannot, over TLS, and on Windows, which would take
+    the seconds for milliseconds, Python waits as before.
+    """
+    seconds = channel.gettimeout()
+    if isinstance(channel, ssl.SSLSocket) or os.name != "posix":
+        return 0
+    if seconds is not None:
+        whole = max(1, round(seconds * 1_000_000))
+        limit = struct.pack("@ll", *divmod(whole, 1_000_000))  # a struct timeval
+        try:
+            for direction in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                channel.setsockopt(socket.SOL_SOCKET, direction, limit)
+        except OSError:
+            return 0
+        channel.settimeout(None)
+    return socket.MSG_WAITALL
 
 
 def _count(text: str, base: int) -> int:
     try:
-        return int(text, base)
-    except ValueError as error:
-        raise HTTPException(f"the answer says {text!r} where the length of its body belongs") from error
+        count = int(text, base)
+        if count >= 0:
+            return count
+    except ValueError:
+        pass
+    raise HTTPException(f"the answer says {text!r} where the length of its body belongs")
 
 
 def _close_all(connections: deque[_Connection]) -> None:

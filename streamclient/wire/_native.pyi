@@ -61,6 +61,9 @@ def row_of_parts(
     columns: Mapping[str, tuple[tuple[int, int | float | bool | str | bytes], ...]],
     /,
 ) -> bytes: ...
+def row_of_cells(
+    key: tuple[object, ...], cells: tuple[tuple[str, object, int, int | None], ...], is_deletion: bool, /
+) -> bytes | None: ...
 def read_parts(
     form: bytes, /
 ) -> tuple[tuple[int | str | bytes, ...], dict[str, tuple[tuple[int, int | float | bool | str | bytes], ...]]]: ...

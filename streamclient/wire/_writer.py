@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 from streamclient.errors import CodecError
-from streamclient.records import SequenceInfo
+from streamclient.records import NATIVE, SequenceInfo
 from streamclient.wire import _tags as tags
 from streamclient.wire.crc8 import TABLE, crc8
 from streamclient.wire.rows import KeyBound, Row
@@ -17,6 +17,9 @@ _integer = struct.Struct("<Bq").pack
 _double = struct.Struct("<Bd").pack
 _sized = struct.Struct("<BI").pack
 _extension = struct.Struct("<BIBIBIBqBI").pack
+
+CHECKSUM_BYTES = 2
+"""Tag and checksum at the end of a row, which cover all of it but its sequence."""
 
 _ROW_KEY = bytes([tags.TAG_ROW_KEY])
 _ROW_DATA = bytes([tags.TAG_ROW_DATA])
@@ -116,10 +119,30 @@ def write_row(
     delete_marker: bool,
     sequence: SequenceInfo | None,
 ) -> None:
-    """Append one row, without header."""
+    """Append one row, without header.
+
+    The compiled codec writes it or declines; what it declines is written here, or refused.
+    """
+    key, cells = tuple(primary_key), tuple(cells)
+    row = None if NATIVE is None else NATIVE.row_of_cells(key, cells, delete_marker)
+    if row is None:
+        _write_in_python(parts, key, cells, delete_marker, sequence)
+    elif sequence is None:
+        parts.append(row)
+    else:
+        parts += (row[:-CHECKSUM_BYTES], _sequence_bytes(sequence), row[-CHECKSUM_BYTES:])
+
+
+def _write_in_python(
+    parts: list[bytes],
+    key: tuple[tuple[str, object], ...],
+    cells: tuple[CellParts, ...],
+    delete_marker: bool,
+    sequence: SequenceInfo | None,
+) -> None:
     row_crc = 0
     parts.append(_ROW_KEY)
-    for name, value in primary_key:
+    for name, value in key:
         _check_key(name, value)
         row_crc = TABLE[row_crc ^ _write_cell(parts, name, value, 0, None)]
     without_cells = len(parts)

@@ -52,10 +52,10 @@ class PageContent(Protocol):
         """How many records the page holds."""
 
     def record(self, row: int, /) -> StreamRecord:
-        """One record, the same object each time."""
+        """One record: the one that somebody holds, or else a new one."""
 
     def records(self, rows: Rows, /) -> Iterator[StreamRecord]:
-        """These records, the same objects each time."""
+        """These records, each as ``record`` gives it."""
 
     def sequence(self, row: int, /) -> SequenceInfo:
         """The position of a record."""
@@ -79,8 +79,9 @@ class PageRecords(Sequence[StreamRecord]):
     A slice is of this class too, and makes none; nor do the methods beside those of a tuple.
     Equality, hash, ``repr`` and sums are those of the tuple of the same records, and a copy or a pickle is that tuple.
 
-    All parts of a page keep the whole of it, with the records that were made, in memory. A record alone does not: once
-    no part of the page is left, it keeps its own cells only.
+    All parts of a page keep the whole of it in memory, as bytes. Of a compiled codec it keeps no record: one that
+    nobody holds is made anew when it is asked for again, so whoever goes through a page more than once may want a list.
+    Nor does a record keep the page: once no part of that is left, it keeps its own cells only.
     """
 
     __slots__ = ("_content", "_rows")

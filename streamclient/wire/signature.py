@@ -41,12 +41,22 @@ def request_string(path: str, headers: Mapping[str, str]) -> str:
 
 def sign_request_v2(secret: str, path: str, headers: Mapping[str, str]) -> str:
     """Value of ``x-ots-signature``."""
-    return _mac("sha1", secret, request_string(path, headers))
+    return sign_v2(secret, request_string(path, headers))
 
 
 def sign_request_v4(signing_key: str, path: str, headers: Mapping[str, str]) -> str:
     """Value of ``x-ots-signaturev4``; the key is that of ``derive_v4_key``, the headers include date and region."""
-    return _mac("sha256", signing_key, request_string(path, headers) + _SERVICE)
+    return sign_v4(signing_key, request_string(path, headers))
+
+
+def sign_v2(secret: str, request: str) -> str:
+    """Value of ``x-ots-signature`` for what ``request_string`` gave."""
+    return _mac("sha1", secret, request)
+
+
+def sign_v4(signing_key: str, request: str) -> str:
+    """Value of ``x-ots-signaturev4`` for what ``request_string`` gave."""
+    return _mac("sha256", signing_key, request + _SERVICE)
 
 
 def derive_v4_key(secret: str, sign_date: str, region: str) -> str:
@@ -74,13 +84,20 @@ def authorization(access_key_id: str, signature: str) -> str:
 
 def signatures_equal(given: str, expected: str) -> bool:
     """Compare in constant time, so that a guess learns nothing from how long it took."""
+    if given.isascii() and expected.isascii():
+        return hmac.compare_digest(given, expected)
     return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), expected.encode("utf-8", "surrogateescape"))
 
 
 def _canonical(headers: Mapping[str, str]) -> str:
-    lines = [(given.lower(), value) for given, value in headers.items() if given[:6].lower() == _PREFIX]
-    lines.sort()
-    return "".join([f"{name}:{value.strip()}\n" for name, value in lines if name not in _UNSIGNED_HEADERS])
+    return "".join([f"{name}:{headers[given].strip()}\n" for name, given in _covered(tuple(headers))])
+
+
+@lru_cache(maxsize=64)  # each sender has few sets of headers, and always the same
+def _covered(given: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Of some names, those that a signature covers, in its order: as it has them, and as they were given."""
+    names = sorted((name.lower(), name) for name in given)
+    return [(name, given) for name, given in names if name.startswith(_PREFIX) and name not in _UNSIGNED_HEADERS]
 
 
 def _mac(digest: str, key: str, text: str) -> str:

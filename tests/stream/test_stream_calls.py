@@ -19,8 +19,9 @@ from streamclient.errors import ConfigurationError
 from streamclient.server import LocalTablestore
 from streamclient.stream import TablestoreStreamApi
 from streamclient.tablestore.call import SignedCalls
-from streamclient.tablestore.http import KeptConnections
+from streamclient.tablestore.http import RESTED_SECONDS, KeptConnections
 from streamclient.wire import schema
+from streamclient.wire.signature import sign_request_v2
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -134,7 +135,9 @@ def test_an_answer_that_ends_its_connection_is_followed_by_another_connection(an
         (b"SSH-2.0\r\n\r\n", BadStatusLine),
         (b"HTTP/1.1 abc\r\n\r\n", BadStatusLine),
         (b"HTTP/1.1 200 OK\r\nContent-Length: two\r\n\r\nok", HTTPException),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\nok", HTTPException),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok", IncompleteRead),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n" + b"x" * 50_000, IncompleteRead),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n", HTTPException),
         (b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 200 + b"\r\n", HTTPException),
         (b"HTTP/1.1 200 OK\r\nlong: " + b"x" * 70_000 + b"\r\n\r\n", HTTPException),
@@ -148,6 +151,81 @@ def test_what_is_no_answer_is_an_error_and_its_connection_is_not_used_again(
         with pytest.raises(error):
             post(kept)
         assert (post(kept), server.connections) == (b"ok", 2)
+
+
+LONG, LONGER = b"long" * 20_000, b"longer" * 60_000
+
+
+def sized(body: bytes, head: bytes = b"") -> bytes:
+    return b"HTTP/1.1 200 OK\r\n" + head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+def test_long_and_short_answers_follow_each_other() -> None:
+    """Behind a long one, another long one is expected; it may be short, announced, chunked, or have a large head."""
+    chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n" % len(LONG) + LONG + b"\r\n0\r\n\r\n"
+    large_head = b"x-large: " + b"x" * 3_000 + b"\r\n"
+    answers = {
+        sized(LONG): LONG,
+        sized(LONGER): LONGER,
+        sized(LONG, large_head): LONG,
+        OK: b"ok",
+        b"HTTP/1.1 100 Continue\r\n\r\n" + sized(LONGER): LONGER,
+        b"HTTP/1.1 100 Continue\r\n\r\n" + sized(LONG): LONG,
+        chunked: LONG,
+        sized(b""): b"",
+    }
+    with connected(*answers) as (server, kept):
+        assert [post(kept) for _ in answers] == [*answers.values()]
+        assert server.connections == 1
+
+
+@pytest.mark.parametrize("unasked", [b"H", OK])
+def test_a_connection_that_said_more_than_was_asked_is_not_used_again(unasked: bytes) -> None:
+    """What it said would be taken for the answer to the next call."""
+    with connected(OK + unasked, sized(b"next"), closes=True) as (server, kept):
+        assert (post(kept), post(kept), server.connections) == (b"ok", b"next", 2)
+
+
+def test_a_connection_is_not_asked_again_at_once_whether_it_is_there_unless_a_call_may_not_come_twice() -> None:
+    asked = []
+    with connected(OK, OK, OK, OK) as (_, kept):
+        post(kept)
+        (idle,) = kept._idle
+        idle._unasked = Asked(asked.append)  # type: ignore[assignment]
+        post(kept)
+        assert asked == []
+        post(kept, is_repeatable=False)
+        assert asked == [0]
+        idle._used_at -= 2 * RESTED_SECONDS
+        post(kept)
+        assert asked == [0, 0]
+
+
+@define
+class Asked:
+    poll: Callable[[int], None]
+
+
+def test_a_body_that_stops_is_a_time_out_and_its_connection_is_not_used_again() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        kept = KeptConnections(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout_seconds=0.05, most_idle=1)
+
+        def stall() -> None:
+            channel, _ = listener.accept()
+            with channel:
+                channel.sendall(sized(LONG)[:-1])
+                ended.wait()
+
+        ended = threading.Event()
+        thread = threading.Thread(target=stall)
+        thread.start()
+        try:
+            with pytest.raises(TimeoutError, match="timed out"):
+                post(kept)
+            assert len(kept._idle) == 0
+        finally:
+            ended.set()
+            thread.join()
 
 
 def test_a_kept_connection_that_was_closed_meanwhile_is_replaced_for_a_call_that_may_come_twice() -> None:
@@ -283,6 +361,20 @@ def test_fresh_keys_are_used_from_the_next_call_on(local: LocalTablestore) -> No
 
     with pytest.raises(Exception, match="OTSAuthFailed"):
         calls.call("ListStream", b"", is_repeatable=True)
+
+
+def test_each_call_has_the_headers_that_the_client_has_by_then(local: LocalTablestore) -> None:
+    client = local.client()
+    calls, credentials = SignedCalls(client), client.credentials_provider.get_credentials()
+    before, _ = calls._signed("/ListTable", b"body", credentials)
+    client.protocol.extra_headers = {"x-ots-extra": "1"}
+    credentials._security_token = "token"
+    after, _ = calls._signed("/ListTable", b"other", credentials)
+
+    assert (after["x-ots-extra"], after["x-ots-ststoken"]) == ("1", "token")
+    assert after["x-ots-contentmd5"] != before["x-ots-contentmd5"]
+    unsigned = {name: value for name, value in after.items() if name != "x-ots-signature"}
+    assert after["x-ots-signature"] == sign_request_v2(local.access_key_secret, "/ListTable", unsigned)
 
 
 def answer_of(local: LocalTablestore, change: Callable[[dict[str, str], bytes], bytes]) -> bytes:

@@ -189,6 +189,42 @@ def test_a_page_that_goes_while_a_record_of_it_is_read_does_no_harm() -> None:
 
 
 @compiled
+def test_a_page_keeps_no_record_that_nobody_holds() -> None:
+    """So that going through a page takes the memory of one record, not that of all."""
+    page = page_of(NativeCodec(NATIVE))
+    held = page[0]
+    gone = weakref.ref(page[1])
+    again = [weakref.ref(record) for record in page]
+
+    assert gone() is None
+    assert [one() for one in again] == [held, None, None]
+    assert page[0] is held
+    assert page == EXAMPLES
+
+
+@compiled
+def test_who_asks_for_a_record_while_it_goes_is_given_another_one() -> None:
+    page = page_of(NativeCodec(NATIVE))
+    given: list[StreamRecord] = []
+    record = page[1]
+    watch = weakref.ref(record, lambda _: given.append(page[1]))
+    del record
+
+    assert watch() is None
+    assert given == [EXAMPLES[1]]
+    assert page[1] is given[0]
+
+
+@compiled
+def test_the_collector_follows_nothing_of_a_record() -> None:
+    """Not even a tuple, of which it would find out at its next run: a page of them would have it run."""
+    (record,) = NativeCodec(NATIVE).decode_page(body(TWIN.encode_record(EXAMPLES[0]))).records
+
+    seen = [record, record.primary_key, *record.primary_key, record.columns, *record.columns, record.sequence_info]
+    assert [one for one in seen if gc.is_tracked(one)] == []
+
+
+@compiled
 def test_kept_records_leak_nothing() -> None:
     data = large_body()
     codec = NativeCodec(NATIVE)

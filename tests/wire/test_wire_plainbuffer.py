@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from wire_examples import EVERYTHING, KEY_A, KEY_CELL, PUT_RECORD, ROWS, UPDATE_CELLS
 
 from streamclient.errors import CodecError
-from streamclient.records import SequenceInfo
+from streamclient.records import NATIVE, SequenceInfo
+from streamclient.wire._writer import _write_in_python, write_row
 from streamclient.wire.crc8 import crc8
 from streamclient.wire.plainbuffer import (
     HEADER,
@@ -69,6 +70,61 @@ def test_update_cells_of_the_other_sdks_are_read_and_written(text: str, cell: Ce
 
     assert frame[4:-2] == bytes.fromhex(f"01 {KEY_CELL} 02 {text}")
     assert decode_row(frame).cells == (cell,)
+
+
+class Text(str):
+    """What is no plain text is left to Python, which asks it for its bytes."""
+
+
+odd_keys = st.none() | st.booleans() | st.floats() | st.just(2**63) | st.just("\ud800") | texts.map(Text)
+any_keys = st.lists(st.tuples(texts | st.just("\udfff") | texts.map(Text), keys | odd_keys), max_size=3)
+any_cells = st.lists(
+    st.tuples(
+        texts | st.just("\udfff"),
+        st.none() | values | odd_keys | st.binary(max_size=9).map(bytearray) | st.just(()),
+        st.integers(0, 5),
+        st.none() | integers | st.just(2**63),
+    ),
+    max_size=5,
+)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(NATIVE is None, reason="the compiled codec is not built here, or is switched off")
+@settings(deadline=None, max_examples=400)
+@given(any_keys, any_cells, st.booleans(), st.none() | sequences)
+def test_the_compiled_codec_writes_a_row_as_python_does(
+    key: Any, cells: Any, is_deletion: bool, sequence: SequenceInfo | None
+) -> None:
+    """The same bytes or the same words of refusal; what it could write is not declined."""
+    found, expected = (written(write, key, cells, is_deletion, sequence) for write in (write_row, _write_in_python))
+
+    assert found == expected
+    made = NATIVE.row_of_cells(tuple(key), tuple(cells), is_deletion)
+    usual = {str, int, bytes, bytearray}
+    is_usual = all(type(name) is str and type(value) in usual for name, value in key)
+    is_usual = is_usual and all(operation <= 4 for _, _, operation, _ in cells)
+    is_usual = is_usual and all(type(value) in {*usual, bool, float, type(None)} for _, value, _, _ in cells)
+    assert (made is None) == (isinstance(expected, str) or not is_usual)
+
+
+def written(write: Any, key: Any, cells: Any, is_deletion: bool, sequence: SequenceInfo | None) -> bytes | str:
+    parts: list[bytes] = []
+    try:
+        write(parts, tuple(key), tuple(cells), is_deletion, sequence)
+    except CodecError as error:
+        return str(error)
+    return b"".join(parts)
+
+
+def test_what_is_no_row_is_left_to_python() -> None:
+    if NATIVE is None:
+        pytest.skip("the compiled codec is not built here, or is switched off")
+    for key, cells in ((("a",), ()), ((("a", 1, 2),), ()), ((), ((),)), ((), (("c", 1, "0", None),)), ((), (7,))):
+        assert NATIVE.row_of_cells(key, cells, False) is None
+    for arguments in ((), ([], (), False), ((), [], False)):
+        with pytest.raises(TypeError):
+            NATIVE.row_of_cells(*arguments)
 
 
 @pytest.mark.slow

@@ -23,26 +23,9 @@ struct codec {
 struct page_object {
     PyObject_HEAD
     struct source *source;
-    PyObject **records; /* those that were made, at their places; NULL before the first one */
 };
 
 /* ---- pages ---- */
-
-/* The record at a place, as a new reference: the same one each time. */
-static PyObject *record_at(struct page_object *object, size_t number)
-{
-    struct source *source = object->source;
-    if (object->records == NULL) {
-        object->records = calloc(source->page.row_count + 1, sizeof *object->records);
-        if (object->records == NULL)
-            return PyErr_NoMemory();
-    }
-    PyObject **place = &object->records[number];
-    if (*place == NULL && (*place = record_of(source, (uint32_t)number)) == NULL)
-        return NULL;
-    Py_INCREF(*place);
-    return *place;
-}
 
 /* Places in a page, given as a range or as a tuple of numbers. */
 struct choice {
@@ -145,7 +128,7 @@ static PyObject *iterator_next(PyObject *self)
     struct iterator *iterator = (struct iterator *)self;
     if (iterator->place >= iterator->choice.count)
         return NULL;
-    return record_at(iterator->page, iterator->choice.numbers[iterator->place++]);
+    return record_of(iterator->page->source, iterator->choice.numbers[iterator->place++]);
 }
 
 static PyObject *iterator_itself(PyObject *self)
@@ -202,7 +185,7 @@ static PyObject *page_record(PyObject *self, PyObject *number)
 {
     struct page_object *object = (struct page_object *)self;
     uint32_t place;
-    return row_at(object, number, &place) == NULL ? NULL : record_at(object, place);
+    return row_at(object, number, &place) == NULL ? NULL : record_of(object->source, place);
 }
 
 static PyObject *page_sequence(PyObject *self, PyObject *number)
@@ -310,15 +293,7 @@ static void page_dealloc(PyObject *self)
 {
     struct page_object *object = (struct page_object *)self;
     PyTypeObject *type = Py_TYPE(self);
-    for (size_t number = 0; object->records != NULL && number < object->source->page.row_count; number++) {
-        PyObject *record = object->records[number];
-        if (record == NULL)
-            continue;
-        if (Py_REFCNT(record) > 1)
-            record_settle(record);
-        Py_DECREF(record);
-    }
-    free(object->records);
+    records_settle(object->source);
     source_release(object->source);
     PyObject_Free(self);
     Py_DECREF((PyObject *)type);
@@ -326,8 +301,9 @@ static void page_dealloc(PyObject *self)
 
 static PyMethodDef page_methods[] = {
     {"records", page_iterate, METH_O,
-     "records(rows, /)\n--\n\nThese records, given by a range or a tuple; the same objects each time."},
-    {"record", page_record, METH_O, "record(number, /)\n--\n\nOne record."},
+     "records(rows, /)\n--\n\nThese records, given by a range or a tuple."},
+    {"record", page_record, METH_O,
+     "record(number, /)\n--\n\nOne record: the one that somebody holds, or else a new one."},
     {"sequence", page_sequence, METH_O, "sequence(number, /)\n--\n\nThe SequenceInfo of one record."},
     {"size", page_size, METH_O, "size(rows, /)\n--\n\nBytes that these records had on the wire."},
     {"writes", page_writes, METH_O,
@@ -419,7 +395,6 @@ static PyObject *page_of(PyTypeObject *page_type, PyObject *body, struct page *p
     Py_INCREF(source->body = body);
     source->page = *page;
     object->source = source;
-    object->records = NULL;
     return (PyObject *)object;
 }
 

@@ -28,6 +28,8 @@ struct vocabulary {
     struct page spare; /* the memory of an earlier page's index: new memory would cost as much as filling it */
 };
 
+struct record;
+
 /* What records are read from: a page with its index, or what one record has kept of it. */
 struct source {
     Py_ssize_t references;
@@ -36,6 +38,7 @@ struct source {
     PyObject *body;                /* of a page */
     PyObject **names;              /* of a record that left its page */
     uint32_t name_count;
+    struct record **living; /* of a page: the records that somebody holds, at their places; NULL before the first one */
     struct page page;
 };
 
@@ -68,12 +71,13 @@ struct sequence {
 
 /* rows.c */
 int add_record_classes(PyObject *module, PyTypeObject *classes[3]);
+/* The record of a row of a page, as a new reference: the one that somebody holds, or else a new one. */
 PyObject *record_of(struct source *source, uint32_t row);
 PyObject *sequence_of(const struct source *source, const struct row *row);
 /* What a record did, as the write that does it again: its type, the bytes of its key, and those of the row. */
 PyObject *write_of(const struct source *source, const struct row *row);
-/* Let the record keep what it still needs of its page, and the page go. If memory runs out it keeps the page. */
-void record_settle(PyObject *record);
+/* Let each record that somebody holds keep what it still needs of the page. For which memory runs out keeps the page. */
+void records_settle(struct source *source);
 void source_release(struct source *source);
 void index_end(struct page *page, struct vocabulary *vocabulary);
 void classes_release(struct classes *classes);

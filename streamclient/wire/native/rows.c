@@ -54,6 +54,7 @@ void source_release(struct source *source)
     Py_XDECREF(source->body);
     vocabulary_release(source->vocabulary);
     classes_release(source->classes);
+    free(source->living);
     free(source);
 }
 
@@ -147,11 +148,31 @@ static void *allocate(PyTypeObject *type, size_t size)
     return object == NULL ? (void *)PyErr_NoMemory() : (void *)PyObject_Init(object, type);
 }
 
+/* Where a page knows its record by, or NULL with an exception. */
+static struct record **place_of(struct source *source, uint32_t row)
+{
+    if (source->living == NULL)
+        source->living = calloc(source->page.row_count, sizeof *source->living);
+    if (source->living == NULL)
+        PyErr_NoMemory();
+    return source->living == NULL ? NULL : &source->living[row];
+}
+
+/* The page does not hold its records: one that nobody holds goes at once, and the next one takes its memory while that
+   is near. Whoever goes through a page so touches the memory of one record, not that of all. */
 PyObject *record_of(struct source *source, uint32_t row)
 {
+    struct record **place = place_of(source, row);
+    if (place == NULL)
+        return NULL;
+    if (*place != NULL) {
+        Py_INCREF((PyObject *)*place);
+        return (PyObject *)*place;
+    }
     struct record *record = allocate(source->classes->record, sizeof *record);
     if (record == NULL)
         return NULL;
+    *place = record;
     record->weak_references = NULL;
     record->source = source;
     source->references++;
@@ -162,20 +183,28 @@ PyObject *record_of(struct source *source, uint32_t row)
 
 /* ---- what is seen of a record ---- */
 
+/* A tuple of what the collector does not follow need not be followed either. It would find out itself, at its price. */
+static PyObject *plain(PyObject *tuple)
+{
+    if (tuple != NULL)
+        PyObject_GC_UnTrack(tuple);
+    return tuple;
+}
+
 static PyObject *key_of(const struct source *source, const struct row *row)
 {
     PyObject *key = PyTuple_New((Py_ssize_t)row->key_count);
     for (uint32_t place = 0; key != NULL && place < row->key_count; place++) {
         const struct cell *cell = &source->page.cells[row->first_cell + place];
         PyObject *value = value_of(source->page.body, cell);
-        PyObject *pair = value == NULL ? NULL : PyTuple_Pack(2, name_of(source, cell), value);
+        PyObject *pair = value == NULL ? NULL : plain(PyTuple_Pack(2, name_of(source, cell), value));
         Py_XDECREF(value);
         if (pair == NULL)
             Py_CLEAR(key);
         else
             PyTuple_SetItem(key, (Py_ssize_t)place, pair);
     }
-    return key;
+    return plain(key);
 }
 
 /* The stamp of a cell, as a new reference. Neighbours mostly share theirs: `*last` is the number of `last_stamp`. */
@@ -225,7 +254,7 @@ static PyObject *columns_of(const struct source *source, size_t first_cell, uint
             PyTuple_SetItem(columns, (Py_ssize_t)place, column);
     }
     Py_XDECREF(last);
-    return columns;
+    return plain(columns);
 }
 
 PyObject *sequence_of(const struct source *source, const struct row *row)
@@ -313,19 +342,22 @@ static struct source *source_of_row(const struct source *from, const struct row 
     return own;
 }
 
-void record_settle(PyObject *self)
+static void settle(struct record *record, struct source *from)
 {
-    struct record *record = (struct record *)self;
-    struct source *from = record->source;
-    struct row row = from->page.rows[record->row];
-    if (from->vocabulary == NULL)
-        return; /* it has left already */
-    struct source *own = source_of_row(from, &row);
+    struct source *own = source_of_row(from, &from->page.rows[record->row]);
     if (own == NULL)
         return;
+    from->living[record->row] = NULL;
     record->source = own;
     record->row = 0;
     source_release(from);
+}
+
+void records_settle(struct source *source)
+{
+    for (size_t row = 0; source->living != NULL && row < source->page.row_count; row++)
+        if (source->living[row] != NULL)
+            settle(source->living[row], source);
 }
 
 /* ---- the classes' attributes ---- */
@@ -379,14 +411,18 @@ static int record_set(PyObject *self, PyObject *value, void *closure)
 static void release_object(PyObject *self)
 {
     PyTypeObject *type = Py_TYPE(self);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free); /* another one in subclasses that are collected */
-    release(self);
+    if (PyType_GetFlags(type) & Py_TPFLAGS_HAVE_GC) /* a subclass */
+        PyObject_GC_Del(self);
+    else
+        PyObject_Free(self);
     Py_DECREF((PyObject *)type);
 }
 
 static void record_dealloc(PyObject *self)
 {
     struct record *record = (struct record *)self;
+    if (record->source != NULL && record->source->living != NULL)
+        record->source->living[record->row] = NULL; /* first, as what follows may run code that asks for the record */
     if (record->weak_references != NULL)
         PyObject_ClearWeakRefs(self);
     for (int field = 0; field < RECORD_FIELDS; field++)

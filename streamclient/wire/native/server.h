@@ -10,6 +10,9 @@ extern PyMethodDef server_functions[];
 /* server_rows.c */
 PyObject *rows_of(PyObject *module, PyObject *forms);
 PyObject *read_parts(PyObject *module, PyObject *form);
+
+/* encode.c */
 PyObject *row_of_parts(PyObject *module, PyObject *arguments);
+PyObject *row_of_cells(PyObject *module, PyObject *arguments);
 
 #endif

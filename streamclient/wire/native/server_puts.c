@@ -580,5 +580,8 @@ PyMethodDef server_functions[] = {
     {"read_parts", read_parts, METH_O, "read_parts(form, /)\n--\n\nValues of the key, and versions by column."},
     {"row_of_parts", row_of_parts, METH_VARARGS,
      "row_of_parts(names, key, columns, /)\n--\n\nThe row of these parts, without the format's header."},
+    {"row_of_cells", row_of_cells, METH_VARARGS,
+     "row_of_cells(key, cells, is_deletion, /)\n--\n\nThe row of these cells, without the format's header, or None "
+     "where Python has to write it or to say what is wrong."},
     {NULL, NULL, 0, NULL},
 };
