@@ -26,7 +26,6 @@ from streamclient.worker.health import HealthWatch, WorkerHealth, logged_change
 from streamclient.worker.instruments import SAMPLE_SECONDS, Instruments
 from streamclient.worker.loop import LONGEST_WAIT_SECONDS, OwnerLoop, Question
 from streamclient.worker.runtime import Deadline
-from streamclient.worker.scheduling import Recurring
 from streamclient.worker.service import ServiceCalls
 from streamclient.worker.statuses import PublishedInfo, joined_status, lease_status, over_status
 
@@ -72,11 +71,9 @@ class Coordinator:
         self._has_failed = False
         self._over: Reason | None = None
         self._last_statuses: Mapping[str, ShardStatus] = {}
-        self.recurring = (
-            Recurring("renew", config.renewer_interval_millis, loop, self._renew_due),
-            Recurring("take", config.taker_interval_millis, loop, partial(self.emit, events.TakeDue())),
-            Recurring("sync", config.sync_shard_interval_millis, loop, partial(self.emit, events.SyncDue())),
-        )
+        loop.call_every(config.renewer_interval_millis / 1_000, self._renew_due)
+        loop.call_every(config.taker_interval_millis / 1_000, partial(self.emit, events.TakeDue()))
+        loop.call_every(config.sync_shard_interval_millis / 1_000, partial(self.emit, events.SyncDue()))
         self._next_slow_check = loop.now()
         self._slow_check_seconds = min(config.slow_processor_warning_millis / 4_000, limit_millis / 10_000)
         if instruments.is_on:
@@ -105,6 +102,15 @@ class Coordinator:
 
         if self._loop.is_inside or not self._loop.post(Question(lambda: reply(self._statuses()), ended)):
             ended()
+
+    def leads(self, reply: Callable[[bool], None]) -> None:
+        """Have ``reply`` called with whether this worker does what one of the fleet has to do. Any thread."""
+
+        def answer() -> None:
+            reply(not self._has_failed and self._holdings.leads(self._loop.now()))
+
+        if not self._loop.post(Question(answer, lambda: reply(False))):
+            reply(False)
 
     def accept_loss(self, shard_id: str, reply: Callable[[TrimmedRange | None], None]) -> None:
         """Have a shard that stopped for lost records go on; ``reply`` is called with what is given up. Any thread."""
@@ -141,18 +147,14 @@ class Coordinator:
     def step(self, longest_wait_seconds: float = LONGEST_WAIT_SECONDS) -> None:
         """Wait for something to happen, at most so long, and do what follows from it."""
         self._loop.turn(min(longest_wait_seconds, self._seconds_to_deadline()))
-        for recurring in self.recurring:
-            recurring.make_up_for_delay()
         self._tick()
         self._watch()
         self._service.flush()
 
     def next_deadline(self) -> float:
         """When a step is due even if nothing happens (monotonic seconds)."""
-        deadlines = [recurring.overdue_at for recurring in self.recurring]
-        timer, expiry = self._loop.next_timer, self._expiry()
-        deadlines += [moment for moment in (timer, expiry, self._next_slow_check) if moment is not None]
-        return min(deadlines)
+        moments = self._loop.next_timer, self._expiry(), self._next_slow_check
+        return min(moment for moment in moments if moment is not None)
 
     def emit(self, event: Event) -> None:
         """Handle an event and everything that follows from it at once, in order."""
