@@ -33,8 +33,7 @@ IMPORTS = {
     "import of Worker, and of the SDK": "import tablestore; from streamclient import Worker",
     "the same, and all that a worker loads when it is made": (
         "import tablestore; from streamclient import Worker; import streamclient.worker.stream_run, "
-        "streamclient.stream.tablestore, streamclient.lease.manager, apscheduler.schedulers.background, "
-        "apscheduler.executors.pool"
+        "streamclient.stream.tablestore, streamclient.lease.manager"
     ),
 }
 

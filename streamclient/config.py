@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from os import PathLike
 from typing import Any, cast
 
 from attrs import Attribute, field, frozen
 
 from streamclient import checks
+from streamclient.cron import check_expression
 from streamclient.errors import ConfigurationError
 from streamclient.interfaces import (
     ILeaseManager,
@@ -47,6 +49,11 @@ def processor_maker(name: str, factory: object) -> Callable[[], IRecordProcessor
     """
     processor_factory.require(name, factory)
     return cast(Callable[[], IRecordProcessor], getattr(factory, "create_processor", factory))
+
+
+def _cron_expression(instance: object, attribute: Attribute[Any], value: object) -> None:
+    if value is not None:
+        check_expression(attribute.name, value)
 
 
 def _then(given: object) -> OnFailure:
@@ -200,6 +207,14 @@ class ClientConfig:
     """How long ``checkpoint()`` waits for the status table before it raises."""
     metrics: IMetrics | None = field(default=None, validator=checks.optional(checks.implementation(IMetrics)))
     """Where measurements go; workers may share one. ``None`` measures nothing."""
+    report_cron: str | None = field(default=None, validator=_cron_expression)
+    """When to save the leases and to report lag and time to loss, as a cron expression in UTC, for example
+    ``"*/10 * * * *"``; never by default. Of the workers of a fleet one does it, so give all of them the same."""
+    report_directory: str | PathLike[str] | None = field(default=None, validator=checks.optional(checks.path))
+    """Where these go, for each time a snapshot and a report; made when needed. A directory that all workers share has
+    them all."""
+    reports_kept: int = field(default=100, validator=checks.positive)
+    """How many of the newest of each stream stay in that directory."""
 
     @classmethod
     def for_lease(cls, seconds: float, **settings: Any) -> ClientConfig:
@@ -233,6 +248,11 @@ class ClientConfig:
             raise ConfigurationError(
                 f"restart_backoff_max_millis={self.restart_backoff_max_millis} must not be below "
                 f"restart_backoff_min_millis={self.restart_backoff_min_millis}"
+            )
+        if (self.report_cron is None) != (self.report_directory is None):
+            raise ConfigurationError(
+                f"report_cron={self.report_cron!r} and report_directory={self.report_directory!r} go together: when to "
+                "report, and where to; give both or neither"
             )
 
 

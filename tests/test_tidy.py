@@ -19,6 +19,7 @@ DOORS = {"_lazy"}
 
 FLOOR_ZERO = {
     "checks",
+    "cron",
     "errors",
     "records",
     "reasons",
@@ -50,7 +51,9 @@ MAY_IMPORT = {
     "tunnel": {"tunnel", "tablestore", "worker", "parking", "metrics", "pools", "stream", "wire", "core"} | FLOOR_ZERO,
     "lease": {"lease", "tablestore", "metrics", "wire", "core"} | FLOOR_ZERO,
     "parking": {"parking", "stream", "wire", "core"} | COMMAND_FLOOR | FLOOR_ZERO,
-    "worker": {"worker", "parking", "stream", "lease", "metrics", "wire", "core"} | COMMAND_FLOOR | FLOOR_ZERO,
+    "worker": {"worker", "operate", "parking", "stream", "lease", "metrics", "wire", "core"}
+    | COMMAND_FLOOR
+    | FLOOR_ZERO,
     "operate": {"operate", "parking", "stream", "lease", "wire", "core"} | COMMAND_FLOOR | FLOOR_ZERO,
     "spark": {"spark", "destinations", "wire"} | FLOOR_ZERO,
     "destinations": {"destinations"} | FLOOR_ZERO,
@@ -278,7 +281,7 @@ def test_importing_the_package_is_light_and_silent(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_a_worker_brings_along_the_sdk_and_a_scheduler_and_nothing_that_only_others_need(tmp_path: Path) -> None:
+def test_a_worker_brings_along_the_sdk_and_nothing_that_only_others_need(tmp_path: Path) -> None:
     """Whoever consumes without Spark, lake, server or database pays for none of them, neither in time nor in memory.
 
     And who only names a worker does not wait for what one runs with, which is loaded when a worker is made.
@@ -289,8 +292,6 @@ def test_a_worker_brings_along_the_sdk_and_a_scheduler_and_nothing_that_only_oth
         "from streamclient import Worker\n"
         "print(*sorted(set(sys.modules) - before))\n"
         "import streamclient.worker.stream_run, streamclient.lease.manager, streamclient.stream.tablestore\n"
-        "from streamclient.worker.scheduling import start_schedule\n"
-        "start_schedule([]).stop()\n"
         "found = {name for name in set(sys.modules) - before if not name.startswith('_')}\n"
         "print(*sorted({name.split('.')[0] for name in found} - set(sys.stdlib_module_names)))\n"
         "print(*sorted({name.split('.')[1] for name in found if name.startswith('streamclient.')}))\n"
@@ -300,9 +301,9 @@ def test_a_worker_brings_along_the_sdk_and_a_scheduler_and_nothing_that_only_oth
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True, env=environment)
 
     named, libraries, rooms = done.stdout.splitlines()[-3:]
-    assert {"apscheduler", "http.server", "streamclient.core.holdings"}.isdisjoint(named.split())
-    assert {"apscheduler", "streamclient"} <= set(libraries.split())
-    assert set(libraries.split()) <= {"apscheduler", "attr", "attrs", "google", "streamclient", "tzlocal"}
+    assert {"http.server", "streamclient.core.holdings"}.isdisjoint(named.split())
+    assert "streamclient" in libraries.split()
+    assert set(libraries.split()) <= {"attr", "attrs", "google", "streamclient"}
     unneeded = {"commands", "datasource", "destinations", "keyed", "mirror", "operate", "replicate", "server", "spark"}
     assert not (unneeded | {"terminal", "testing", "tunnel"}) & set(rooms.split())
 

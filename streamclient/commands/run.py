@@ -58,6 +58,14 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument(
         "--metrics-address", default=LOOPBACK, metavar="ADDRESS", help="of this machine (default: %(default)s)"
     )
+    parser.add_argument(
+        "--report-cron",
+        metavar="CRON",
+        help="when one worker of the fleet reports lag and time to loss, as '*/10 * * * *' in UTC",
+    )
+    parser.add_argument(
+        "--report-directory", metavar="DIR", help="where these reports and snapshots of the leases are saved"
+    )
     parser.add_argument("--log", choices=LEVELS, default="warning", help="what is logged (default: %(default)s)")
     runs(parser, run)
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from streamclient.errors import StreamClientError
 from streamclient.tablestore.connect import connection_of, option_value
@@ -91,7 +91,7 @@ def make_worker(arguments: argparse.Namespace, metrics: IMetrics | None = None) 
         status_table_name=option_value("status-table", arguments),
         initial_position=_position(arguments.beginning),
     )
-    return Worker(worker_name(arguments), _client_config(arguments.lease_duration, metrics), stream, factory)
+    return Worker(worker_name(arguments), _client_config(arguments, metrics), stream, factory)
 
 
 def worker_name(arguments: argparse.Namespace) -> str:
@@ -111,9 +111,14 @@ def _position(text: str) -> InitialPosition:
     return InitialPosition.at(parse_moment(text, time.time_ns() // 1_000))
 
 
-def _client_config(lease_seconds: float | None, metrics: IMetrics | None) -> ClientConfig:
+def _client_config(arguments: argparse.Namespace, metrics: IMetrics | None) -> ClientConfig:
     from streamclient.config import ClientConfig  # noqa: PLC0415
 
-    if lease_seconds is None:
-        return ClientConfig(metrics=metrics)
-    return ClientConfig.for_lease(lease_seconds, metrics=metrics)
+    settings: dict[str, Any] = {
+        "metrics": metrics,
+        "report_cron": arguments.report_cron,
+        "report_directory": arguments.report_directory,
+    }
+    if arguments.lease_duration is None:
+        return ClientConfig(**settings)
+    return ClientConfig.for_lease(arguments.lease_duration, **settings)

@@ -141,6 +141,11 @@ class Holdings:
         """Why this worker cannot do its work although the table answers; empty if it can."""
         return OUSTED if self.is_ousted else ""
 
+    def leads(self, now: float) -> bool:
+        """Whether this worker does now what one of the fleet, of those with a session, has to do for all."""
+        signals = self._state.signals
+        return signals.session.is_valid(now) and signals.is_leader
+
     @property
     def left(self) -> Iterable[str]:
         """Shards that this worker's processors are done with, the latest last: it never takes them again."""

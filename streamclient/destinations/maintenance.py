@@ -8,14 +8,15 @@ and the number of rows is compared after it.
 from __future__ import annotations
 
 import logging
-import re
 import uuid
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attrs import frozen
 
+from streamclient.cron import CronSchedule
 from streamclient.destinations.commit import Commit, LogEntry
 from streamclient.destinations.delta import DeltaDestination
 from streamclient.destinations.delta_log import ENTRY, read_files
@@ -166,16 +167,6 @@ def carry(destination: DeltaDestination) -> tuple[Commit, ...]:
     return carried
 
 
-WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat", "sun")
-
-
-def named_weekdays(expression: str) -> str:
-    """The expression with names for numbers of weekdays: 0 and 7 are Sunday in cron, and 0 is Monday in APScheduler."""
-    *others, last = expression.split() or [""]
-    # Not behind a slash, where a number is a step.
-    return " ".join([*others, re.sub(r"(?<![/\d])[0-7]\b", lambda found: WEEKDAYS[int(found[0])], last)])
-
-
 Heard = Callable[[str, "Compaction | Cleaning | Proof | Exception"], None]
 """Hears what each run did: its name (``compact``, ``clean`` or ``verify``), and its result or its error."""
 
@@ -193,10 +184,10 @@ class Maintenance:
         verify: when the log is proved, for example ``"0 4 * * *"``; with ``verify_rows`` the rows too.
         keep_hours: see ``clean``.
         verify_rows: whether a verification reads all rows.
-        heard: hears of each run; errors and findings are logged in any case. Called by the scheduler's thread.
+        heard: hears of each run; errors and findings are logged in any case. Called by the thread of the runs.
 
     Raises:
-        ConfigurationError: an expression is no cron expression.
+        ConfigurationError: an expression is no cron expression, or names a time that never comes.
     """
 
     def __init__(
@@ -215,21 +206,19 @@ class Maintenance:
         self._verify_rows = verify_rows
         self._heard = heard
         # One thread, as one handle is used by one thread at a time.
-        background = load("apscheduler.schedulers.background", "delta").BackgroundScheduler
-        executor = load("apscheduler.executors.pool", "delta").ThreadPoolExecutor(1)
-        self.scheduler: Any = background(timezone="UTC", executors={"default": executor})
+        self._schedule = CronSchedule("maintenance")
         for name, expression in {"compact": compact, "clean": clean, "verify": verify}.items():
             if expression is not None:
-                self._add(name, expression)
+                self._schedule.add(name, expression, partial(self._run_safely, name))
+        self.scheduler = self._schedule.scheduler
 
     def start(self) -> None:
         """Begin to run by the clock; returns at once."""
-        self.scheduler.start()
+        self._schedule.start()
 
     def stop(self) -> None:
         """Let a run that is under way finish, and run no more."""
-        if self.scheduler.running:
-            self.scheduler.shutdown(wait=True)
+        self._schedule.stop()
         self._destination.close()
 
     def run(self, name: str) -> Compaction | Cleaning | Proof:
@@ -249,18 +238,6 @@ class Maintenance:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
-
-    def _add(self, name: str, expression: str) -> None:
-        trigger = load("apscheduler.triggers.cron", "delta").CronTrigger
-        try:
-            made = trigger.from_crontab(named_weekdays(expression), timezone="UTC")
-        except ValueError as error:
-            raise ConfigurationError(
-                f"{name}={expression!r} is no cron expression of five fields, such as '0 * * * *': {error}"
-            ) from error
-        self.scheduler.add_job(
-            self._run_safely, made, [name], id=name, max_instances=1, coalesce=True, misfire_grace_time=None
-        )
 
     def _run_safely(self, name: str) -> None:
         result: Compaction | Cleaning | Proof | Exception

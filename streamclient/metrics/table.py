@@ -172,5 +172,13 @@ SCAN_SECONDS: Final = _seconds(
 
 UNHEALTHY: Final = _gauge("unhealthy", "{worker}", "1 while Worker.health is unhealthy, 0 while it is healthy.")
 
+REPORTS: Final = _counter(
+    "reports",
+    "{report}",
+    "Reports at the times of ClientConfig.report_cron, of the worker that makes them for its fleet; result is ok or "
+    "failed.",
+    "result",
+)
+
 METRICS: Final = tuple([value for value in list(globals().values()) if isinstance(value, Metric)])
 """All of them, in the order of this module."""

@@ -8,7 +8,7 @@ from threading import Event
 
 from attrs import evolve
 
-from streamclient.errors import StreamClientError
+from streamclient.errors import StreamClientError, StreamClientException
 from streamclient.operate.connection import DEFAULT_LEASE_SECONDS
 from streamclient.operate.facts import FleetFacts, HeadFacts, RowFacts, StreamView, WorkerFacts
 from streamclient.operate.heads import HeadReader
@@ -171,6 +171,19 @@ class FleetReader:
             problem=problem,
             problem_code=problem_code,
         )
+
+
+def readable(facts: FleetFacts) -> FleetFacts:
+    """The facts, if stream and status table could be read.
+
+    Raises:
+        StreamClientException: they could not; the text says why.
+    """
+    if facts.trouble:
+        raise StreamClientException(facts.trouble)
+    if facts.stream.stream_id is None and not facts.former_rows:
+        raise StreamClientException(f"data table {facts.stream.table_name!r} has no stream")
+    return facts
 
 
 def _published_lease_seconds(workers: Mapping[str, WorkerFacts]) -> float:

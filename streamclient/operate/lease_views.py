@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import json
+import time
 from collections import Counter
 from pathlib import Path
 
 from attrs import evolve
 
-from streamclient.errors import ConfigurationError, StreamClientException
+from streamclient import checks
+from streamclient.config import ClientConfig
+from streamclient.errors import ConfigurationError
 from streamclient.interfaces import IParkingStore
 from streamclient.model import utc_text
 from streamclient.operate.audit import AUDIT_STATUS_TYPE, AuditRecord, parse_audit_row
-from streamclient.operate.collection import FleetReader
+from streamclient.operate.collection import FleetReader, readable
 from streamclient.operate.documents import (
     Document,
     audit_document,
@@ -25,8 +27,10 @@ from streamclient.operate.evidence import evidence
 from streamclient.operate.explanation import explain
 from streamclient.operate.facts import FleetFacts, OperatorChange
 from streamclient.operate.lineage import ancestors_first
+from streamclient.operate.overview import Overview, headline, overview
+from streamclient.operate.reports import ReportDirectory, fleet_report, shard_groups
 from streamclient.operate.site import Site
-from streamclient.operate.snapshots import differences, load_snapshot, snapshot_of
+from streamclient.operate.snapshots import differences, load_snapshot, snapshot_of, snapshot_text
 from streamclient.operate.text import duration
 from streamclient.operate.verdict import Explanation
 from streamclient.terminal.layout import Column, matching_id
@@ -133,7 +137,7 @@ def list_audit(site: Site, arguments: argparse.Namespace) -> int:
 def save_snapshot(site: Site, arguments: argparse.Namespace) -> int:
     """Save the state."""
     facts = readable(FleetReader(site).collect())
-    text = json.dumps(snapshot_of(facts), ensure_ascii=False, indent=2) + "\n"
+    text = snapshot_text(facts)
     if arguments.file == "-":
         print(text, end="")
         return EXIT_DONE
@@ -148,6 +152,31 @@ def save_snapshot(site: Site, arguments: argparse.Namespace) -> int:
         saved = " and ".join(f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts)
         print_text(f"saved {saved} to {arguments.file}")
     return EXIT_DONE
+
+
+def report(site: Site, arguments: argparse.Namespace) -> int:
+    """Lag and time to loss, and the state saved in a directory if one is named."""
+    if arguments.keep is not None and arguments.directory is None:
+        raise ConfigurationError("--keep says how much stays in a --directory; name one")
+    checks.optional(checks.positive).require("--keep", arguments.keep)
+    kept = ClientConfig().reports_kept if arguments.keep is None else arguments.keep
+    directory = None if arguments.directory is None else ReportDirectory(arguments.directory, kept)
+    view = overview(readable(FleetReader(site).collect(None)))
+    saved = None if directory is None else _saved(directory, site.data_table, view)
+    if arguments.json:
+        print_json(fleet_report(view))
+    else:
+        print_text(id_shortener(all_shards(view.facts))("\n".join([headline(view), *map(str, shard_groups(view))])))
+        if saved is not None:
+            print_text(f"saved as {saved}")
+    return EXIT_DONE
+
+
+def _saved(directory: ReportDirectory, name: str, view: Overview) -> Path:
+    try:
+        return directory.save(name, view, time.time_ns() // 1_000)
+    except OSError as error:
+        raise ConfigurationError(f"cannot write the report: {error}") from error
 
 
 def compare(site: Site, arguments: argparse.Namespace) -> int:
@@ -170,19 +199,6 @@ def compare(site: Site, arguments: argparse.Namespace) -> int:
 
 
 # --- shared with other commands ------------------------------------------------------------------------------------
-
-
-def readable(facts: FleetFacts) -> FleetFacts:
-    """The facts, if stream and status table could be read.
-
-    Raises:
-        StreamClientException: they could not; the text says why.
-    """
-    if facts.trouble:
-        raise StreamClientException(facts.trouble)
-    if facts.stream.stream_id is None and not facts.former_rows:
-        raise StreamClientException(f"data table {facts.stream.table_name!r} has no stream")
-    return facts
 
 
 def with_parked(site: Site, arguments: argparse.Namespace, facts: FleetFacts) -> FleetFacts:

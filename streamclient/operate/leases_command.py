@@ -35,6 +35,7 @@ def _run(arguments: argparse.Namespace) -> int:
         "show": lease_views.show_lease,
         "audit": lease_views.list_audit,
         "snapshot": lease_views.save_snapshot,
+        "report": lease_views.report,
         "diff": lease_views.compare,
         "rewind": lease_changes.rewind,
         "skip": lease_changes.skip,
@@ -65,6 +66,9 @@ def _add_views(actions: Actions) -> None:
     audit.add_argument("--limit", type=int, default=50, metavar="N", help="how many rows (default: %(default)s)")
     snapshot = _add(actions, "snapshot", "save the whole state as JSON")
     snapshot.add_argument("file", help="file to write; - is standard output")
+    report = _add(actions, "report", "lag and time to loss by groups of shards, and kept with a snapshot")
+    report.add_argument("--directory", metavar="DIR", help="where report and snapshot are saved; default: nowhere")
+    report.add_argument("--keep", type=int, metavar="N", help="how many times stay in it, the newest (default: 100)")
     diff = _add(actions, "diff", "what differs between two snapshots, or between one and now")
     diff.add_argument("before", help="a snapshot file")
     diff.add_argument("after", nargs="?", help="another one; default: the present state")

@@ -45,6 +45,11 @@ def snapshot_of(facts: FleetFacts) -> Document:
     }
 
 
+def snapshot_text(facts: FleetFacts) -> str:
+    """The same as a file has it."""
+    return json.dumps(snapshot_of(facts), ensure_ascii=False, indent=2) + "\n"
+
+
 def load_snapshot(path: Path) -> Document:
     """A snapshot from a file.
 

@@ -13,9 +13,8 @@ from threading import Event
 from attrs import evolve
 
 from streamclient.errors import ConfigurationError, StreamClientError
-from streamclient.operate.collection import FleetReader
+from streamclient.operate.collection import FleetReader, readable
 from streamclient.operate.facts import FleetFacts
-from streamclient.operate.lease_views import readable
 from streamclient.operate.overview import (
     SHARD_COLUMNS,
     WORKER_COLUMNS,

@@ -59,6 +59,10 @@ class TunnelWorkerConfig:
     client_config: ClientConfig = field(factory=ClientConfig, validator=checks.instance(ClientConfig))
 
     def __attrs_post_init__(self) -> None:
+        if self.client_config.report_cron is not None:
+            raise ConfigurationError(
+                f"report_cron={self.client_config.report_cron!r} is for workers that keep leases; a tunnel has none"
+            )
         if self.heartbeat_timeout_seconds <= self.heartbeat_interval_seconds:
             raise ConfigurationError(
                 f"heartbeat_timeout_seconds={self.heartbeat_timeout_seconds} must be above "

@@ -26,7 +26,6 @@ from streamclient.worker.health import HealthWatch, WorkerHealth, logged_change
 from streamclient.worker.instruments import SAMPLE_SECONDS, Instruments
 from streamclient.worker.loop import LONGEST_WAIT_SECONDS, OwnerLoop, Question
 from streamclient.worker.runtime import Deadline
-from streamclient.worker.scheduling import Recurring
 from streamclient.worker.service import ServiceCalls
 from streamclient.worker.statuses import PublishedInfo, joined_status, lease_status, over_status
 
@@ -72,11 +71,9 @@ class Coordinator:
         self._has_failed = False
         self._over: Reason | None = None
         self._last_statuses: Mapping[str, ShardStatus] = {}
-        self.recurring = (
-            Recurring("renew", config.renewer_interval_millis, loop, self._renew_due),
-            Recurring("take", config.taker_interval_millis, loop, partial(self.emit, events.TakeDue())),
-            Recurring("sync", config.sync_shard_interval_millis, loop, partial(self.emit, events.SyncDue())),
-        )
+        loop.call_every(config.renewer_interval_millis / 1_000, self._renew_due)
+        loop.call_every(config.taker_interval_millis / 1_000, partial(self.emit, events.TakeDue()))
+        loop.call_every(config.sync_shard_interval_millis / 1_000, partial(self.emit, events.SyncDue()))
         self._next_slow_check = self._look_at = loop.now()
         self._slow_check_seconds = min(config.slow_processor_warning_millis / 4_000, limit_millis / 10_000)
         if instruments.is_on:
@@ -105,6 +102,15 @@ class Coordinator:
 
         if self._loop.is_inside or not self._loop.post(Question(lambda: reply(self._statuses()), ended)):
             ended()
+
+    def leads(self, reply: Callable[[bool], None]) -> None:
+        """Have ``reply`` called with whether this worker does what one of the fleet has to do. Any thread."""
+
+        def answer() -> None:
+            reply(not self._has_failed and self._holdings.leads(self._loop.now()))
+
+        if not self._loop.post(Question(answer, lambda: reply(False))):
+            reply(False)
 
     def accept_loss(self, shard_id: str, reply: Callable[[TrimmedRange | None], None]) -> None:
         """Have a shard that stopped for lost records go on; ``reply`` is called with what is given up. Any thread."""
@@ -276,8 +282,7 @@ class Coordinator:
 
     def _next_look(self, expiry: float | None) -> float:
         """When to look around although no message came and no timer is due."""
-        overdue = min(recurring.overdue_at for recurring in self.recurring)
-        return min(overdue, self._next_slow_check, overdue if expiry is None else expiry)
+        return self._next_slow_check if expiry is None else min(self._next_slow_check, expiry)
 
     def _seconds_to_deadline(self) -> float:
         until = self._look_at - self._loop.now()
@@ -287,8 +292,6 @@ class Coordinator:
 
     def _look_around(self) -> None:
         """Behind every message and timer of a turn."""
-        for recurring in self.recurring:
-            recurring.make_up_for_delay()
         expiry = self._expiry()
         if expiry is not None and expiry <= self._loop.now():
             self.emit(events.Tick())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -87,7 +88,7 @@ class OwnerLoop:
     def call_later(self, seconds: float, function: Callable[[], None]) -> Timer:
         """Run a function after a time. Owner thread only."""
         timer = Timer(self.now() + max(0.0, seconds), function)
-        heapq.heappush(self._timers, (timer.deadline, next(self._numbers), timer))
+        self._plan(timer)
         return timer
 
     def at_end(self, function: Callable[[], object]) -> None:
@@ -100,6 +101,25 @@ class OwnerLoop:
             function()
         else:
             self._last.append(function)
+
+    def call_every(self, seconds: float, function: Callable[[], None]) -> None:
+        """Run a function now and at a fixed rate until the loop closes. Owner thread only, or before there is one.
+
+        The rate does not drift: each run is due whole intervals after the first. Of runs that were missed, however
+        many, one is made up for.
+        """
+        first = self.now()
+
+        def run() -> None:
+            # Planned first, so that an error in the function does not end the rate.
+            due = _next_multiple(first, seconds, self.now())
+            self._plan(Timer(due, run))
+            function()
+
+        self._plan(Timer(first, run))
+
+    def _plan(self, timer: Timer) -> None:
+        heapq.heappush(self._timers, (timer.deadline, next(self._numbers), timer))
 
     @property
     def is_inside(self) -> bool:
@@ -210,6 +230,13 @@ class OwnerLoop:
         if self._inside is not None:
             raise StreamClientException(f"thread {me} entered the owner loop while thread {self._inside} is inside")
         self._inside = me
+
+
+def _next_multiple(first: float, seconds: float, now: float) -> float:
+    """The first moment after ``now`` that is whole intervals after ``first``."""
+    number = math.floor((now - first) / seconds) + 1
+    due = first + number * seconds
+    return due if due > now else first + (number + 1) * seconds  # a division may be rounded down
 
 
 class Driven(Protocol):

@@ -6,7 +6,7 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor
 
 from attrs import field, frozen
@@ -14,7 +14,6 @@ from attrs import field, frozen
 from streamclient.config import ClientConfig
 from streamclient.pools import DaemonPool
 from streamclient.worker.reads import PrefetchBudget, ReadQueue
-from streamclient.worker.scheduling import Job, Schedule, SharedSchedule, start_schedule
 
 FETCH_THREADS = 128
 """Reads under way at once: with up to so many shards, none waits for another's read, however long that takes. A thread
@@ -60,7 +59,6 @@ class Runtime:
     dice: random.Random = field(factory=random.Random)
     make_pool: Callable[[str, int], Executor] = DaemonPool
     """Makes a pool from a name and its largest number of threads."""
-    start_schedule: Callable[[Sequence[Job]], Schedule] = start_schedule
 
 
 class Deadline:
@@ -82,7 +80,7 @@ class Deadline:
 
 
 class SharedParts:
-    """What all streams of a worker share: threads, the schedule, and the bytes that may be read ahead."""
+    """What all streams of a worker share: threads, and the bytes that may be read ahead."""
 
     def __init__(
         self, worker_identifier: str, client_config: ClientConfig, executor: Executor | None, runtime: Runtime
@@ -95,12 +93,10 @@ class SharedParts:
         self.reads = ReadQueue(self.fetch_pool)
         self.executor = executor or runtime.make_pool(f"{worker_identifier}-processor", USER_THREADS)
         self.prefetch = PrefetchBudget(client_config.prefetch_total_bytes)
-        self.schedule = SharedSchedule(runtime.start_schedule)
         self._own_pools = [self.status_pool, self.renew_pool, self.fetch_pool, *([] if executor else [self.executor])]
 
     def close(self) -> None:
-        """Stop the schedule and every thread that is not inside a call that hangs."""
-        self.schedule.stop()
+        """Stop every thread that is not inside a call that hangs."""
         for pool in self._own_pools:
             pool.shutdown(wait=False, cancel_futures=True)
         for pool in self._own_pools:

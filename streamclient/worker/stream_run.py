@@ -153,13 +153,14 @@ class StreamRun:
         stream_api: StreamApi | None,
     ) -> None:
         self.name = stream_config.name
+        self.config = stream_config
+        """What to read."""
         self.exception: BaseException | None = None
         """What it fails of, from the moment on at which that is known."""
         self.coordinator: Coordinator | None = None
         """What decides; ``None`` before the stream and the status table were found."""
         self.thread_id: int | None = None
         self._worker_identifier = worker_identifier
-        self._config = stream_config
         self._make_processor = make_processor
         self._lease_manager = lease_manager
         self._stream_api = stream_api
@@ -193,7 +194,7 @@ class StreamRun:
         """Consume until stopped; raises nothing."""
         self.thread_id = threading.get_ident()
         try:
-            self._run(shared, self.prepare(shared, stop))
+            self._run(self.prepare(shared, stop))
         except StoppedEarly:
             _log.info("worker %s was stopped before it began to read %s", self._worker_identifier, self.name)
         except Exception as error:
@@ -207,9 +208,8 @@ class StreamRun:
             self.exception = error
             _log.error("%s", self.sentence, exc_info=None if is_foreseen(error) else error)
 
-    def _run(self, shared: SharedParts, coordinator: Coordinator) -> None:
+    def _run(self, coordinator: Coordinator) -> None:
         """Own the state in this thread until stopped."""
-        shared.schedule.join([each.job() for each in coordinator.recurring])
         try:
             drive(coordinator, self._fail)
         finally:
@@ -222,10 +222,10 @@ class StreamRun:
         persistence = Persistence(stop, shared.runtime.wait, shared.runtime.monotonic, limit)
         self._persistence = persistence
         metrics = labelled(config.metrics, stream=self.name, worker=self._worker_identifier)
-        stream_api = self._stream_api or _default_stream_api(self._config.client, stop, metrics)
-        table_name = self._config.data_table_name
+        stream_api = self._stream_api or _default_stream_api(self.config.client, stop, metrics)
+        table_name = self.config.data_table_name
         stream_id = persistence.do("looking up the stream", lambda: find_stream_id(stream_api, table_name))
-        manager = self._lease_manager or _default_lease_manager(self._config, stream_id, config, metrics)
+        manager = self._lease_manager or _default_lease_manager(self.config, stream_id, config, metrics)
         prepare_lease_table(manager, persistence)
         coordinator = self._coordinator(shared, stream_id, manager, stream_api, metrics)
         with self._lock:
@@ -271,8 +271,8 @@ class StreamRun:
             stream_api=stream_api,
             make_processor=self._make_processor,
             config=config,
-            table_name=self._config.data_table_name,
-            max_records=self._config.max_records,
+            table_name=self.config.data_table_name,
+            max_records=self.config.max_records,
             dice=runtime.dice,
             facts=StreamFacts(runtime.wall_micros, config.max_idle_poll_interval_millis),
             wall_micros=runtime.wall_micros,
@@ -295,7 +295,7 @@ class StreamRun:
             self._worker_identifier,
             stream_id,
             shared.client_config,
-            self._config.initial_position,
+            self.config.initial_position,
             runtime.dice,
             new_identifier=runtime.new_identifier,
             wall_start_micros=runtime.wall_micros(),
@@ -320,6 +320,14 @@ class StreamRun:
             reply(None)
         else:
             coordinator.accept_loss(lease_key, reply)
+
+    def leads(self, reply: Callable[[bool], None]) -> None:
+        """Have ``reply`` called with whether this worker does what one of the stream's fleet has to do."""
+        coordinator = self.coordinator
+        if coordinator is None:
+            reply(False)
+        else:
+            coordinator.leads(reply)
 
     def request_stop(self) -> None:
         """Begin to stop. Before there is anything to stop, the worker's stop event does it."""

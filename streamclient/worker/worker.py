@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from streamclient.core import events
     from streamclient.worker.coordinator import Coordinator
     from streamclient.worker.health import WorkerHealth
+    from streamclient.worker.reporting import FleetReporter
     from streamclient.worker.stream_run import StreamRun
 
 _log = logging.getLogger(__name__)
@@ -84,6 +85,8 @@ class Worker(Running):
         checks.optional(checks.implementation(StreamApi)).require("stream_api", stream_api)
         checks.optional(checks.instance(Runtime)).require("runtime", runtime)
         configs = _checked_streams(stream_config, lease_manager, stream_api)
+        if client_config.report_cron is not None:
+            _check_reports(client_config.report_cron, configs, lease_manager)
         from streamclient.worker.stream_run import StreamRun  # noqa: PLC0415
 
         super().__init__(end_on_sigterm=client_config.end_on_sigterm)
@@ -103,6 +106,7 @@ class Worker(Running):
         }
         self._executor = executor
         self._runtime = runtime or Runtime()
+        self._reporter = self._make_reporter()
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._run_thread: int | None = None
@@ -279,6 +283,13 @@ class Worker(Running):
                 )
             self._run_thread = threading.get_ident()
 
+    def _make_reporter(self) -> FleetReporter | None:
+        if self._client_config.report_cron is None:
+            return None
+        from streamclient.worker.reporting import FleetReporter  # noqa: PLC0415
+
+        return FleetReporter(self._identifier, self._client_config, self._streams.values(), self._runtime)
+
     def _make_shared(self) -> SharedParts:
         return SharedParts(self._identifier, self._client_config, self._executor, self._runtime)
 
@@ -301,6 +312,8 @@ class Worker(Running):
         """What of ``run`` leaves an error of a stream where it is kept."""
         shared = self._make_shared()
         try:
+            if self._reporter is not None:
+                self._reporter.start()
             self._run_streams(shared, sigterm)
         finally:
             self._close(shared)
@@ -311,6 +324,8 @@ class Worker(Running):
 
     def _close(self, shared: SharedParts) -> None:
         try:
+            if self._reporter is not None:
+                self._reporter.stop()
             shared.close()
         finally:
             self._ended.set()
@@ -391,6 +406,16 @@ def _checked_streams(given: object, lease_manager: object, stream_api: object) -
         if stream_api is None or (config.lease_manager or lease_manager) is None:
             checks.client.require(f"client of stream {config.name}", config.client)
     return configs
+
+
+def _check_reports(report_cron: str, configs: Sequence[StreamConfig], lease_manager: ILeaseManager | None) -> None:
+    """Reports read the status table itself, in which others see what this worker does not hold."""
+    for config in configs:
+        if config.client is None or (config.lease_manager or lease_manager) is not None:
+            raise ConfigurationError(
+                f"report_cron={report_cron!r} needs the status table of stream {config.name}: a client, and no "
+                "lease_manager of its own"
+            )
 
 
 def _check_tables(configs: Sequence[StreamConfig]) -> None:

@@ -216,11 +216,12 @@ LASTING = r"\d+(\.\d+)? (ms|s|min|h|d)\b( \d+ (s|min|h)\b)?"
 
 def shape(text: str) -> str:
     """Without what depends on the moment: numbers, times, ids, and how lines are broken and padded."""
-    text = re.sub(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}(_\d+)?|request [0-9a-f-]+", "ID", text)
     text = re.sub(r"(?<=injected: ).*?(?=^took )", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"\s+", " ", text)
+    text = re.sub(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}(_\d+)?|request [0-9a-f-]+", "ID", text)
     text = re.sub(r"\b[0-9a-f]{12}(?:[0-9a-f]{4})?\b|\b(?=[0-9a-f]*\d)[0-9a-f]{8}\b", "ID", text)
     text = re.sub(LASTING, "LASTING", re.sub(TIME, "TIME", text))
-    return re.sub(r"\s+", " ", re.sub(r"\d+", "#", text)).strip()
+    return re.sub(r"\d+", "#", text).strip()
 
 
 def agrees(expected: str, actual: str) -> bool:

@@ -384,7 +384,7 @@ def test_process_that_hangs_in_its_start_is_killed_and_started_again(
         "endpoint": scene.local.endpoint,
     }
     given = {**given, "beginning": "oldest", "lease_duration": 3.0, "metrics_port": None, "log": "warning"}
-    given = {**given, "command": "streamclient run"}
+    given = {**given, "command": "streamclient run", "report_cron": None, "report_directory": None}
 
     def start(name: str, wake: Callable[[], None]) -> SupervisedWorker:
         return SupervisedWorker(name, {**given, "worker": name}, log, wake)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from streamclient.core.events import CheckpointOutcome
+from streamclient.core.membership import WorkerRow
 from streamclient.core.rows import WriteKind, WriteOutcome
 from streamclient.errors import DependencyException, ErrorKind, ShutdownException
 from streamclient.interfaces import ProcessRecordsInput
@@ -419,3 +420,55 @@ def test_stop_of_an_unused_worker_is_immediate() -> None:
     world.simulation.until(lambda: worker.is_over, 2)
 
     assert world.journal.entries == []
+
+
+def test_a_worker_that_stood_still_beats_once_and_not_as_often_as_it_missed() -> None:
+    world = World("a", renewer_interval_millis=1_000)
+    worker = world.worker()
+    reading(world, worker, 1)
+    (before,) = world.leases.list_workers()
+    worker.freeze(10.2)
+    world.simulation.advance(10.1)
+    assert beats_since(world, before) == 0
+    world.simulation.advance(0.3)
+    assert beats_since(world, before) == 1
+    world.simulation.advance(3.0)
+
+    assert beats_since(world, before) == 4, "at the same rate as before"
+
+
+def beats_since(world: World, before: WorkerRow) -> int:
+    (row,) = world.leases.list_workers()
+    return row.beat - before.beat
+
+
+# --- leading ----------------------------------------------------------------------------------------------------------
+
+
+def leaders(world: World, *workers: SimulatedWorker) -> list[str]:
+    return [worker.name for worker in workers if not worker.is_over and worker.holdings.leads(world.simulation.now)]
+
+
+def test_one_of_a_fleet_leads_and_after_it_the_next_by_name() -> None:
+    world = World("a", "b")
+    second = world.worker("w2")
+    world.simulation.until(lambda: leaders(world, second) == ["w2"])
+    first = world.worker("w1")
+    world.simulation.until(lambda: leaders(world, first, second) == ["w1"])
+    first.stop()
+    world.simulation.until(lambda: first.is_over)
+    world.simulation.until(lambda: leaders(world, second) == ["w2"], 5)
+    third = world.worker("w0")
+    world.simulation.until(lambda: leaders(world, third, second) == ["w0"])
+    third.kill()
+
+    world.simulation.until(lambda: leaders(world, second) == ["w2"], 30)
+
+
+def test_a_worker_without_a_session_does_not_lead() -> None:
+    world, table, worker = cut_off_fleet()
+    assert leaders(world, worker) == ["w1"]
+    table.is_cut_off = True
+    world.simulation.advance(20.1)
+
+    assert leaders(world, worker) == []

@@ -1,21 +1,21 @@
-"""The owner's inbox and timers, the pools, and ticks that come too late."""
+"""The owner's inbox, its timers and rates, and the pools."""
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from concurrent.futures import Future
 from functools import partial
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streamclient import pools
 from streamclient.errors import StreamClientException
 from streamclient.pools import DaemonPool
 from streamclient.worker import loop as loop_module
 from streamclient.worker.loop import OwnerLoop, Question
-from streamclient.worker.scheduling import Job, Recurring, start_schedule
 from streamclient.worker.usercode import UserCode
 from tests.patience import PATIENCE_SECONDS, until
 
@@ -260,47 +260,59 @@ def test_waiting_calls_can_be_cancelled_at_shutdown() -> None:
     assert pool.join(PATIENCE_SECONDS)
 
 
-def test_an_overdue_tick_is_made_by_the_owner(caplog: pytest.LogCaptureFixture) -> None:
-    """The scheduler follows the wall clock; heartbeats must not stop when somebody sets that back."""
+def test_a_rate_does_not_drift_and_makes_up_for_one_run_of_those_missed() -> None:
     clock = Clock()
     loop = OwnerLoop(clock)
     ticks: list[float] = []
-    recurring = Recurring("renew", 6_000, loop, lambda: ticks.append(clock.now))
-    with caplog.at_level(logging.WARNING):
-        for second in range(101, 131):
-            clock.now = float(second)
-            recurring.make_up_for_delay()
+    loop.call_every(6.0, lambda: ticks.append(clock.now))
+    for moment in (100.0, 105.9, 106.1, 106.2, 111.9, 112.5, 200.0, 200.0, 201.9, 202.0, 207.9, 208.0):
+        clock.now = moment
+        loop.turn(0)
 
-    assert ticks == [110.0, 120.0, 130.0]
-    assert len(caplog.records) == 1
+    assert ticks == [100.0, 106.1, 112.5, 200.0, 202.0, 208.0]
 
 
-def test_only_one_tick_waits_in_the_inbox() -> None:
-    loop = OwnerLoop(Clock())
-    ticks: list[int] = []
-    recurring = Recurring("renew", 6_000, loop, lambda: ticks.append(1))
-    recurring.request()
-    recurring.request()
+@given(
+    st.floats(0.001, 1_000.0),
+    st.floats(0.0, 10_000_000.0),
+    st.lists(st.floats(0.0, 1_000_000.0) | st.floats(0.0, 0.01) | st.just(0.0), max_size=30),
+)
+def test_each_turn_runs_a_rate_once_if_a_moment_has_passed(interval: float, start: float, steps: list[float]) -> None:
+    clock = Clock()
+    clock.now = start
+    loop = OwnerLoop(clock)
+    ticks: list[float] = []
+    loop.call_every(interval, lambda: ticks.append(clock.now))
+    loop.turn(0)
+    for step in steps:
+        clock.now += step
+        due, before = loop.next_timer, len(ticks)
+        assert due is not None
+        loop.turn(0)
+        assert len(ticks) - before == (1 if due <= clock.now else 0)
+        following = loop.next_timer
+        assert following is not None
+        assert clock.now < following <= clock.now + interval * 1.000_001 + 0.000_001
+        whole = (following - start) / interval
+        assert whole == pytest.approx(round(whole), abs=0.000_1)
+
+
+def test_a_rate_goes_on_after_an_error_and_ends_with_the_loop() -> None:
+    clock = Clock()
+    loop = OwnerLoop(clock)
+    ticks: list[float] = []
+
+    def tick() -> None:
+        ticks.append(clock.now)
+        if len(ticks) == 1:
+            raise ValueError("first")
+
+    loop.call_every(6.0, tick)
+    with pytest.raises(ValueError, match="first"):
+        loop.turn(0)
+    clock.now += 6
+    loop.turn(0)
+    loop.post(loop.close)
     loop.turn(0)
 
-    assert ticks == [1]
-
-
-def test_scheduled_jobs_run_at_once_and_again_and_survive_an_error(caplog: pytest.LogCaptureFixture) -> None:
-    third = threading.Event()
-    count = 0
-
-    def job() -> None:
-        nonlocal count
-        count += 1
-        if count == 1:
-            raise ValueError("first")
-        if count == 3:
-            third.set()
-
-    schedule = start_schedule([Job("job", 5, job)])
-    assert third.wait(PATIENCE_SECONDS)
-    schedule.stop()
-    schedule.stop()
-
-    assert any("scheduled job job failed" in record.getMessage() for record in caplog.records)
+    assert ticks == [100.0, 106.0]

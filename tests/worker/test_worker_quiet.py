@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 from streamclient.outages import REPEAT_SECONDS, OutageLog
-from streamclient.worker.scheduling import Job, start_schedule
-from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -30,24 +28,6 @@ def test_importing_the_sdk_through_the_package_prints_nothing(tmp_path: Path) ->
         )
         assert (done.returncode, done.stdout) == (0, "")
         assert "Native C++" not in done.stderr
-
-
-def test_the_scheduler_says_nothing_in_its_own_name(caplog: pytest.LogCaptureFixture) -> None:
-    import threading
-
-    ran = threading.Event()
-
-    def fail() -> None:
-        ran.set()
-        raise ValueError("no")
-
-    with caplog.at_level(logging.DEBUG):
-        schedule = start_schedule([Job("beat", 1_000, fail)])
-        assert ran.wait(PATIENCE_SECONDS)
-        schedule.stop()
-
-    assert [record.name for record in caplog.records if "apscheduler" in record.name] == []
-    assert "scheduled job beat failed" in caplog.text, "what is wrong is said by the worker itself"
 
 
 def test_an_outage_is_said_once_a_minute_with_what_was_left_out(caplog: pytest.LogCaptureFixture) -> None:

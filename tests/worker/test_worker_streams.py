@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -110,13 +111,35 @@ def test_two_tables_are_read_by_one_worker_and_one_factory(local: LocalTablestor
         assert worker.worker_status is WorkerStatus.RUNNING
         names = {thread.name for thread in threading.enumerate() if thread.name.startswith("w1-")}
         assert {"w1-owner-orders", "w1-owner-visits"} <= names
-        assert sum("APScheduler" in thread.name for thread in threading.enumerate()) == 1
         assert repr(worker) == "<Worker w1 of orders, visits, RUNNING>"
 
     assert worker.worker_status is WorkerStatus.SHUTDOWN
     assert tables.shutdowns == {"orders": [ShutdownReason.STOLEN], "visits": [ShutdownReason.STOLEN]}
     assert sorted(worker.shard_statuses()) == []
     assert not any(thread.name.startswith("w1-") for thread in threading.enumerate())
+
+
+def test_a_worker_at_rest_has_its_owner_and_threads_for_calls_and_one_more_if_it_plans_by_the_wall_clock(
+    local: LocalTablestore, tmp_path: Path
+) -> None:
+    tables = Tables(local, "orders")
+    for reports, others in (
+        ({}, []),
+        ({"report_cron": "0 0 1 1 *", "report_directory": tmp_path}, ["APScheduler"]),
+    ):
+        before = set(threading.enumerate())
+        settings = ClientConfig(**{**QUICK, **reports})
+        with Worker("w1", settings, tables.config("orders"), lambda: Noting(tables)) as worker:
+            until(lambda worker=worker: len(worker.shard_statuses()) == 1)  # type: ignore[misc]
+            names = {thread.name for thread in set(threading.enumerate()) - before}
+        own = {name.removeprefix("w1-").rstrip("-0123456789") for name in names if name.startswith("w1-")}
+        assert {"run", "owner-orders", "status"} <= own <= {*KINDS_OF_THREADS, "run", "owner-orders"}
+        assert sorted(name for name in names if not name.startswith("w1-")) == others
+        assert {thread.name for thread in set(threading.enumerate()) - before} == set()
+
+
+KINDS_OF_THREADS = {"status", "renew", "fetch", "processor"}
+"""Of each there are as many as calls were under way at once in the last minute."""
 
 
 def test_each_stream_may_have_a_factory_and_a_lease_manager_of_its_own(local: LocalTablestore) -> None:

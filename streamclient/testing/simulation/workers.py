@@ -11,7 +11,7 @@ import heapq
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from functools import partial
 from typing import Any
@@ -19,7 +19,6 @@ from typing import Any
 from streamclient.core.holdings import Holdings
 from streamclient.model import ShardState
 from streamclient.worker import Runtime, Worker
-from streamclient.worker.scheduling import Job
 
 SMALLEST_STEP_SECONDS = 0.001
 """Time goes on by at least this much when nothing can run, so that a deadline in the past does not hold it up."""
@@ -116,26 +115,6 @@ class SimulatedCall:
         self._theirs.release()
 
 
-class _Ticker:
-    """Runs the scheduler's jobs on virtual time."""
-
-    def __init__(self, simulation: Simulation, jobs: Sequence[Job]) -> None:
-        self.due = {job.name: simulation.now for job in jobs}
-        self.jobs = {job.name: job for job in jobs}
-        self.is_stopped = False
-
-    def run_due(self, now: float) -> None:
-        """Run every job whose time has come."""
-        for name, due in self.due.items():
-            if due <= now and not self.is_stopped:
-                self.due[name] = due + self.jobs[name].interval_millis / 1_000
-                self.jobs[name].function()
-
-    def stop(self) -> None:
-        """Run nothing any more."""
-        self.is_stopped = True
-
-
 class Simulation:
     """Virtual time and every worker in it."""
 
@@ -143,7 +122,6 @@ class Simulation:
         self.is_closed = False
         self.now = STARTED_AT_SECONDS
         self.pools: list[QueuedPool] = []
-        self.tickers: list[_Ticker] = []
         self.workers: list[SimulatedWorker] = []
         self.simulated_calls: dict[int, SimulatedCall] = {}
         self._calls: list[tuple[float, int, Callable[[], None]]] = []
@@ -159,7 +137,6 @@ class Simulation:
             new_identifier=self._identifier,
             dice=random.Random(self.dice.random()),
             make_pool=self._pool,
-            start_schedule=self._schedule,
         )
 
     def wait(self, event: threading.Event, seconds: float) -> bool:
@@ -205,8 +182,6 @@ class Simulation:
     def _step(self, limit: float, condition: Callable[[], bool]) -> None:
         while self._calls and self._calls[0][0] <= self.now:
             heapq.heappop(self._calls)[2]()
-        for ticker in self.tickers:
-            ticker.run_due(self.now)
         for worker in self.workers:
             worker.thaw()
             worker.turn()
@@ -222,8 +197,7 @@ class Simulation:
             self.now = min(limit, max(self.now + SMALLEST_STEP_SECONDS, self._next_moment(limit)))
 
     def _next_moment(self, limit: float) -> float:
-        moments = [due for ticker in self.tickers if not ticker.is_stopped for due in ticker.due.values()]
-        moments += [moment for moment, _, _ in self._calls[:1]]
+        moments = [moment for moment, _, _ in self._calls[:1]]
         moments += [worker.next_moment for worker in self.workers if not worker.is_over]
         moments += [
             simulated_call.limit
@@ -240,11 +214,6 @@ class Simulation:
         pool = QueuedPool(self, name)
         self.pools.append(pool)
         return pool
-
-    def _schedule(self, jobs: Sequence[Job]) -> _Ticker:
-        ticker = _Ticker(self, jobs)
-        self.tickers.append(ticker)
-        return ticker
 
     def pool(self, name: str) -> QueuedPool:
         """The pool of a name, as ``<worker>-status``, ``<worker>-fetch`` or ``<worker>-processor``."""
@@ -265,7 +234,6 @@ class SimulatedWorker:
         made_before = len(simulation.pools)
         (self.coordinator,) = worker.prepare()
         self._pools = simulation.pools[made_before:]
-        self.ticker = simulation._schedule([each.job() for each in self.coordinator.recurring])
         simulation.workers.append(self)
 
     @property
@@ -289,7 +257,6 @@ class SimulatedWorker:
             self.coordinator.fail(error)
         self._due = self.coordinator.next_deadline()
         if self.coordinator.is_finished:
-            self.ticker.stop()
             self.coordinator.close()
             self.is_over = True
 
@@ -300,7 +267,6 @@ class SimulatedWorker:
     def kill(self) -> None:
         """As by ``kill -9``: nothing of it happens any more."""
         self.is_over = True
-        self.ticker.stop()
         self._set_frozen(True)
 
     def freeze(self, seconds: float) -> None:
