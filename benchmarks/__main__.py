@@ -13,6 +13,7 @@ from benchmarks import (
     decoding,
     destinations,
     flow,
+    lake,
     leases,
     metrics,
     mirrors,
@@ -37,6 +38,7 @@ GROUPS: Mapping[str, Callable[[Stage, Settings], list[Line]]] = {
     "costs": costs.measure,
     "decode": decoding.measure,
     "destinations": destinations.measure,
+    "lake": lake.measure,
     "mirror": mirrors.measure,
     "worker": workers.measure,
     "flow": flow.measure,
@@ -79,11 +81,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     started, load_before = time.monotonic(), load()
     lines = run(options.only or list(GROUPS), QUICK if options.quick else FULL)
     seconds = time.monotonic() - started
-    print(f"`{' '.join(['python -m benchmarks', *given])}` on {machine()}.")
-    print(f"It took {seconds:.0f} s; load average {load_before} before, {load()} after.\n")
-    print(table(lines))
+    run_as = (
+        f"`{' '.join(['python -m benchmarks', *given])}` on {machine()}.\n"
+        f"It took {seconds:.0f} s; load average {load_before} before, {load()} after."
+    )
+    print(f"{run_as}\n\n{table(lines)}")
     if options.json is not None:
-        options.json.write_text(as_json(" ".join(["python -m benchmarks", *given]), lines), encoding="utf-8")
+        options.json.write_text(as_json(run_as, lines), encoding="utf-8")
 
 
 def _compared(before: Path, after: Path) -> int:

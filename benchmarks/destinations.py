@@ -1,29 +1,22 @@
-"""What a commit costs: before its destination sees it, digest and rows from records and from columns; then in Delta."""
+"""What a commit costs before its destination sees it: digest and rows, from records and from columns."""
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from attrs import evolve
 
-from benchmarks.report import Line, Round, aimed, bound, compare, interleaved, seconds_of
+from benchmarks.report import Line, Round, compare, interleaved, seconds_of
 from benchmarks.settings import Settings
 from benchmarks.shapes import PAGE_RECORDS, Shape, shapes
 from benchmarks.stage import Stage
-from streamclient.destinations import Commit, DeltaDestination, change_rows, columns_of_pages, records_digest
+from streamclient.destinations import change_rows, columns_of_pages, records_digest
 from streamclient.records import SequenceInfo, StreamRecord
 from streamclient.wire import schema
 from streamclient.wire.records import DecodedPage, default_codec
-
-SMALL_RECORDS = 20
-MOST_SECONDS = {100: 0.05}
-"""What a commit may take, by its number of shards."""
 
 _FIRST_MICROS = 1_700_000_000_000_000
 
@@ -41,52 +34,7 @@ def measure(stage: Stage, settings: Settings) -> list[Line]:
         rounds: dict[str, Round] = {name: partial(_rate, bodies, way) for name, way in ways.items()}
         rates = interleaved(settings.rounds, rounds, is_warmed_up=settings.is_warmed_up)
         lines += compare("destinations", "records/s of CPU", rates, _detail)
-    return lines + _small_commits(settings)
-
-
-def _small_commits(settings: Settings) -> list[Line]:
-    """Commits per second by the number of shards in one; warmed up in any case, as the first one makes the table."""
-    with tempfile.TemporaryDirectory() as directory:
-        names = {
-            f"{count:,} shards of {SMALL_RECORDS} records in one commit into Delta": count
-            for count in settings.commit_shards
-        }
-        small: dict[str, Round] = {
-            name: partial(_commit_small, DeltaDestination(str(Path(directory) / str(count))), {}, count)
-            for name, count in names.items()
-        }
-        rates = interleaved(settings.rounds, small)
-    seconds = compare("destinations", "commits/s", rates, lambda name, figure: f"{1 / figure:.3f} s per commit")
-    return aimed(
-        seconds,
-        {name: partial(_within, MOST_SECONDS[count]) for name, count in names.items() if count in MOST_SECONDS},
-    )
-
-
-def _within(most: float, line: Line) -> Any:
-    return bound(1 / line.figure, most, "s per commit")
-
-
-def _commit_small(destination: DeltaDestination, lasts: dict[str, Commit], count: int) -> float:
-    """Commits per second, each the next one of every shard; the rows are made before."""
-    records = shapes()[0].records[:SMALL_RECORDS]
-    commits, tables = [], []
-    for shard in (f"shard-{number}" for number in range(count)):
-        last = lasts.get(shard)
-        lasts[shard] = Commit.after(
-            last,
-            application="default",
-            shard=shard,
-            epoch=1,
-            start="TRIM_HORIZON" if last is None else last.end,
-            end=f"place {1 if last is None else last.number + 1}",
-            count=len(records),
-            content=records_digest(records),
-        )
-        commits.append(lasts[shard])
-        tables.append(change_rows(records, shard=shard, number=commits[-1].number))
-    rows = pa.concat_tables(tables)
-    return 1 / seconds_of(lambda: destination.commit(rows, commits))
+    return lines
 
 
 def _detail(name: str, figure: float) -> str:

@@ -171,7 +171,7 @@ def measure(stage: Stage, settings: Settings) -> list[Line]:
     """Four ways to write equal batches: fed by a worker, and from memory; ratios within one batch size."""
     table = stage.table(1, settings.stream_records)
     by_worker = partial(_feed_by_worker, stage.client(), table)
-    from_memory = partial(_feed_from_memory, _records_of(stage, table))
+    from_memory = partial(_feed_from_memory, _pages_of(stage, table))
     feeds: list[tuple[str, int, Feed]] = [("server", batch, by_worker) for batch in settings.frame_batches]
     feeds.append(("memory", settings.frame_batches[-1], from_memory))
     lines: list[Line] = []
@@ -235,16 +235,17 @@ def spark_session() -> Iterator[SparkSession]:
             session.stop()
 
 
-def _records_of(stage: Stage, table: FilledTable) -> list[StreamRecord]:
+def _pages_of(stage: Stage, table: FilledTable) -> list[Sequence[StreamRecord]]:
+    """The records page by page, as a worker has them: they are made, or their columns, by whoever asks."""
     streams = TablestoreStreamApi(stage.client())
     shard = streams.describe_stream(table.stream_id).shards[0].shard_id
     iterator = streams.get_shard_iterator(table.stream_id, shard)
-    records: list[StreamRecord] = []
+    pages = []
     for _ in range(0, table.records, PAGE_SIZE):
         page = streams.get_stream_record(iterator, PAGE_SIZE)
-        records += page.records
+        pages.append(page.records)
         iterator = page.next_position.text
-    return records
+    return pages
 
 
 def _rate(expected: int, feed: Feed, writer: RowWriter | ColumnWriter) -> float:
@@ -269,14 +270,15 @@ def _feed_by_worker(
         meter.wait(worker)
 
 
-def _feed_from_memory(records: Sequence[StreamRecord], factory: Callable[[], IRecordProcessor], meter: Meter) -> None:
+def _feed_from_memory(
+    pages: Sequence[Sequence[StreamRecord]], factory: Callable[[], IRecordProcessor], meter: Meter
+) -> None:
     checkpointer, marker = NoCheckpointer(), NoMarker()
     processor = factory()
     processor.initialize(
         InitializationInput(ShardInfo("shard", "stream", frozenset(), "tenancy"), "TRIM_HORIZON", checkpointer, marker)
     )
-    for start in range(0, len(records), PAGE_SIZE):
-        page = records[start : start + PAGE_SIZE]
+    for page in pages:
         processor.process_records(ProcessRecordsInput(page, checkpointer, marker))
     processor.shutdown(ShutdownInput(ShutdownReason.PROCESS_DONE, checkpointer))
     meter.wait()

@@ -163,15 +163,38 @@ def table(lines: Sequence[Line]) -> str:
     return "\n".join([HEADING, *map(str, lines)])
 
 
+# --- by the number of shards ----------------------------------------------------------------------------------------
+
+ROWS, LATENCY, BYTES, REQUESTS = "rows/s", "ms per commit", "bytes per commit", "requests per commit"
+"""Units of the rows of commits, by which those of the same name are told apart."""
+
+
+def name_of(place: str, shards: int) -> str:
+    """Name of the row of a destination and a number of shards."""
+    return f"{place}: {shards:,} shard{'s' if shards > 1 else ''}"
+
+
+def parts_of(name: str) -> tuple[str, int]:
+    """The destination and the number of shards that ``name_of`` was given."""
+    place, _, rest = name.partition(": ")
+    return place, int(rest.partition(" ")[0].replace(",", ""))
+
+
 # --- two runs -------------------------------------------------------------------------------------------------------
 
 LEAST_NOISE = 0.1
 """Runs of the same code differ by as much on a quiet machine, whatever the rounds of one of them say."""
 
 
-def as_json(command: str, lines: Sequence[Line]) -> str:
-    """A run as a document that another one can be compared with."""
-    return json.dumps({"command": command, "machine": machine(), "lines": [asdict(line) for line in lines]}, indent=1)
+def as_json(run_as: str, lines: Sequence[Line]) -> str:
+    """A run as a document that another one can be compared with, and what was said of it: command, machine, load."""
+    return json.dumps({"run": run_as, "lines": [asdict(line) for line in lines]}, indent=1) + "\n"
+
+
+def run_of(text: str) -> str:
+    """Command, machine and load of such a document."""
+    run_as: str = json.loads(text)["run"]
+    return run_as
 
 
 def from_json(text: str) -> list[Line]:

@@ -57,7 +57,11 @@ class Settings:
     commit_pages: int
     """Pages of 1,000 records in one commit."""
     commit_shards: tuple[int, ...]
-    """How many shards have a few records each in one commit."""
+    """How many shards one commit has."""
+    committed_rows: int
+    """Rows of a commit whose rate is measured, over all of its shards."""
+    store_commits: int
+    """Commits whose requests to an object store are counted: as many as are between two summaries of Delta's log."""
 
 
 FULL = Settings(
@@ -85,7 +89,9 @@ FULL = Settings(
     mirror_rows=1_000_000,
     folded_changes=2_000,
     commit_pages=20,
-    commit_shards=(1, 10, 100, 1_000),
+    commit_shards=(1, 10, 100, 400),
+    committed_rows=20_000,
+    store_commits=20,
 )
 
 QUICK = Settings(
@@ -114,4 +120,6 @@ QUICK = Settings(
     folded_changes=40,
     commit_pages=1,
     commit_shards=(1, 100),
+    committed_rows=200,
+    store_commits=2,
 )

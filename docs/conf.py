@@ -11,6 +11,7 @@ from streamclient.core.rows import RULES
 from streamclient.metrics import METRICS
 from streamclient.metrics.table import WORKER_LABELS
 from tools.pictures import write_pictures
+from tools.plots import LAKE_HEAD, lake_rows, lake_run
 
 project = "streamclient"
 author = "The streamclient authors"
@@ -94,6 +95,12 @@ def write_held_leases(app: object) -> None:
     write_table("held-leases.md", head, rows)
 
 
+def write_lake(app: object) -> None:
+    """Print what commits cost, from the file that the benchmark wrote."""
+    write_table("lake.md", LAKE_HEAD, lake_rows())
+    (GENERATED / "lake-run.md").write_text(lake_run() + "\n")
+
+
 def draw_pictures(app: object) -> None:
     """Draw what the pages show."""
     write_pictures(GENERATED)
@@ -105,4 +112,5 @@ def setup(app: object) -> None:
     app.connect("builder-inited", write_metrics)  # type: ignore[attr-defined]
     app.connect("builder-inited", write_held_leases)  # type: ignore[attr-defined]
     app.connect("builder-inited", write_rules)  # type: ignore[attr-defined]
+    app.connect("builder-inited", write_lake)  # type: ignore[attr-defined]
     app.connect("builder-inited", draw_pictures)  # type: ignore[attr-defined]

@@ -40,7 +40,7 @@ from streamclient.testing.simulation.storm import Storm
 from streamclient.testing.simulation.trace import Entry
 from streamclient.testing.simulation.world import SimulatedWorld
 from tools.drawing import FAINT, FILL, LINE, LINE_HEIGHT, STRONG, Edge, Picture, draw_graph
-from tools.plots import draw_plot, plotted_groups
+from tools.plots import CURVES, draw_curves, draw_plot, plotted_groups
 from tools.structure import TABLE, draw_floors, make_table
 
 WIDE = 760.0
@@ -424,6 +424,7 @@ def draw_top() -> str:
 def pictures() -> Mapping[str, Callable[[], str]]:
     """Every picture by the name of its file."""
     plots = {f"benchmarks-{group}.svg": partial(draw_plot, group) for group in plotted_groups()}
+    plots |= {f"{name}.svg": partial(draw_curves, name) for name in CURVES}
     return {
         "floors.svg": draw_floors,
         "lineage.svg": draw_lineage,

@@ -1,4 +1,7 @@
-"""The tables of the page about benchmarks as plots; a figure that is not in a table cannot be in a plot."""
+"""Measured figures as plots; a figure that is not in a table of a page cannot be in a plot.
+
+Bars are drawn of the tables on the page about benchmarks, curves of a file that a benchmark wrote, as is their table.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,12 @@ from pathlib import Path
 
 from attrs import frozen
 
-from tools.drawing import FAINT, FILL, LINE, Picture
+from benchmarks.report import BYTES, LATENCY, REQUESTS, ROWS, Line, from_json, parts_of, run_of
+from tools.drawing import FAINT, FILL, LINE, STRONG, Picture
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGE = DOCS / "benchmarks.md"
+LAKE = DOCS / "figures" / "lake.json"
 HEAD = "| what | how | median | ratio | also |"
 LEAST_TO_COMPARE = 2
 LOGARITHMIC_FROM = 30.0
@@ -108,3 +114,89 @@ class _Scale:
             return []
         first, last = round(math.log10(self._begin)), math.floor(math.log10(self._most))
         return [10.0**power for power in range(first, last + 1)]
+
+
+# --- by the number of shards ----------------------------------------------------------------------------------------
+
+CURVES = {"lake-rows": ROWS, "lake-latency": LATENCY, "lake-bytes": BYTES, "lake-requests": REQUESTS}
+"""What each curve plot shows, by its name."""
+
+LAKE_HEAD = " | ".join(["Shards in the commit", "Destination", *CURVES.values()])
+
+PLOT_HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 300.0, 70.0, 110.0, 34.0, 40.0
+"""Of the paper, and what is left free around the curves: for numbers on the left, for names on the right."""
+
+COLOURS = (LINE, STRONG, "#2e7d4f")
+
+
+def lake_lines() -> list[Line]:
+    """The measured rows of commits by the number of their shards."""
+    return from_json(LAKE.read_text(encoding="utf-8"))
+
+
+def lake_run() -> str:
+    """With which command they were measured, where, and how busy the machine was."""
+    return run_of(LAKE.read_text(encoding="utf-8"))
+
+
+def lake_rows() -> list[str]:
+    """The rows of their table, below ``LAKE_HEAD``."""
+    found: dict[tuple[str, int], dict[str, float]] = {}
+    for line in lake_lines():
+        found.setdefault(parts_of(line.name), {})[line.unit] = line.figure
+    return [
+        f"{shards:,} | {place} | " + " | ".join(_shown(figures.get(unit)) for unit in CURVES.values())
+        for (place, shards), figures in found.items()
+    ]
+
+
+def _shown(figure: float | None) -> str:
+    return "" if figure is None else f"{figure:,.0f}"
+
+
+def draw_curves(name: str) -> str:
+    """One curve for each destination, by the number of shards; equal lengths mean equal factors, both ways."""
+    unit = CURVES[name]
+    curves: dict[str, list[tuple[int, float]]] = {}
+    for line in lake_lines():
+        if line.unit == unit:
+            place, shards = parts_of(line.name)
+            curves.setdefault(place, []).append((shards, line.figure))
+    points = [point for curve in curves.values() for point in curve]
+    paper = _Paper([shards for shards, _ in points], [figure for _, figure in points])
+    picture = Picture(WIDE, PLOT_HEIGHT, f"{unit}, by the number of shards in a commit")
+    picture.text(12, 16, unit, colour=FAINT, anchor="start")
+    picture.text(WIDE / 2, PLOT_HEIGHT - 10, "shards in the commit", colour=FAINT)
+    for power in range(paper.least, paper.most + 1):
+        y = paper.y(10.0**power)
+        picture.line([(LEFT, y), (WIDE - RIGHT, y)], colour="#d0d5dd", dashed=True)
+        picture.text(LEFT - 8, y, f"{10**power:,}", anchor="end")
+    for shards in sorted({shards for shards, _ in points}):
+        picture.text(paper.x(shards), PLOT_HEIGHT - BOTTOM + 14, f"{shards:,}")
+    for colour, (place, curve) in zip(COLOURS, curves.items(), strict=False):
+        places = [(paper.x(shards), paper.y(figure)) for shards, figure in curve]
+        picture.line(places, colour=colour)
+        for (x, y), (_, figure) in zip(places, curve, strict=True):
+            picture.box(x - 3, y - 3, 6, 6, fill=colour, line=colour)
+            picture.text(x, y - 11, f"{figure:,.0f}", colour=colour)
+        picture.text(places[-1][0] + 12, places[-1][1], place, colour=colour, anchor="start", bold=True)
+    return picture.svg()
+
+
+class _Paper:
+    """From figures to places, by their logarithms; decades are whole."""
+
+    def __init__(self, shards: Sequence[int], figures: Sequence[float]) -> None:
+        self._first, self._last = math.log10(min(shards)), math.log10(max(shards))
+        self.least = math.floor(math.log10(min(figures)))
+        self.most = max(math.ceil(math.log10(max(figures))), self.least + 1)
+
+    def x(self, shards: int) -> float:
+        """From left to right; a single number of shards stands on the left."""
+        share = (math.log10(shards) - self._first) / ((self._last - self._first) or 1.0)
+        return LEFT + 24 + (WIDE - RIGHT - LEFT - 48) * share
+
+    def y(self, figure: float) -> float:
+        """From the bottom up."""
+        share = (math.log10(figure) - self.least) / (self.most - self.least)
+        return PLOT_HEIGHT - BOTTOM - (PLOT_HEIGHT - BOTTOM - TOP) * share

@@ -8,6 +8,7 @@ again, then decide.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
@@ -186,12 +187,10 @@ class PostgresDestination:
 
     def _connect(self) -> Connection[Any]:
         if self._connection is None or self._connection.closed:
-            seconds = max(2, int(self._answer_seconds))
+            seconds, connect = max(2, int(self._answer_seconds)), load("psycopg", "postgres").connect
             # Without a transaction of its own: one that is open already would take the next one for a part of it, and
             # nothing would be stored at its end.
-            self._connection = load("psycopg", "postgres").connect(
-                self._conninfo, connect_timeout=seconds, autocommit=True
-            )
+            self._connection = connect(self._conninfo, connect_timeout=seconds, autocommit=True)
         return self._connection
 
     def _retrying(self, work: Callable[[Cursor[Any]], Answer]) -> Answer:
@@ -288,16 +287,16 @@ class PostgresDestination:
         digests = _key_digests(made, self._key)
         made = self._fitted(cursor, made)
         self._copy(cursor, made.append_column(KEY, pyarrow().array(digests, pyarrow().binary())) if self._key else made)
-        for one in commits:
-            cursor.execute(
-                f"insert into {self._names.commits} (application, shard, number, epoch, commit) "
-                "values (%s, %s, %s, %s, %s)",
-                (self._application, one.shard, one.number, one.epoch, one.to_json()),
-            )
-            cursor.execute(
-                f"update {self._names.shards} set commit = %s where application = %s and shard = %s",
-                (one.to_json(), self._application, one.shard),
-            )
+        # Many at a time: an answer waited for each would be most of a commit of many shards.
+        cursor.executemany(
+            f"insert into {self._names.commits} (application, shard, number, epoch, commit) "
+            "values (%s, %s, %s, %s, %s)",
+            [(self._application, one.shard, one.number, one.epoch, one.to_json()) for one in commits],
+        )
+        cursor.executemany(
+            f"update {self._names.shards} set commit = %s where application = %s and shard = %s",
+            [(one.to_json(), self._application, one.shard) for one in commits],
+        )
 
     def _is_stored(
         self, cursor: Cursor[Any], shards: Sequence[str], commits: Sequence[Commit], *, is_repeated: bool
@@ -336,7 +335,8 @@ class PostgresDestination:
         names = ", ".join(map(_quoted, rows.column_names))
         columns = [_python_values(rows.column(one.name), one.type) for one in rows.schema]
         with cursor.copy(f"copy {self._names.rows} ({names}) from stdin (format binary)") as copying:
-            copying.set_types([_sql_type(one.type) for one in rows.schema])
+            # To the server the bytes of a JSON document are those of its text.
+            copying.set_types([_sql_type(one.type).replace("json", "text") for one in rows.schema])
             for line in zip(*columns, strict=True):
                 copying.write_row(line)
 
@@ -402,9 +402,9 @@ _SPELLINGS = {"timestamp with time zone": "timestamptz"}
 
 def _sql_type(kind: DataType) -> str:
     found = _SQL_TYPES.get(str(kind))
-    if found is None and kind in added_types().values():
-        return "json"
     if found is None:
+        if kind in added_types().values():
+            return "json"
         raise ConfigurationError(f"a column of type {kind} has no counterpart here: use one of {', '.join(_SQL_TYPES)}")
     return found
 
@@ -439,8 +439,8 @@ def _python_values(column: Any, kind: DataType) -> list[Any]:
     values: list[Any] = column.to_pylist()
     if _sql_type(kind) != "json":
         return values
-    wrap = load("psycopg.types.json", "postgres").Json
-    return [None if value is None else wrap(value) for value in values]
+    # Most lists and maps are empty, and need no encoder.
+    return [None if value is None else json.dumps(value) if value else "[]" for value in values]
 
 
 def _table_of(lines: Sequence[Sequence[Any]], columns: Schema) -> Table:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from attrs import define, field, frozen
 
 from streamclient.destinations.changes import VERSION, change_rows
-from streamclient.destinations.commit import Commit, Destination, FencedCommit, MergingDestination
+from streamclient.destinations.commit import Commit, Destination, FencedCommit, MergingDestination, is_stored
 from streamclient.destinations.digest import records_digest
 from streamclient.destinations.extra import pyarrow
 from streamclient.errors import StreamClientException
@@ -229,7 +229,7 @@ class MirrorWriter:
         """Merge all that the shard has waiting, and its end."""
         with self._changed:
             shard.is_flushing, shard.is_ending = True, is_end
-            if shard.promised is not None and not is_end and shard.due_at(self.limits) is None:
+            if shard.promised is not None and not (is_end or shard.is_under_way) and shard.due_at(self.limits) is None:
                 return  # its batch is not whole yet: the next owner reads it again
             self._changed.notify_all()
             self._await(lambda: shard.is_settled, shard)
@@ -353,7 +353,7 @@ class MirrorWriter:
     def _merge(self, cuts: Sequence[ShardCut]) -> None:
         commits = [cut.commit for cut in cuts if cut.commit is not None]
         if self.history is not None:
-            self.history.commit(self._history_rows(self.history, cuts), commits)
+            self._remember(self.history, cuts)
         batch = ChangeBatch.of([cut.part for cut in cuts])
         if batch.is_empty:
             self.destination.commit(self._no_rows(), commits)
@@ -370,6 +370,13 @@ class MirrorWriter:
         records, at = self.source.read_again(self.rule, found.in_doubt)
         again = copied(records, at, found.rows.schema, self.rule)
         return pyarrow().concat_tables([found.rows, again], promote_options="default")
+
+    def _remember(self, history: Destination, cuts: Sequence[ShardCut]) -> None:
+        """Store the changes, but for what an earlier owner had stored when it died: one step is all or nothing."""
+        lasts = history.last_commits([cut.part.shard for cut in cuts])
+        left = [cut for cut in cuts if cut.commit is not None and not is_stored(lasts, [cut.commit])]
+        if left:
+            history.commit(self._history_rows(history, left), [cut.commit for cut in left if cut.commit is not None])
 
     def _history_rows(self, history: Destination, cuts: Sequence[ShardCut]) -> Table:
         pa, columns = pyarrow(), history.columns()

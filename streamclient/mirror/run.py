@@ -12,7 +12,7 @@ from streamclient.config import ClientConfig, StreamConfig
 from streamclient.destinations.changes import OPERATION
 from streamclient.destinations.commit import Destination, MergingDestination, last_of
 from streamclient.destinations.delta import DeltaDestination
-from streamclient.errors import ConfigurationError, StreamClientException
+from streamclient.errors import ConfigurationError
 from streamclient.mirror.fold import stored_keys
 from streamclient.mirror.processors import MergeLimits, MirrorProcessors, MirrorWriter
 from streamclient.mirror.source import COPY, SourceTable, TableCopy, check_changes_are_kept, now_micros
@@ -223,7 +223,5 @@ def mirror(client: OTSClient, table: str, status_table: str, to: MergingDestinat
     made = Mirror(client, table, status_table, to)
     try:
         made.run()
-    except StreamClientException:
-        raise
     finally:
         made.shutdown()

@@ -11,7 +11,11 @@ from attrs import evolve
 
 from benchmarks.__main__ import GROUPS, main
 from benchmarks.report import (
+    BYTES,
     HEADING,
+    LATENCY,
+    REQUESTS,
+    ROWS,
     Line,
     aimed,
     as_json,
@@ -20,6 +24,7 @@ from benchmarks.report import (
     bound,
     compare,
     interleaved,
+    parts_of,
     ratio_of_at_least,
     regressions,
     table,
@@ -111,12 +116,28 @@ def test_decode_rows_are_measured_for_each_shape(stage: Stage) -> None:
 
 @pytest.mark.slow
 def test_destination_rows_are_measured_for_each_shape_both_ways(stage: Stage) -> None:
-    *lines, one, hundred = lines_of(stage, "destinations")
+    lines = lines_of(stage, "destinations")
 
     assert [line.ratio for line in lines[::2]] == [1.0] * 4
     assert [line.name.split(" of ")[1] for line in lines] == ["records", "columns"] * 4
-    assert [each.name.split(" ")[0] for each in (one, hundred)] == ["1", "100"]
-    assert "target: at most 0.05 s per commit" in hundred.detail
+
+
+@pytest.mark.slow
+def test_lake_rows_are_measured_for_each_destination_by_its_number_of_shards(stage: Stage) -> None:
+    lines = lines_of(stage, "lake")
+    places = ("Delta Lake", "Iceberg", "PostgreSQL")
+
+    assert [(*parts_of(line.name), line.unit) for line in lines] == [
+        (place, shards, unit)
+        for place, units in [*((place, (ROWS, LATENCY, BYTES)) for place in places), ("Delta Lake", (REQUESTS,))]
+        for unit in units
+        for shards in (1, 100)
+    ]
+    assert [line.name for line in lines if target_of(line) == "at most 50 ms per commit"] == ["Delta Lake: 100 shards"]
+    for one, hundred in zip(lines[::2], lines[1::2], strict=True):
+        if one.unit == BYTES:
+            assert hundred.figure > one.figure  # each shard has an entry in the log
+    assert all("PUT 2.0" in line.detail for line in lines if line.unit == REQUESTS)  # rows, and the log's entry
 
 
 @pytest.mark.slow

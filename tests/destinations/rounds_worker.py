@@ -274,7 +274,8 @@ def run_spark(place: str, status: Status, shards: Sequence[str], work: Work) -> 
         "spark.sql.codegen.wholeStage": "false",
     }
     session = local_session("rounds", cores=1, **small)
-    config = SparkConfig(max_records=BATCH_MAX, max_age_millis=100)
+    # A batch is one page, as large as a batch of the other kinds: with larger ones the rounds would run out of records.
+    config = SparkConfig(max_records=1, max_age_millis=100)
     with SparkRecordProcessorFactory(opened("spark", place), transform, session=session, config=config) as factory:
         readers = [SparkShard(factory, status, shard, epoch) for shard, epoch in epochs.items()]
         waiting = [reader for reader in readers if reader.read_to < work.records]

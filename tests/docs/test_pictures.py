@@ -29,7 +29,7 @@ from tools.pictures import (
     lease_steps,
     pictures,
 )
-from tools.plots import PAGE, draw_plot, figures, plotted, plotted_groups
+from tools.plots import CURVES, PAGE, draw_curves, draw_plot, figures, lake_lines, lake_rows, plotted, plotted_groups
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -189,3 +189,22 @@ def test_all_rates_of_the_page_are_plotted() -> None:
     rates = {row.group for row in figures(PAGE.read_text()) if "/" in row.unit}
 
     assert rates == set(plotted_groups())
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_a_curve_has_a_point_for_each_measured_row_and_a_larger_figure_stands_higher(name: str) -> None:
+    rows = [line for line in lake_lines() if line.unit == CURVES[name]]
+    svg = draw_curves(name)
+    heights = [float(y) for y in re.findall(r'<rect x="[\d.]+" y="([\d.]+)" width="6.0" height="6.0"', svg)]
+    by_figure = sorted(range(len(rows)), key=lambda number: rows[number].figure)
+
+    assert rows
+    assert len(heights) == len(rows)
+    assert [heights[number] for number in by_figure] == sorted(heights, reverse=True)
+    assert {f"{row.figure:,.0f}" for row in rows} <= set(texts(svg))
+
+
+def test_the_table_of_commits_has_every_measured_figure() -> None:
+    cells = [cell.strip() for row in lake_rows() for cell in row.split("|")[2:]]
+
+    assert sorted(filter(None, cells)) == sorted(f"{line.figure:,.0f}" for line in lake_lines())

@@ -26,12 +26,20 @@ from streamclient.config import ClientConfig
 from streamclient.destinations import Commit, DeltaDestination, records_of
 from streamclient.destinations.memory import MemoryDestination, MemoryPlace
 from streamclient.errors import ConfigurationError, StreamClientException
+from streamclient.interfaces import InitializationInput
 from streamclient.mirror import MergeLimits, Mirror
+from streamclient.mirror.fold import empty_rows
+from streamclient.mirror.processors import MirrorWriter
+from streamclient.mirror.rows import TableRule
 from streamclient.mirror.source import COPY, CopyPlan, SourceTable, TableCopy, check_changes_are_kept
+from streamclient.model import PendingCheckpoint, ShardInfo
+from streamclient.records import ColumnType
 from streamclient.server import LocalTablestore
 from streamclient.server.clock import Clock
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
-from tests.patience import until
+from streamclient.testing.destination_contracts import batch, change, store, stored_numbers
+from tests.patience import PATIENCE_SECONDS, until
+from tests.spark.spark_helpers import Checkpointer, Marker, StoredShard
 
 IGNORE = Condition(RowExistenceExpectation.IGNORE)
 QUICK = ClientConfig(lease_duration_millis=3_000, renewer_interval_millis=900, taker_interval_millis=900)
@@ -354,3 +362,69 @@ def test_a_column_that_is_new_in_two_shards_with_different_types_goes_into_the_h
     assert any(sum(not one.shard.startswith(COPY) for one in entry.commits) > 1 for entry in history.place.entries)
     values = {str(cell.value) for table in history.rows() for one in records_of(table) for cell in one.columns}
     assert {"1", "text"} <= values
+
+
+RULE = TableRule(("id",), declared={"id": ColumnType.INTEGER})
+
+
+def state_of(kind: type[MemoryDestination] = MemoryDestination) -> MemoryDestination:
+    """A mirror whose table is there, without rows."""
+    state = kind()
+    state.key_by(["id"])
+    state.commit(empty_rows(RULE), [batch(None, [], shard=COPY)])
+    return state
+
+
+def beginning(name: str, checkpointer: type[Checkpointer] = Checkpointer, cut: Commit | None = None) -> Any:
+    """A shard from its beginning on, with what an earlier owner had cut."""
+    info = ShardInfo(name, "stream", frozenset(), f"{name}-2", 2)
+    pending = None if cut is None else PendingCheckpoint(cut.end, cut.to_json().encode(), cut.count, cut.epoch)
+    return InitializationInput(info, "TRIM_HORIZON", checkpointer(StoredShard(name)), Marker(), pending)
+
+
+def test_what_the_history_has_of_an_earlier_owner_and_what_is_new_are_merged_in_one_step() -> None:
+    """Its process died between the history and the mirror; of the other shards of the batch neither has anything."""
+    state, history = state_of(), MemoryDestination()
+    cut = store(history, None, [change(1, text="a")], shard="shard-1", end="after 1")
+    writer = MirrorWriter(None, state, RULE, history, MergeLimits(max_age_seconds=0.001))  # type: ignore[arg-type]
+    shards = {"shard-1": writer.begin(beginning("shard-1", cut=cut)), "shard-2": writer.begin(beginning("shard-2"))}
+    writer.offer(shards["shard-2"], [change(2, text="b")], "after 1")
+    writer.offer(shards["shard-1"], [change(1, text="a")], cut.end)
+    writer.start()
+    for shard in shards.values():
+        writer.flush(shard, is_end=False)
+    writer.close()
+
+    assert writer.merges == 1
+    assert stored_numbers(history) == [1, 2]
+    assert sorted(line["id"] for table in state.rows() for line in table.to_pylist()) == [1, 2]
+    assert {name: one.digest for name, one in state.last_commits(list(shards)).items() if one} == {
+        name: one.digest for name, one in history.last_commits(list(shards)).items() if one
+    }
+
+
+def test_a_flush_waits_for_a_batch_that_is_finished_for_an_earlier_owner_and_raises_why_it_failed() -> None:
+    is_merging, is_awaited = threading.Event(), threading.Event()
+
+    class Fails(MemoryDestination):
+        def merge(self, keys: Any, fold: Any, commits: Any) -> None:
+            is_merging.set()
+            is_awaited.wait(PATIENCE_SECONDS)
+            raise OSError("no room")
+
+    class Looks(Checkpointer):
+        @property
+        def is_closed(self) -> bool:
+            """Asked by whoever waits, once the merge is under way."""
+            if is_merging.is_set():
+                is_awaited.set()
+            return False
+
+    writer = MirrorWriter(None, state_of(Fails), RULE)  # type: ignore[arg-type]
+    shard = writer.begin(beginning("shard-1", Looks, batch(None, [change(1)], shard="shard-1", end="after 1")))
+    writer.offer(shard, [change(1)], "after 1")
+    writer.start()
+    assert is_merging.wait(PATIENCE_SECONDS)
+    with pytest.raises(OSError, match="no room"):
+        writer.flush(shard, is_end=False)
+    writer.close()

@@ -93,9 +93,10 @@ def test_rows_that_another_writer_adds_during_a_merge_are_seen_by_it(touched: li
 @pytest.mark.parametrize("touched", [[1, 3], [1]], ids=["every file", "one file"])
 def test_a_compaction_during_a_merge_has_it_made_again(touched: list[int], tmp_path: Path) -> None:
     destination, last = delta_with(tmp_path, [1, 2], [3, 4])
-    results = []
+    results, given = [], []
 
     def fold(present: Any) -> Any:
+        given.append(present.num_rows)
         if not results:
             results.append(compact(destination.another()))
         return numbered(touched, "new")
@@ -103,6 +104,7 @@ def test_a_compaction_during_a_merge_has_it_made_again(touched: list[int], tmp_p
     destination.merge(numbered(touched, "").select(["id"]), fold, [batch(last, [])])
 
     assert [(one.files_before, one.files_after) for one in results] == [(2, 1)]
+    assert given == [len(touched)] * 2
     assert texts_of(destination) == {**dict.fromkeys([1, 2, 3, 4], "old"), **dict.fromkeys(touched, "new")}
 
 

