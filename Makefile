@@ -91,7 +91,7 @@ bench-leases:
 
 simulate-tunnels:
 	@tools/setup-environment spark,cli,docs,dev
-	@$(BIN)/python -m streamclient.testing.simulation.tunnels --seeds $(SEEDS)
+	@$(BIN)/streamclient simulate --tunnels --seeds $(SEEDS)
 
 fuzz-server:
 	@tools/setup-environment spark,cli,docs,dev

@@ -17,7 +17,6 @@ from typing import Any
 from attrs import define, evolve, field, frozen
 
 from streamclient.core import events
-from streamclient.core.events import Command, Event
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.rows import WorkerWriteKind, WriteKind
 from streamclient.model import BalanceBy, Lease
@@ -113,7 +112,7 @@ class Meter:
     def noted(self, entry: Entry) -> None:
         """Nothing to learn from."""
 
-    def handled(self, now: float, label: str, event: Event, commands: Iterable[Command]) -> None:
+    def handled(self, now: float, label: str, event: object, commands: Iterable[object]) -> None:
         """Count the requests that follow from an event."""
         if isinstance(event, events.Answered) and isinstance(event.value, events.Scan):
             self.for_leases.add(0, len(event.value.rows) + len(event.value.workers or ()))

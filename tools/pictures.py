@@ -33,9 +33,10 @@ from streamclient.operate.facts import FleetFacts, HeadFacts, RowFacts, StreamVi
 from streamclient.operate.overview import overview
 from streamclient.operate.top_screens import full_screen
 from streamclient.server import LocalTablestore
+from streamclient.testing.simulation.faults import Do
 from streamclient.testing.simulation.fleet import SimulatedFleet
 from streamclient.testing.simulation.laws import make_laws
-from streamclient.testing.simulation.plan import Action, Do, Plan
+from streamclient.testing.simulation.plan import Action, Plan
 from streamclient.testing.simulation.storm import Storm
 from streamclient.testing.simulation.trace import Entry
 from streamclient.testing.simulation.world import SimulatedWorld

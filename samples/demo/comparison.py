@@ -79,12 +79,11 @@ def compare(
     stored, truth = Counter(_identity(change) for change in changes), Counter(_truth(history))
     in_table, in_lake = _table(client, table), _fold(changes)
     verdict = judge(history, deliveries)
-    distinct = {(one.shard_id, key, sequence) for one in deliveries for key, sequence in one.records}
     return Outcome(
         acknowledged=acknowledged,
         changes=verdict.changes,
-        delivered=len(distinct),
-        repeats=verdict.delivered - len(distinct),
+        delivered=verdict.distinct,
+        repeats=verdict.delivered - verdict.distinct,
         lost=len(truth - stored),
         invented=len(stored.keys() - truth.keys()) + sum(not _has_its_total(change) for change in changes),
         out_of_order=len(verdict.out_of_order) + len(verdict.children_before_parents) + _misplaced(changes),

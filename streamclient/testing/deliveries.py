@@ -2,7 +2,7 @@
 
 A processor wrapped in ``DeliveryRecorder`` leaves one line per batch in a file, before the wrapped processor sees the
 batch, so that the line survives a ``kill -9`` of the process. ``judge`` compares the lines of all workers with the
-stream itself: what was lost, what came out of order within a key, and which child was read before its parents ended.
+stream itself: they become facts of a ``History``, which the same laws judge as in simulations.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from attrs import field, frozen
+from attrs import frozen
 
 from streamclient.core.position import Position
 from streamclient.interfaces import InitializationInput, IRecordProcessor, ProcessRecordsInput, ShutdownInput
 from streamclient.model import Lease, Shard
 from streamclient.records import KeyValue, SequenceInfo, StreamRecord, readable_position
 from streamclient.stream.api import StreamApi
+from streamclient.testing.history import LOST, ORDER, PARENTS, Delivered, Fact, History, ReaderBegan, ancestors
 
 LONGEST_SHARD_PAGES = 100_000
 """Bound of one shard's replay: at a page per millisecond a minute and a half, far beyond any test."""
@@ -156,18 +157,6 @@ def _shard_records(stream_api: StreamApi, stream_id: str, shard_id: str) -> Iter
     raise RuntimeError(f"shard {shard_id} has more than {LONGEST_SHARD_PAGES} pages")
 
 
-def shared_epochs(deliveries: Sequence[Delivery]) -> list[str]:
-    """Epochs of a shard under which more than one worker was given records: there must be none."""
-    workers: dict[tuple[str, int], set[str]] = defaultdict(set)
-    for delivery in deliveries:
-        workers[delivery.shard_id, delivery.epoch].add(delivery.worker)
-    return [
-        f"epoch {epoch} of {shard_id} was that of {', '.join(sorted(names))}"
-        for (shard_id, epoch), names in sorted(workers.items())
-        if len(names) > 1
-    ]
-
-
 @frozen
 class Verdict:
     """What was right and wrong with a fleet's deliveries; the lists hold readable descriptions."""
@@ -175,80 +164,74 @@ class Verdict:
     changes: int
     delivered: int
     """Records handed to processors, repeats included: delivery is at least once."""
-    lost: list[str] = field(factory=list)
-    out_of_order: list[str] = field(factory=list)
-    children_before_parents: list[str] = field(factory=list)
+    distinct: int
+    """Different ones."""
+    broken: Mapping[str, Sequence[str]]
+    """What broke each law."""
+
+    @property
+    def lost(self) -> Sequence[str]:
+        """Changes of the stream that nobody was given."""
+        return self.broken.get(LOST, ())
+
+    @property
+    def out_of_order(self) -> Sequence[str]:
+        """Changes of a key that came before an earlier one, or to one processor again."""
+        return self.broken.get(ORDER, ())
+
+    @property
+    def children_before_parents(self) -> Sequence[str]:
+        """Shards that were read before all of their parents' changes had come."""
+        return self.broken.get(PARENTS, ())
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing was lost, out of order, or read before its parents."""
-        return not (self.lost or self.out_of_order or self.children_before_parents)
+        """Whether no law is broken."""
+        return not self.broken
+
+    @property
+    def problems(self) -> list[str]:
+        """Everything that must not be, with the law that it breaks."""
+        return [f"{law}: {text}" for law, texts in self.broken.items() for text in texts]
 
 
 def judge(history: Sequence[ShardHistory], deliveries: Sequence[Delivery]) -> Verdict:
-    """Compare deliveries, by time, with the stream's own history."""
-    first_seen = _first_seen(deliveries)
+    """Judge deliveries, by time, by the laws of ``streamclient.testing.history`` and the stream's own history."""
+    told = as_history(history, deliveries)
+    broken: dict[str, list[str]] = {}
+    for found in told.broken():
+        broken.setdefault(found.law, []).append(found.text)
     return Verdict(
         changes=sum(len(shard.records) for shard in history),
         delivered=sum(len(delivery.records) for delivery in deliveries),
-        lost=_lost(history, first_seen),
-        out_of_order=_repeated_backwards(deliveries) + _first_seen_out_of_order(first_seen),
-        children_before_parents=_early_children(history, first_seen),
+        distinct=len({(one.shard_id, *record) for one in deliveries for record in one.records}),
+        broken=broken,
     )
 
 
-FirstSeen = dict[tuple[str, str, SequenceInfo], int]
-"""(shard, key, sequence) -> place in the order of first deliveries."""
+def as_history(history: Sequence[ShardHistory], deliveries: Sequence[Delivery]) -> History:
+    """The same as facts. Sequences of two shards do not compare, so changes of a key are counted along its shards."""
+    parents = {shard.shard.shard_id: shard.shard.parent_shard_ids for shard in history}
+    last: Counter[str] = Counter()
+    numbers: dict[tuple[str, str, SequenceInfo], int] = {}
+    written: dict[str, list[tuple[str, int]]] = {}
+    for shard in sorted(history, key=lambda each: len(ancestors(each.shard.shard_id, parents))):
+        name = shard.shard.shard_id
+        changes = written[name] = []
+        for record in shard.records:
+            key = key_text(record.primary_key)
+            last[key] += 1
+            numbers[name, key, record.sequence_info] = last[key]
+            changes.append((key, last[key]))
+    return History(parents, written, tuple(_facts(deliveries, numbers)))
 
 
-def _first_seen(deliveries: Sequence[Delivery]) -> FirstSeen:
-    seen: FirstSeen = {}
-    for delivery in deliveries:
-        for key, sequence in delivery.records:
-            seen.setdefault((delivery.shard_id, key, sequence), len(seen))
-    return seen
-
-
-def _identities(shard: ShardHistory) -> list[tuple[str, str, SequenceInfo]]:
-    return [(shard.shard.shard_id, key_text(record.primary_key), record.sequence_info) for record in shard.records]
-
-
-def _lost(history: Sequence[ShardHistory], seen: FirstSeen) -> list[str]:
-    return [str(identity) for shard in history for identity in _identities(shard) if identity not in seen]
-
-
-def _repeated_backwards(deliveries: Sequence[Delivery]) -> list[str]:
-    """Inside one processor's life a shard's records only go forward."""
-    newest: dict[tuple[str, str], SequenceInfo] = {}
-    found = []
-    for delivery in deliveries:
-        for key, sequence in delivery.records:
-            place = (delivery.life, key)
-            if place in newest and sequence <= newest[place]:
-                found.append(f"{key} {sequence} after {newest[place]} by one processor of {delivery.shard_id}")
-            newest[place] = sequence
-    return found
-
-
-def _first_seen_out_of_order(seen: FirstSeen) -> list[str]:
-    """A key's changes are first seen in the order in which they were made, whatever was repeated."""
-    newest: dict[str, SequenceInfo] = {}
-    found = []
-    for _, key, sequence in sorted(seen, key=seen.__getitem__):
-        if key in newest and sequence < newest[key]:
-            found.append(f"{key} {sequence} first seen after {newest[key]}")
-        newest[key] = max(sequence, newest.get(key, sequence))
-    return found
-
-
-def _early_children(history: Sequence[ShardHistory], seen: FirstSeen) -> list[str]:
-    places: dict[str, list[int]] = defaultdict(list)
-    for identity, place in seen.items():
-        places[identity[0]].append(place)
-    found = []
-    for shard in history:
-        child = shard.shard.shard_id
-        for parent in sorted(shard.shard.parent_shard_ids):
-            if places[child] and places[parent] and min(places[child]) < max(places[parent]):
-                found.append(f"{child} was read before its parent {parent} had ended")
-    return found
+def _facts(deliveries: Sequence[Delivery], numbers: Mapping[tuple[str, str, SequenceInfo], int]) -> Iterator[Fact]:
+    """A processor begins with its first batch. What the stream does not have is change 0 of a key."""
+    begun: set[str] = set()
+    for one in deliveries:
+        if one.life not in begun:
+            begun.add(one.life)
+            yield ReaderBegan(one.life, one.worker, one.shard_id, one.epoch)
+        keys = [key for key, _ in one.records]
+        yield Delivered(one.life, one.shard_id, keys, [numbers.get((one.shard_id, *each), 0) for each in one.records])

@@ -16,7 +16,9 @@ import pytest
 
 from streamclient.cli import main
 from streamclient.testing import Faults
+from streamclient.testing.simulation.faults import EXCUSES, Excuse
 from streamclient.testing.simulation.laws import SAFETY
+from streamclient.testing.simulation.laws.ownership import OneReader
 from streamclient.testing.simulation.laws.progress import NothingIsLost
 from streamclient.testing.simulation.runner import RAISED
 from tests.patience import PATIENCE_SECONDS
@@ -121,12 +123,21 @@ def rows_below(heading: str) -> str:
 
 
 def test_every_law_and_every_fault_stands_on_the_page() -> None:
-    laws = {law.name for law in SAFETY} | {NothingIsLost.order, "recovery", "rest", RAISED}
+    laws = {law.name for law in SAFETY} | {NothingIsLost.order, OneReader.in_one_process, "recovery", "rest", RAISED}
     named = set(re.findall(r"`([^`]+)`", rows_below("### Its laws")))
     faults = {re.sub(r"\(.*", "", str(fault)) for fault in Faults.everything()}
 
     assert named == laws
     assert set(re.findall(r"`(Faults\.\w+)\(", rows_below("### What may go wrong"))) == faults
+
+
+def test_every_excuse_stands_on_the_page_with_the_laws_that_it_excuses() -> None:
+    rows = [re.findall(r"`([^`]+)`", row) for row in rows_below("### What is excused").splitlines()]
+
+    assert {name: set(laws) for name, *laws in rows} == {
+        excuse.value: set(excusing.laws) for excuse, excusing in EXCUSES.items()
+    }
+    assert set(EXCUSES) == set(Excuse)
 
 
 def test_every_option_stands_on_the_page(capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,6 @@ from streamclient.testing.deliveries import (
     key_text,
     read_deliveries,
     read_history,
-    shared_epochs,
 )
 from streamclient.testing.fleet import Fleet
 from streamclient.testing.journal import judge_leases, recoveries
@@ -51,7 +50,6 @@ class Lap:
     moves: int
     refused_by_table: int
     """Writes of lease rows by workers that had lost the lease."""
-    shared_epochs: list[str]
     refused_by_sink: int
     """Attempts of processors to store under an epoch that was over."""
     counts: dict[str, int]
@@ -63,12 +61,8 @@ class Lap:
     @property
     def problems(self) -> list[str]:
         """Everything that must not be."""
-        both = (self.delivered, self.stored)
-        found = [f"lost: {text}" for verdict in both for text in verdict.lost]
-        found += [f"out of order: {text}" for verdict in both for text in verdict.out_of_order]
-        found += [f"child before parent: {text}" for verdict in both for text in verdict.children_before_parents]
+        found = [*self.delivered.problems, *self.stored.problems]
         found += [f"accepted from a fenced worker: {text}" for text in self.fenced_writes]
-        found += [f"one epoch for two: {text}" for text in self.shared_epochs]
         if self.stored.delivered != self.stored.changes:
             found.append(f"the sink has {self.stored.delivered} changes, the stream {self.stored.changes}")
         return found
@@ -153,7 +147,6 @@ def judged(scene: Scene, seed: int, catch_up_seconds: float) -> Lap:
         fenced_writes=leases.fenced_writes,
         moves=leases.moves - scene.forgotten["moves"],
         refused_by_table=len(leases.refused_writes) - scene.forgotten["refused"],
-        shared_epochs=shared_epochs(deliveries),
         refused_by_sink=sum(path.read_text().count("\n") for path in directory.glob("*.refusals")),
         counts=dict(scene.counts),
         slowest_recovery_seconds=max(waits, default=0.0),

@@ -14,7 +14,8 @@ from streamclient.core.consumer.page import PagePlan, PendingCut, Remedy, remedy
 from streamclient.core.consumer.parked import ParkedKeys
 from streamclient.core.consumer.table import Outcome, Phase
 from streamclient.core.position import Position
-from streamclient.testing.simulation.plan import Action, Do, Plan
+from streamclient.testing.simulation.faults import Do
+from streamclient.testing.simulation.plan import Action, Plan
 from tests.simulation.mutation import Mutation, has
 
 
@@ -161,7 +162,7 @@ CONSUMER_MUTATIONS = (
     ),
     Mutation(
         "a batch that failed counts as accepted",
-        frozenset({"nothing is lost", "checkpoints follow processing"}),
+        frozenset({"order per key", "nothing is lost", "checkpoints follow processing"}),
         [(ConsumerMachine, "_refused", _accepts_what_failed)],
         fits=has(Do.FAIL, Do.POISON),
     ),
@@ -180,7 +181,7 @@ CONSUMER_MUTATIONS = (
     ),
     Mutation(
         "a new processor goes on where the last one stood",
-        frozenset({"nothing is lost", "checkpoints follow processing"}),
+        frozenset({"order per key", "nothing is lost", "checkpoints follow processing"}),
         [(ConsumerMachine, "_beginnings", {**machine._BEGINNINGS, Phase.STARTING: _goes_on_where_it_stood})],
         fits=has(Do.FAIL, Do.REPLACE),
         seed=111,
@@ -205,7 +206,7 @@ CONSUMER_MUTATIONS = (
     ),
     Mutation(
         "a loss is passed over in silence",
-        frozenset({"nothing is lost", "checkpoints follow processing", "recovery"}),
+        frozenset({"order per key", "nothing is lost", "checkpoints follow processing", "recovery"}),
         [],
         [(consuming.FirstLeftFound, _passes_over_a_loss)],
         made_to_fit=_trimmed("STOP_SHARD"),

@@ -20,7 +20,8 @@ from streamclient.core.consumer.table import Outcome, Phase
 from streamclient.core.held import NEXT, Consuming, Intention, LeaseStep, RowState
 from streamclient.core.rows import RULES, EpochWriteKind, Rule, WorkerWriteKind, WriteKind
 from streamclient.testing.simulation.drawing import Size, draw_plan
-from streamclient.testing.simulation.plan import Do, Plan
+from streamclient.testing.simulation.faults import Do
+from streamclient.testing.simulation.plan import Plan
 from streamclient.testing.simulation.runner import run_plan
 
 MOST_SEEDS = 500

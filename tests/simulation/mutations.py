@@ -28,7 +28,8 @@ from streamclient.core.shards import Gate
 from streamclient.core.state import WorkerState
 from streamclient.model import Lease
 from streamclient.reasons import Cause, Reason
-from streamclient.testing.simulation.plan import Action, Do, Plan
+from streamclient.testing.simulation.faults import Do
+from streamclient.testing.simulation.plan import Action, Plan
 from tests.simulation.consumer_mutations import CONSUMER_MUTATIONS
 from tests.simulation.mutation import MOST_SEEDS, AnyKind, Mutation, State, has
 

@@ -5,20 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 from attrs import evolve
 
 from streamclient.core import held
 from streamclient.core.consumer import table
-from streamclient.core.held import Consuming, Intention, LeaseStep, RowState
+from streamclient.core.held import Consuming, Intention, RowState
 from streamclient.testing.simulation.drawing import Size, draw_plan
-from streamclient.testing.simulation.plan import Plan
+from streamclient.testing.simulation.measuring import Reached, reached_leases
+from streamclient.testing.simulation.plan import plan_from_json
 from streamclient.testing.simulation.runner import RAISED, run_plan
 from streamclient.testing.simulation.settling import Settling
 from tests.simulation.mutation import A_FEW, Mutation
@@ -37,6 +36,8 @@ CONSUMERS_REACHING = (7, 11, 22, 68, 76)
 
 DIGESTS = """
 from streamclient.testing.simulation.drawing import Size, draw_plan
+from streamclient.testing.simulation.measuring import Reached, reached_leases
+from streamclient.testing.simulation.plan import plan_from_json
 from streamclient.testing.simulation.runner import run_plan
 print([run_plan(draw_plan(seed, Size.SMALL)).digest for seed in range(6)])
 """
@@ -51,50 +52,21 @@ def test_no_law_is_broken(seed: int) -> None:
     assert verdict.recovery_seconds is not None
 
 
-class Noting(dict[Any, LeaseStep]):
-    """The table of held leases, which notes what is looked up."""
-
-    def __init__(self) -> None:
-        super().__init__(held.NEXT)
-        self.reached: set[Any] = set()
-
-    def __getitem__(self, state: Any) -> LeaseStep:
-        self.reached.add(state)
-        return super().__getitem__(state)
-
-
-def lines(states: Iterable[Any]) -> set[tuple[Any, ...]]:
-    """What the documentation prints as one line: states that differ by the row alone, and ask for the same."""
-    return {(intention, consuming, held.NEXT[intention, consuming, row]) for intention, consuming, row in states}
-
-
 def test_histories_reach_every_line_of_the_table_of_held_leases(monkeypatch: pytest.MonkeyPatch) -> None:
     """And no state that is not there: that would break the law that the core does not raise."""
-    monkeypatch.setattr(held, "NEXT", table := Noting())
+    monkeypatch.setattr(held, "NEXT", reached := reached_leases())
     verdicts = [run_plan(draw_plan(seed, Size.SMALL)) for seed in REACHING]
 
-    assert lines(table.reached) == lines(held.NEXT)
+    assert reached.lines(reached.found) == reached.lines(reached)
     assert [verdict.violation for verdict in verdicts] == [None] * len(REACHING)
-
-
-class Following(dict[Any, Any]):
-    """The table of consumers, which notes what is looked up."""
-
-    def __init__(self) -> None:
-        super().__init__(table.TRANSITIONS)
-        self.reached: set[Any] = set()
-
-    def get(self, line: Any, otherwise: Any = None) -> Any:
-        self.reached.add(line)
-        return super().get(line, otherwise)
 
 
 def test_histories_reach_every_line_of_the_table_of_consumers(monkeypatch: pytest.MonkeyPatch) -> None:
     """And no other: that would break the law that the core does not raise."""
-    monkeypatch.setattr(table, "TRANSITIONS", followed := Following())
+    monkeypatch.setattr(table, "TRANSITIONS", reached := Reached(table.TRANSITIONS))
     verdicts = [run_plan(draw_plan(seed, Size.SMALL)) for seed in CONSUMERS_REACHING]
 
-    assert followed.reached == set(followed)
+    assert reached.found == set(reached)
     assert [verdict.violation for verdict in verdicts] == [None] * len(CONSUMERS_REACHING)
 
 
@@ -109,14 +81,14 @@ def test_a_state_without_a_line_would_be_seen(state: Intention, monkeypatch: pyt
 
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: path.stem)
 def test_what_was_found_once_is_mended(path: Path) -> None:
-    assert run_plan(Plan.from_json(path.read_text())).violation is None
+    assert run_plan(plan_from_json(path.read_text())).violation is None
 
 
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: path.stem)
 def test_moves_without_a_reason_would_be_seen(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also beside a Java worker, where rest begins anew with each shard that ends."""
     monkeypatch.setattr(Settling, "_moves", partial(next, count()))
-    plan = evolve(Plan.from_json(path.read_text()), balance_by="count")
+    plan = evolve(plan_from_json(path.read_text()), balance_by="count")
     violation = run_plan(plan).violation
 
     assert violation is not None
@@ -126,7 +98,7 @@ def test_moves_without_a_reason_would_be_seen(path: Path, monkeypatch: pytest.Mo
 def test_a_plan_survives_being_stored() -> None:
     plan = draw_plan(7, Size.SMALL)
 
-    assert Plan.from_json(plan.to_json()) == plan
+    assert plan_from_json(plan.to_json()) == plan
 
 
 def test_one_seed_is_one_history_whatever_the_order_of_hashes() -> None:

@@ -10,7 +10,9 @@ from attrs import evolve
 
 from streamclient.core import leases
 from streamclient.model import CheckpointPosition, Lease
-from streamclient.testing.simulation.laws import SAFETY, LawBroken, make_laws
+from streamclient.testing.history import LawBroken
+from streamclient.testing.simulation.faults import Excuse, Excused
+from streamclient.testing.simulation.laws import SAFETY, make_laws
 from streamclient.testing.simulation.laws.progress import NothingIsLost
 from streamclient.testing.simulation.plan import Plan
 from streamclient.testing.simulation.table import Outsider
@@ -32,7 +34,7 @@ def world() -> SimulatedWorld:
 
 
 def reader(world: SimulatedWorld, shard_id: str = "s001") -> Any:
-    return SimpleNamespace(shard=world.stream.shards[shard_id], lease_key=shard_id, epoch=1)
+    return SimpleNamespace(shard=world.stream.shards[shard_id], lease_key=shard_id, epoch=1, process=WORKER)
 
 
 WORKER = Outsider("w1", "w1#1", "worker", is_python=True)
@@ -50,12 +52,22 @@ def test_every_law_says_what_it_demands() -> None:
         assert (law.__doc__ or "").strip().endswith(".")
 
 
-def test_a_change_that_was_passed_over_is_lost(world: SimulatedWorld) -> None:
+def test_a_change_that_was_passed_over_is_out_of_order(world: SimulatedWorld) -> None:
     world.sink.write(reader(world), 0, 1)
 
-    with pytest.raises(LawBroken, match="change 2 was never written") as broken:
+    with pytest.raises(LawBroken, match="nobody had change 2") as broken:
         world.sink.write(reader(world), 2, 3)
-    assert broken.value.law == "nothing is lost"
+    assert broken.value.law == NothingIsLost.order
+
+
+def test_what_nobody_wrote_in_the_end_is_lost_unless_nobody_needs_to(world: SimulatedWorld) -> None:
+    row = Lease("s001", "stream")
+    world.table.land(WORKER, leases.create(row))
+    world.sink.write(reader(world), 0, 2)
+    world.laws.recovered({"s001"})
+
+    with pytest.raises(LawBroken, match="nothing is lost: nobody ever wrote change 3 of key 7"):
+        world.laws.recovered(())
 
 
 def test_a_parents_change_after_its_childs_is_out_of_order(world: SimulatedWorld) -> None:
@@ -77,6 +89,31 @@ def test_a_repetition_breaks_the_law_of_checkpoints_in_two_phases(world: Simulat
 
     with pytest.raises(LawBroken, match="nothing is repeated"):
         world.sink.write(reader(world), 1, 3)
+
+
+def test_what_would_break_a_law_is_counted_when_it_is_excused(world: SimulatedWorld) -> None:
+    world.plan = evolve(world.plan, is_two_phase=True)
+    world.touched.add("s001")
+    world.sink.write(reader(world), 0, 2)
+    assert world.excused == {}
+    world.sink.write(reader(world), 1, 3)
+
+    assert world.excused == {"nothing is repeated: changed from outside": 1}
+
+
+def test_a_row_that_was_destroyed_excuses_its_owner_until_it_writes_again(world: SimulatedWorld) -> None:
+    world.table.land(WORKER, leases.create(Lease("s001", "stream")))
+    assert not world.excuses("one reader", WORKER, "s001", Excuse.ROW_DESTROYED)
+    world.agenda.run_until(1.0)
+    world.destroyed("s001")
+
+    assert world.excuses("one reader", WORKER, "s001", Excuse.ROW_DESTROYED)
+    assert world.excused == {"one reader: row destroyed": 1}
+
+
+def test_a_law_is_excused_only_by_what_is_declared() -> None:
+    with pytest.raises(ValueError, match="'begins later' is not declared to excuse the law 'patience'"):
+        Excused().note("patience", Excuse.BEGINS_LATER)
 
 
 @pytest.mark.parametrize("value", ["2:x", CheckpointPosition.SHARD_END])

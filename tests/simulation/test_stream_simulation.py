@@ -18,10 +18,11 @@ from streamclient.interfaces import InitializationInput, ProcessRecordsInput, Sh
 from streamclient.stream import RecordPage
 from streamclient.testing import Faults, Run, SimulationFailed, StreamSimulation
 from streamclient.testing.fakes import FakeStream
+from streamclient.testing.history import INITIALIZE, SHUTDOWN, Called, LawBroken, ReaderBegan, ReaderOver, Returned
 from streamclient.testing.simulation.trials.faults import Fault
 from streamclient.testing.simulation.trials.settings import Change, TrialSettings
 from streamclient.testing.simulation.trials.trial import Trial
-from streamclient.testing.simulation.trials.witness import Life, TrialFailed, Witness, WitnessedProcessor
+from streamclient.testing.simulation.trials.witness import Life, Witness, WitnessedProcessor
 
 ACCUSING_SEEDS = {"everything": (2, 15, 28), "crashes": (2, 3, 6, 10)}
 """Histories in which a process dies between the checkpoint that it stored and the return of its call, or in a call and
@@ -155,8 +156,11 @@ def witness() -> Witness:
 
 
 def test_a_change_that_was_passed_over_is_out_of_order() -> None:
-    with pytest.raises(TrialFailed, match=r"order per key: .* k/1 was never handed out"):
-        witness().handed_out(object(), [Change("k", 2)])  # type: ignore[arg-type]
+    present = witness()
+    processor = reading(present, Life("w1"))
+
+    with pytest.raises(LawBroken, match=r"order per key: .* change 2 of key k, but nobody had change 1"):
+        present.handed_out(processor, [Change("k", 2)])
 
 
 def reading(present: Witness, life: Life) -> WitnessedProcessor:
@@ -166,20 +170,51 @@ def reading(present: Witness, life: Life) -> WitnessedProcessor:
     return processor
 
 
-def test_two_calls_for_one_shard_at_once_in_one_process_are_two_readers() -> None:
+def began(present: Witness, life: Life, epoch: int = 0) -> WitnessedProcessor:
+    processor = reading(present, life)
+    present.tell(ReaderBegan(processor, life, "s", epoch))
+    present.tell(Called(processor, "s", INITIALIZE))
+    return processor
+
+
+def test_two_processors_of_one_shard_at_once_in_one_process_are_two_readers() -> None:
     present, life = witness(), Life("w1")
-    present.begin(reading(present, life), "process_records")
+    began(present, life)
 
-    with pytest.raises(TrialFailed, match="one reader"):
-        present.begin(reading(present, life), "shutdown")
+    with pytest.raises(LawBroken, match="one reader"):
+        began(present, life)
 
 
-def test_a_call_of_a_killed_process_is_none_of_the_next_one_of_its_name() -> None:
-    """It never returns, and nothing of it happens any more."""
+def test_a_processor_of_a_killed_process_is_none_of_the_next_one_of_its_name() -> None:
+    """Its call never returns, and nothing of it happens any more."""
     present = witness()
-    present.begin(reading(present, Life("w1")), "initialize")
+    began(present, Life("w1"))
 
-    present.begin(reading(present, Life("w1")), "initialize")
+    began(present, Life("w1"))
+
+
+def test_calls_of_a_processor_come_in_their_order() -> None:
+    present = witness()
+    processor = began(present, Life("w1"))
+
+    with pytest.raises(LawBroken, match=r"calls in order: .* is called \(process_records\) while initialize runs"):
+        present.tell(Called(processor, "s", "process_records"))
+
+
+def test_a_child_is_not_read_before_its_parents_ended() -> None:
+    present = witness()
+    present.parents.update(p=(), s=("p",))
+
+    with pytest.raises(LawBroken, match=r"parents first: .* although p has not ended"):
+        began(present, Life("w1"))
+
+
+def test_two_processes_have_no_epoch_in_common() -> None:
+    present = witness()
+    began(present, Life("w1"), epoch=3)
+
+    with pytest.raises(LawBroken, match="epochs grow: epoch 3 of s"):
+        began(present, Life("w2"), epoch=3)
 
 
 class Relying(Life):
@@ -189,15 +224,15 @@ class Relying(Life):
 
 def test_two_processes_that_rely_on_one_lease_are_two_readers_even_between_calls() -> None:
     present = witness()
-    first = reading(present, Relying("w1"))
-    present.begin(first, "initialize")
-    present.end(first, "initialize")
+    first = began(present, Relying("w1"))
+    present.tell(Returned(first, "s"))
 
-    with pytest.raises(TrialFailed, match=r"one reader: .* in w2 .* in w1 has the lease, too"):
-        present.begin(reading(present, Relying("w2")), "initialize")
-    present.begin(first, "shutdown")
-    present.end(first, "shutdown")
-    present.begin(reading(present, Relying("w2")), "initialize")
+    with pytest.raises(LawBroken, match=r"one reader: .* in w2 .* in w1 has the lease, too"):
+        began(present, Relying("w2"))
+    present.tell(Called(first, "s", SHUTDOWN))
+    present.tell(Returned(first, "s"))
+    present.tell(ReaderOver(first, "s"))
+    began(present, Relying("w2"))
 
 
 def handed_out(present: Witness) -> WitnessedProcessor:

@@ -23,7 +23,6 @@ from streamclient.testing.deliveries import (
     judge,
     key_text,
     read_deliveries,
-    shared_epochs,
 )
 
 KEY = (("id", "a"),)
@@ -81,12 +80,27 @@ def test_a_child_before_the_end_of_its_parent_is_found() -> None:
 
 def test_one_epoch_of_two_workers_is_found() -> None:
     mine, again = delivery("p", [1], at=1, epoch=4), delivery("p", [2], at=2, epoch=4, life="two")
-    later, other = delivery("p", [3], at=3, epoch=5, worker="b"), delivery("c", [1], at=4, epoch=4, worker="b")
+    later = delivery("c", [3], at=3, epoch=4, worker="b", life="three")
 
-    assert shared_epochs([mine, again, later, other]) == []
-    assert shared_epochs([mine, delivery("p", [2], at=2, epoch=4, worker="b")]) == [
-        "epoch 4 of p was that of b, worker"
-    ]
+    assert judge([PARENT, CHILD], [mine, again, later]).problems == []
+    assert judge([PARENT], [mine, evolve(again, worker="b")]).broken == {
+        "epochs grow": ["epoch 4 of p was that of worker and of b"]
+    }
+
+
+def test_what_nobody_wrote_is_invented() -> None:
+    verdict = judge([PARENT], [delivery("p", [1, 2], at=1), delivery("p", [7], at=2, life="two")])
+
+    assert list(verdict.broken) == ["nothing is invented"]
+
+
+def test_the_changes_of_a_key_are_counted_along_its_shards_whatever_their_sequences_say() -> None:
+    """A child on another machine, whose clock is late."""
+    child = evolve(CHILD, records=(record(0),))
+    in_turn = [delivery("p", [1, 2], at=1), delivery("c", [0], at=2, life="two")]
+
+    assert judge([child, PARENT], in_turn).problems == []
+    assert judge([child, PARENT], in_turn[::-1]).out_of_order != []
 
 
 class Nothing(IRecordProcessorCheckpointer, IShutdownMarker):

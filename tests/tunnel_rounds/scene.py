@@ -203,8 +203,7 @@ def problems_of(kind: str, rows: int, expected: Sequence[ShardHistory], deliveri
     """What is missing, out of order, or early."""
     base = [each for each in deliveries if is_base(each)]
     changes = [each for each in deliveries if not is_base(each)]
-    verdict = judge(expected, changes)
-    problems = [*verdict.lost, *verdict.out_of_order, *verdict.children_before_parents]
+    problems = judge(expected, changes).problems
     if kind == "stream":
         return problems + [f"full data from {each.shard_id}" for each in base]
     seen = {key for each in base for key, _ in each.records}

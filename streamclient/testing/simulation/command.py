@@ -13,7 +13,8 @@ from streamclient.terminal.output import ProgressLine, print_text
 from streamclient.terminal.running import CommandFailed, runs
 
 if TYPE_CHECKING:
-    from streamclient.testing.simulation.plan import Plan
+    from streamclient.testing.simulation.drawing import Size
+    from streamclient.testing.simulation.plan import HistoryPlan
     from streamclient.testing.simulation.report import Summary
     from streamclient.testing.simulation.runner import HistoryVerdict
 
@@ -42,7 +43,9 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument("--seeds", type=int, default=DEFAULT_SEEDS, metavar="N", help="how many (default: %(default)s)")
     parser.add_argument("--from", type=int, default=0, dest="first", metavar="S", help="the first (default: 0)")
     parser.add_argument("--processes", type=int, default=0, metavar="P", help="side by side (default: one per core)")
-    parser.add_argument("--full-size", action="store_true", help="only fleets of 20 workers and 200 shards")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--full-size", action="store_true", help="only fleets of 20 workers and 200 shards")
+    kinds.add_argument("--tunnels", action="store_true", help="clients of a tunnel instead of fleets")
     parser.add_argument("--no-coverage", action="store_true", help="do not measure the coverage of the core")
     parser.add_argument("--no-shrink", action="store_true", help="do not shrink violations")
     parser.add_argument("--save", metavar="DIR", help="write the plans of shrunk violations into this directory")
@@ -70,10 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run_many(arguments: argparse.Namespace) -> int:
     from streamclient.testing.simulation.campaign import run_campaign  # noqa: PLC0415
-    from streamclient.testing.simulation.drawing import Size  # noqa: PLC0415
 
     seeds = range(arguments.first, arguments.first + arguments.seeds)
-    size = Size.FULL if arguments.full_size else None
     began, shown, line = time.monotonic(), [time.monotonic()], ProgressLine(sys.stderr)
 
     def progress(summary: Summary, verdict: HistoryVerdict) -> None:
@@ -84,7 +85,7 @@ def _run_many(arguments: argparse.Namespace) -> int:
             line.show(f"{done} of {len(seeds)} histories, {len(summary.violations)} violations, {now - began:.0f} s")
 
     try:
-        summary, broken = run_campaign(seeds, processes=arguments.processes, size=size, progress=progress)
+        summary, broken = run_campaign(seeds, processes=arguments.processes, size=_size(arguments), progress=progress)
     finally:
         line.erase()  # the summary says it all
     wall_seconds = time.monotonic() - began
@@ -98,6 +99,18 @@ def _run_many(arguments: argparse.Namespace) -> int:
     return EXIT_VIOLATED if summary.violations else 0
 
 
+def _kind(arguments: argparse.Namespace) -> str:
+    return " --tunnels" if arguments.tunnels else " --full-size" if arguments.full_size else ""
+
+
+def _size(arguments: argparse.Namespace) -> Size | None:
+    from streamclient.testing.simulation.drawing import Size  # noqa: PLC0415
+
+    if arguments.tunnels:
+        return Size.TUNNEL
+    return Size.FULL if arguments.full_size else None
+
+
 def _coverage(arguments: argparse.Namespace) -> dict[str, str]:
     from streamclient.testing.simulation.measuring import is_measurable, measure_core  # noqa: PLC0415
 
@@ -105,7 +118,8 @@ def _coverage(arguments: argparse.Namespace) -> dict[str, str]:
         return {}
     if not is_measurable():
         return {"coverage": "coverage of the core was not measured: the package coverage is not installed"}
-    return {"coverage": str(measure_core(arguments.first, min(arguments.seeds, MEASURED_HISTORIES)))}
+    measured = measure_core(arguments.first, min(arguments.seeds, MEASURED_HISTORIES), _size(arguments))
+    return {"coverage": str(measured)}
 
 
 def _shrunk(broken: list[HistoryVerdict], arguments: argparse.Namespace) -> list[HistoryVerdict]:
@@ -126,7 +140,10 @@ def _explained(verdict: HistoryVerdict, arguments: argparse.Namespace) -> Histor
         verdict = shrink(verdict)
     print("\n".join(violation_lines(verdict)), file=sys.stderr)
     print(f"its plan:\n{verdict.plan.to_json()}", file=sys.stderr)
-    print(f"replay the whole history with: streamclient simulate --seed {seed} --replay", file=sys.stderr)
+    print(
+        f"replay the whole history with: streamclient simulate{_kind(arguments)} --seed {seed} --replay",
+        file=sys.stderr,
+    )
     if arguments.save and verdict.violation is not None:
         name = f"{verdict.violation.law.replace(' ', '-')}-{seed}.json"
         directory = Path(arguments.save)
@@ -159,10 +176,10 @@ def _run_one(arguments: argparse.Namespace) -> int:
     return EXIT_VIOLATED if verdict.violation is not None else 0
 
 
-def _plan(arguments: argparse.Namespace) -> Plan:
-    from streamclient.testing.simulation.drawing import Size, draw_plan  # noqa: PLC0415
-    from streamclient.testing.simulation.plan import Plan  # noqa: PLC0415
+def _plan(arguments: argparse.Namespace) -> HistoryPlan:
+    from streamclient.testing.simulation.drawing import draw_plan  # noqa: PLC0415
+    from streamclient.testing.simulation.plan import plan_from_json  # noqa: PLC0415
 
     if arguments.plan:
-        return Plan.from_json(Path(arguments.plan).read_text(encoding="utf-8"))
-    return draw_plan(arguments.seed, Size.FULL if arguments.full_size else None)
+        return plan_from_json(Path(arguments.plan).read_text(encoding="utf-8"))
+    return draw_plan(arguments.seed, _size(arguments))

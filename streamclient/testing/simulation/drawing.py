@@ -6,20 +6,21 @@ more than everything at once, because one fault can hide the effect of another.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 
 from attrs import evolve
 
 from streamclient.testing.simulation.dice import Dice
-from streamclient.testing.simulation.plan import Action, Do, Plan, Rates
+from streamclient.testing.simulation.faults import Do
+from streamclient.testing.simulation.plan import Action, HistoryPlan, Plan, Rates, TunnelPlan
 
 HISTORY_DURATIONS = 20
 """Lease durations of storm in a history; recovering and resting afterwards takes half a dozen more, or many."""
 
 
 class Size(Enum):
-    """How large a fleet is."""
+    """What a history is of: a fleet of some size, or clients of a tunnel."""
 
     SMALL = "small"
     """1 to 5 workers, 1 to 12 shards; rather fewer."""
@@ -27,6 +28,8 @@ class Size(Enum):
     """4 to 8 workers, 12 to 32 shards."""
     FULL = "full size"
     """20 workers, 200 shards, for a shorter time."""
+    TUNNEL = "of tunnels"
+    """1 to 4 clients of one tunnel; only if asked for."""
 
 
 SHARES = ((Size.SMALL, 0.95), (Size.MEDIUM, 0.995), (Size.FULL, 1.0))
@@ -55,6 +58,14 @@ FAMILIES: dict[str, tuple[Do, ...]] = {
 }
 """Kinds of faults that come together."""
 
+TUNNEL_FAMILIES = {
+    **{name: FAMILIES[name] for name in ("crashes", "stops", "freezes", "cuts", "load", "splits")},
+    "sessions": (Do.END_SESSION,),
+}
+"""The same for clients of tunnels."""
+
+TUNNEL_ACTION_SECONDS = 5.0
+
 FAMILY_SHARES = {
     "twins": 0.15,
     "java": 0.15,
@@ -82,7 +93,7 @@ SECONDS_PER_ACTION = 12.0
 """Usual time between two things that happen from outside."""
 
 
-def draw_plan(seed: int, size: Size | None = None) -> Plan:
+def draw_plan(seed: int, size: Size | None = None) -> HistoryPlan:
     """The plan of a seed; the same on every machine."""
     dice = Dice.of(seed, "plan")
     number = dice.random()
@@ -90,8 +101,10 @@ def draw_plan(seed: int, size: Size | None = None) -> Plan:
     return _DRAW[size](seed, dice)
 
 
-def size_of(plan: Plan) -> Size:
-    """How large the fleet of a plan is."""
+def size_of(plan: HistoryPlan) -> Size:
+    """What a plan is of."""
+    if isinstance(plan, TunnelPlan):
+        return Size.TUNNEL
     if plan.shards >= 100:
         return Size.FULL
     return Size.MEDIUM if plan.shards > MOST_SHARDS else Size.SMALL
@@ -111,10 +124,31 @@ def _draw_full(seed: int, dice: Dice) -> Plan:
     return evolve(plan, round_seconds=10.0, write_seconds=12.0)
 
 
-_DRAW: dict[Size, Callable[[int, Dice], Plan]] = {
+def _draw_tunnel(seed: int, dice: Dice) -> TunnelPlan:
+    plan = TunnelPlan(
+        seed=seed,
+        tunnel=dice.choice((1, 2, 3, 3)),
+        keys=dice.choice((6, 20, 60)),
+        shards=dice.randint(1, 2),
+        delay_seconds=dice.choice((0.02, 0.3)),
+        drift=dice.choice((0.0, 0.0, 0.0005, 0.002)),
+        rates=_draw_rates(dice, TUNNEL_RATES),
+        pages_per_checkpoint=dice.choice((1, 2, 5)),
+        process_seconds=dice.choice((0.05, 0.5, 3.0)),
+        storm_seconds=round(60.0 + 120.0 * dice.random(), 3),
+    )
+    names = [f"w{number}" for number in range(1, dice.randint(1, 3) + 1)]
+    starts = [Action(at=0.0, do=Do.START, who=name) for name in names]
+    kinds = [do for dos in TUNNEL_FAMILIES.values() if dice.chance(0.6) for do in dos]
+    storm = _ActionDrawing(plan, dice, names).storm(kinds, TUNNEL_ACTION_SECONDS)
+    return evolve(plan, actions=tuple(sorted([*starts, *storm], key=lambda action: action.at)))
+
+
+_DRAW: dict[Size, Callable[[int, Dice], HistoryPlan]] = {
     Size.SMALL: _draw_small,
     Size.MEDIUM: _draw_medium,
     Size.FULL: _draw_full,
+    Size.TUNNEL: _draw_tunnel,
 }
 
 
@@ -131,7 +165,7 @@ def _draw(seed: int, dice: Dice, workers: int, shards: int, durations: float) ->
         signal_interval_millis=dice.choice(SIGNAL_INTERVALS_MILLIS),
         balance_by=dice.choice(("count",) * 8 + ("records", "bytes")),
         position=dice.choice(("oldest", "oldest", "oldest", "latest")),
-        rates=_draw_rates(dice),
+        rates=_draw_rates(dice, MOST_RATES),
         then=dice.choice(("RESTART", "PARK", "PARK", "STOP_SHARD")),
         retries=dice.choice((0, 1, 3)),
         has_strategy=dice.chance(0.2),
@@ -143,18 +177,25 @@ def _draw(seed: int, dice: Dice, workers: int, shards: int, durations: float) ->
     return evolve(plan, actions=_draw_actions(plan, dice, workers))
 
 
-def _draw_rates(dice: Dice) -> Rates:
+MOST_RATES = {
+    "lost_request": 0.1,
+    "lost_answer": 0.1,
+    "late_request": 0.08,
+    "late_answer": 0.05,
+    "false_refusal": 0.08,
+    "throttled": 0.1,
+}
+"""How often single calls fail at most."""
+
+TUNNEL_RATES = {name: MOST_RATES[name] for name in ("lost_request", "lost_answer", "late_request", "throttled")}
+"""A tunnel's client hears nothing of an answer that comes after its call was over."""
+
+
+def _draw_rates(dice: Dice, most_rates: Mapping[str, float]) -> Rates:
     if dice.chance(0.3):
         return Rates()
     drawn = {}
-    for name, most in (
-        ("lost_request", 0.1),
-        ("lost_answer", 0.1),
-        ("late_request", 0.08),
-        ("late_answer", 0.05),
-        ("false_refusal", 0.08),
-        ("throttled", 0.1),
-    ):
+    for name, most in most_rates.items():
         if dice.chance(0.5):
             drawn[name] = round(most * dice.random(), 4)
     return Rates(**drawn)
@@ -172,25 +213,30 @@ def _draw_actions(plan: Plan, dice: Dice, workers: int) -> tuple[Action, ...]:
         javas = names[workers:]
         actions += [Action(at=round(30.0 * dice.random(), 3), do=Do.START, who=name, java=True) for name in javas]
     kinds = [do for name in families for do in FAMILIES[name]]
-    drawing = _ActionDrawing(plan, dice, names)
-    now = 0.0
-    while kinds:
-        now += SECONDS_PER_ACTION * (0.2 + 1.6 * dice.random()) / max(1.0, workers / 5)
-        if now >= plan.storm_seconds:
-            break
-        actions += drawing.draw(dice.choice(kinds), round(now, 3))
+    actions += _ActionDrawing(plan, dice, names).storm(kinds, SECONDS_PER_ACTION, crowd=max(1.0, workers / 5))
     return tuple(sorted(actions, key=lambda action: action.at))
 
 
 class _ActionDrawing:
     """Draws one action after the other, and keeps count of the workers, so that a fleet does not outgrow its size."""
 
-    def __init__(self, plan: Plan, dice: Dice, names: list[str]) -> None:
+    def __init__(self, plan: HistoryPlan, dice: Dice, names: list[str]) -> None:
         self._dice, self._duration, self._end = dice, plan.duration_seconds, plan.storm_seconds
         self._names = names
         self._most = len(names) + 1
         self._present = len(names)
         """Workers that live, if each action succeeds."""
+
+    def storm(self, kinds: list[Do], seconds: float, *, crowd: float = 1.0) -> list[Action]:
+        """One action of these kinds after the other, usually with so many seconds between them, fewer in a crowd."""
+        actions: list[Action] = []
+        now = 0.0
+        while kinds:
+            now += seconds * (0.2 + 1.6 * self._dice.random()) / crowd
+            if now >= self._end:
+                break
+            actions += self.draw(self._dice.choice(kinds), round(now, 3))
+        return actions
 
     def draw(self, do: Do, now: float) -> list[Action]:
         """An action, and what belongs to it later; nothing if it does not fit now."""
@@ -213,7 +259,7 @@ class _ActionDrawing:
             return [evolve(action, where=where, seconds=round(1.5 * seconds, 3))]
         if do is Do.HANG:
             return [evolve(action, where=where)]
-        if do in (Do.PAUSE, Do.REWIND, Do.RELEASE, Do.MOVE, Do.HOLD, Do.HOLD_ALL):
+        if do in (Do.PAUSE, Do.REWIND, Do.RELEASE, Do.MOVE, Do.HOLD, Do.HOLD_ALL, Do.END_SESSION):
             return [evolve(action, who=who, where=where)]
         is_everybody = do in (Do.THROTTLE, Do.STALE) or (do is not Do.FREEZE and dice.chance(0.3))
         return [action if is_everybody and do is not Do.TWIN else evolve(action, who=who)]

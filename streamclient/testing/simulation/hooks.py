@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
 from streamclient.core.events import AnswerCheckpoint, Report
@@ -67,6 +67,9 @@ class Hooks:
 
     def reported(self, process: ProcessRole, report: Report) -> None:
         """A worker reported something."""
+
+    def recovered(self, unread: Container[str]) -> None:
+        """Nothing goes wrong any more, and the fleet rests; of these shards nobody needs to have read all."""
 
 
 HOOKS = tuple(name for name in vars(Hooks) if not name.startswith("_"))

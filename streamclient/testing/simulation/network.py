@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from enum import Enum
 
 from attrs import define, field
 
 from streamclient.errors import DependencyException, ErrorKind
 from streamclient.testing.simulation.agenda import Agenda
 from streamclient.testing.simulation.dice import Dice
-from streamclient.testing.simulation.plan import Plan, Rates
+from streamclient.testing.simulation.faults import Do, Fate
+from streamclient.testing.simulation.plan import HistoryPlan, Rates
 
 EVERYBODY = ""
 """Stands for all workers where a fault has a name."""
@@ -29,27 +29,6 @@ CALM_DELAY_SECONDS = 0.01
 """Usual time of a message once the storm is over."""
 
 
-class Fate(Enum):
-    """What becomes of one call."""
-
-    FINE = "fine"
-    LOST_REQUEST = "lost request"
-    LOST_ANSWER = "lost answer"
-    LATE_REQUEST = "late request"
-    LATE_ANSWER = "late answer"
-    FALSE_REFUSAL = "false refusal"
-    THROTTLED = "throttled"
-    CUT = "cut off"
-    """As a lost request, because the way is cut for a while."""
-    DEAF = "answer cut off"
-    """As a lost answer, because the way back is cut for a while."""
-
-    @property
-    def is_unsent(self) -> bool:
-        """Whether the service surely does nothing."""
-        return self in (Fate.LOST_REQUEST, Fate.CUT, Fate.THROTTLED)
-
-
 UNREADABLE = (Fate.LOST_REQUEST, Fate.LOST_ANSWER, Fate.LATE_REQUEST, Fate.CUT, Fate.DEAF, Fate.THROTTLED)
 """Fates after which a read has failed. A refusal cannot befall a read."""
 
@@ -59,13 +38,13 @@ class Network:
     """Decides the fate of every call, each worker's by dice of its own."""
 
     agenda: Agenda
-    plan: Plan
+    plan: HistoryPlan
     injected: Counter[str]
     """Counts what went wrong, by kind."""
     rates: Rates = field(init=False)
     delay_seconds: float = field(init=False)
-    _until: dict[tuple[str, str], tuple[float, float]] = field(factory=dict)
-    """(kind, worker) to the end of a fault and its amount."""
+    _until: dict[tuple[Do, str], tuple[float, float]] = field(factory=dict)
+    """(fault, worker) to the end of a fault and its amount."""
     _ladder: tuple[tuple[float, Fate], ...] = ()
     """Upper ends of the ranges of a number between 0 and 1 that mean each fate."""
 
@@ -79,9 +58,9 @@ class Network:
         self._set_rates(Rates())
         self.delay_seconds = CALM_DELAY_SECONDS
 
-    def disturb(self, kind: str, who: str, seconds: float, amount: float) -> None:
-        """Begin a fault that lasts for a while; kinds are ``cut``, ``deaf``, ``slow`` and ``throttle``."""
-        self._until[kind, who] = (self.agenda.now + seconds, amount)
+    def disturb(self, do: Do, who: str, seconds: float, amount: float) -> None:
+        """Begin a fault that lasts for a while: ``CUT``, ``DEAFEN``, ``SLOW`` or ``THROTTLE``."""
+        self._until[do, who] = (self.agenda.now + seconds, amount)
 
     def fate(self, who: str, dice: Dice) -> Fate:
         """What becomes of the next call of a worker."""
@@ -96,7 +75,7 @@ class Network:
         """Time of one message, one way."""
         seconds = dice.delay(self.delay_seconds)
         if self._until:
-            seconds *= self._amount("slow", who) or 1.0
+            seconds *= self._amount(Do.SLOW, who) or 1.0
         return seconds
 
     def timeout(self, dice: Dice) -> float:
@@ -119,16 +98,16 @@ class Network:
         return Fate.FINE
 
     def _lasting(self, who: str, dice: Dice) -> Fate | None:
-        if self._amount("cut", who) is not None:
+        if self._amount(Do.CUT, who) is not None:
             return Fate.CUT
-        if self._amount("deaf", who) is not None:
+        if self._amount(Do.DEAFEN, who) is not None:
             return Fate.DEAF
-        share = self._amount("throttle", who)
+        share = self._amount(Do.THROTTLE, who)
         return Fate.THROTTLED if share is not None and dice.chance(share) else None
 
-    def _amount(self, kind: str, who: str) -> float | None:
+    def _amount(self, do: Do, who: str) -> float | None:
         for name in (who, EVERYBODY):
-            lasting = self._until.get((kind, name))
+            lasting = self._until.get((do, name))
             if lasting is not None and self.agenda.now < lasting[0]:
                 return lasting[1]
         return None

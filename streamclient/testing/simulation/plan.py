@@ -8,15 +8,17 @@ which something was removed gives a similar one.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
 from attrs import asdict, field, fields, frozen
 
 from streamclient.config import ClientConfig, FailurePolicy
 from streamclient.interfaces import IParkingStore, IRetryStrategy, RetryableAction
 from streamclient.model import BalanceBy, OnFailure, TrimmedDataPolicy
+from streamclient.testing.simulation.faults import Do
 
 LONGEST_IDLE_ROUNDS = 4
 """An idle shard is read less and less often, down to once in so many rounds."""
@@ -25,68 +27,6 @@ PARKED_SHARE, PARKED_WINDOW = 0.2, 50
 """A shard stops that would park more than a fifth of its last fifty records: ten of them, so that it happens."""
 
 STRATEGY_RETRIES, STRATEGY_PAUSE_MILLIS = 2, 700
-
-
-class Do(Enum):
-    """What may happen to a fleet from outside."""
-
-    START = "start"
-    """A worker starts; under a name that was used before, it is that worker's next life."""
-    CRASH = "crash"
-    """A process is gone, with everything it was doing."""
-    STOP = "stop"
-    """A worker is asked to stop, and hands its leases over."""
-    TWIN = "twin"
-    """A second process starts under the name of a worker that lives."""
-    FREEZE = "freeze"
-    """A process stands still, user code included, as by SIGSTOP; it goes on as if nothing had happened."""
-    CUT = "cut"
-    """No request of a worker (or of all) arrives."""
-    DEAFEN = "deafen"
-    """The requests of a worker (or of all) arrive and are carried out, but no answer comes back."""
-    SLOW = "slow"
-    """Every message of a worker (or of all) takes ``amount`` times as long."""
-    THROTTLE = "throttle"
-    """The service refuses the share ``amount`` of all calls, and applies nothing of them."""
-    SPLIT = "split"
-    """An open shard closes and leaves two children."""
-    MERGE = "merge"
-    """Two open shards beside each other close and leave one child."""
-    EXPIRE = "expire"
-    """A closed shard leaves the stream with everything in it, read or not."""
-    TRIM = "trim"
-    """The retention takes the oldest records of a shard, the share ``amount`` of them, read or not."""
-    STALE = "stale"
-    """Lists of shards are ``amount`` seconds old."""
-    DELETE_ROW = "delete row"
-    """The row of a lease is deleted without a condition, as Java's shard sync does by a stale list."""
-    RESET_ROW = "reset row"
-    """The row of a lease is put anew without a condition, as Java's shard sync does when two of them race."""
-    FAIL = "fail"
-    """The processors of a shard raise, each time."""
-    POISON = "poison"
-    """A record that comes soon makes every processor raise that is given it."""
-    DRAG = "drag"
-    """The processors of a shard take ``amount`` times as long."""
-    HANG = "hang"
-    """The call that a shard's processor is in does not return; after ``amount`` seconds the watchdog reports it."""
-    DONE = "done"
-    """The processor of a shard marks itself done."""
-    REPLACE = "replace"
-    """The processor of a shard marks itself for a restart."""
-    PAUSE = "pause"
-    """An operator pauses a shard, and resumes it afterwards; with an ``amount``, the pause ends by itself."""
-    REWIND = "rewind"
-    """An operator pauses a shard, waits until its owner obeys, sets the checkpoint back to the share ``amount``
-    of what was processed, and resumes it."""
-    RELEASE = "release"
-    """An operator takes a lease from its owner, once that obeys a pause."""
-    MOVE = "move"
-    """An operator asks for a lease in the name of a worker."""
-    HOLD = "hold"
-    """The worker's own program pauses one of its shards, and resumes it afterwards."""
-    HOLD_ALL = "hold all"
-    """The worker's own program pauses the whole worker, and resumes it afterwards."""
 
 
 @frozen(kw_only=True)
@@ -131,8 +71,8 @@ class Rates:
 
 
 @frozen(kw_only=True)
-class Plan:
-    """One history."""
+class HistoryPlan(ABC):
+    """What the plans of all histories have."""
 
     seed: int
     actions: tuple[Action, ...] = ()
@@ -140,9 +80,67 @@ class Plan:
     rates: Rates = field(factory=Rates)
     delay_seconds: float = 0.05
     """Usual time of a message, one way."""
+    shards: int = 1
+    storm_seconds: float = 480.0
+    """When everything that goes wrong ends."""
+    CALMER: ClassVar[Sequence[Mapping[str, Any]]] = ()
+    """What a plan may have instead of what was drawn, when it is cut down."""
+
+    @property
+    @abstractmethod
+    def duration_seconds(self) -> float:
+        """After so long a worker that nobody hears of has lost what it had: the measure of all other times."""
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """Names of all workers that ever start, in order."""
+        return tuple(dict.fromkeys(action.who for action in self.actions if action.do is Do.START))
+
+    def to_json(self) -> str:
+        """What ``plan_from_json`` reads; one action a line, and only what differs from the defaults."""
+        entry = _differing(self)
+        actions = entry.pop("actions", [])
+        lines = [json.dumps(action) for action in actions]
+        head = json.dumps(entry, indent=1).removesuffix("\n}")
+        return head + ',\n "actions": [\n  ' + ",\n  ".join(lines) + "\n ]\n}\n"
+
+
+@frozen(kw_only=True)
+class TunnelPlan(HistoryPlan):
+    """One history of clients of a tunnel."""
+
+    tunnel: int = 3
+    """What it reads: 1 the full data, 2 changes, 3 both, as the service numbers them."""
+    keys: int = 20
+    drift: float = 0.0
+    """Largest error of a client's clock, as a share."""
+    pages_per_checkpoint: int = 1
+    process_seconds: float = 0.05
+    """Usual time in which a page is processed."""
+    write_seconds: float = 10.0
+    """Usual time between two writes to the table."""
+    heartbeat_seconds: float = 5.0
+    timeout_seconds: float = 20.0
+    CALMER = (
+        {"tunnel": 2},
+        {"drift": 0.0},
+        {"pages_per_checkpoint": 1},
+        {"process_seconds": 0.05},
+        {"delay_seconds": 0.02},
+    )
+
+    @property
+    def duration_seconds(self) -> float:
+        """The service ends a session that it does not hear of for so long."""
+        return self.timeout_seconds
+
+
+@frozen(kw_only=True)
+class Plan(HistoryPlan):
+    """One history of a fleet."""
+
     drift: float = 0.0
     """Largest error of a worker's clock, as a share."""
-    shards: int = 1
     write_seconds: float = 3.0
     """Usual time between two writes to the same shard."""
     round_seconds: float = 2.0
@@ -167,18 +165,21 @@ class Plan:
     taker_interval_millis: int = 6_000
     sync_shard_interval_millis: int = 10_000
     signal_interval_millis: int = 2_000
-    storm_seconds: float = 480.0
-    """When everything that goes wrong ends."""
+    CALMER = (
+        {"drift": 0.0},
+        {"is_two_phase": False},
+        {"position": "oldest"},
+        {"delay_seconds": 0.02},
+        {"then": "RESTART"},
+        {"retries": 1},
+        {"has_strategy": False},
+        {"trimmed": "STOP_SHARD"},
+    )
 
     @property
     def duration_seconds(self) -> float:
-        """The lease duration, the measure of all other times."""
+        """The lease duration."""
         return self.lease_duration_millis / 1_000
-
-    @property
-    def workers(self) -> tuple[str, ...]:
-        """Names of all workers that ever start, in order."""
-        return tuple(dict.fromkeys(action.who for action in self.actions if action.do is Do.START))
 
     @property
     def has_java(self) -> bool:
@@ -209,33 +210,24 @@ class Plan:
             balance_by=BalanceBy(self.balance_by),
         )
 
-    # --- as text -----------------------------------------------------------------------------------------------
 
-    def to_json(self) -> str:
-        """What ``from_json`` reads; one action a line, and only what differs from the defaults."""
-        entry = _differing(self)
-        actions = entry.pop("actions", [])
-        lines = [json.dumps(action) for action in actions]
-        head = json.dumps(entry, indent=1).removesuffix("\n}")
-        return head + ',\n "actions": [\n  ' + ",\n  ".join(lines) + "\n ]\n}\n"
+def plan_from_json(text: str) -> HistoryPlan:
+    """The plan that was written down; of clients of a tunnel if it says which tunnel.
 
-    @classmethod
-    def from_json(cls, text: str) -> Plan:
-        """The plan that was written down.
-
-        Raises:
-            ValueError: the text is no plan; the message names what does not fit.
-        """
-        entry = json.loads(text)
-        if not isinstance(entry, dict) or "seed" not in entry:
-            raise ValueError("a plan is a JSON object with at least a seed")
-        entry.pop("story", None)
-        try:
-            actions = tuple(_action(action) for action in entry.pop("actions", []))
-            rates = Rates(**entry.pop("rates", {}))
-            return cls(**{**entry, "actions": actions, "rates": rates})
-        except (TypeError, KeyError) as error:
-            raise ValueError(f"this is not a plan of this version: {error}") from error
+    Raises:
+        ValueError: the text is no plan; the message names what does not fit.
+    """
+    entry = json.loads(text)
+    if not isinstance(entry, dict) or "seed" not in entry:
+        raise ValueError("a plan is a JSON object with at least a seed")
+    entry.pop("story", None)
+    kind = TunnelPlan if "tunnel" in entry else Plan
+    try:
+        actions = tuple(_action(action) for action in entry.pop("actions", []))
+        rates = Rates(**entry.pop("rates", {}))
+        return kind(**{**entry, "actions": actions, "rates": rates})
+    except (TypeError, KeyError) as error:
+        raise ValueError(f"this is not a plan of this version: {error}") from error
 
 
 class FewRetries(IRetryStrategy):
@@ -250,6 +242,10 @@ class FewRetries(IRetryStrategy):
         return STRATEGY_PAUSE_MILLIS
 
 
+ALWAYS_TOLD = ("seed", "at", "do", "tunnel")
+"""What a plan says even if it is as by default: what it needs, and what tells the kinds of plans apart."""
+
+
 def _action(entry: Mapping[str, Any]) -> Action:
     return Action(**{**entry, "do": Do(entry["do"])})
 
@@ -257,11 +253,11 @@ def _action(entry: Mapping[str, Any]) -> Action:
 def _differing(value: Any) -> dict[str, Any]:
     """The fields that are not as by default, ready for JSON."""
     found: dict[str, Any] = {}
-    required = {f.name: getattr(value, f.name) for f in fields(type(value)) if f.name in ("seed", "at", "do")}
+    required = {f.name: getattr(value, f.name) for f in fields(type(value)) if f.name in ALWAYS_TOLD}
     bare = type(value)(**required)
     for each in fields(type(value)):
         given = getattr(value, each.name)
-        if given == getattr(bare, each.name) and each.name not in ("seed", "at", "do"):
+        if given == getattr(bare, each.name) and each.name not in ALWAYS_TOLD:
             continue
         found[each.name] = _plain(given)
     return found

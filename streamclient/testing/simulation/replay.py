@@ -9,7 +9,6 @@ from typing import IO, Any
 from attrs import define, field
 
 from streamclient.core import events
-from streamclient.core.events import Command, Event
 from streamclient.testing.simulation.trace import Entry, line_of
 
 
@@ -28,7 +27,7 @@ class Replay:
         if self.lease_key in (None, entry[3]) or not entry[3]:
             self._print(entry[0], line_of(entry))
 
-    def handled(self, now: float, label: str, event: Event, commands: Iterable[Command]) -> None:
+    def handled(self, now: float, label: str, event: object, commands: Iterable[object]) -> None:
         """A core handled an event."""
         answers = [command for command in commands if self._is_wanted(command)]
         if self._is_wanted(event) or (answers and not _is_scan(event)):
@@ -70,7 +69,7 @@ class Replay:
         self.output.write(line + "\n")
 
 
-def _is_scan(event: Event) -> bool:
+def _is_scan(event: object) -> bool:
     return isinstance(event, events.Answered) and isinstance(event.call, events.ReadRows)
 
 

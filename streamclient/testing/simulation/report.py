@@ -21,6 +21,8 @@ class Summary:
     """By size of the fleet."""
     injected: Counter[str] = field(factory=Counter)
     counts: Counter[str] = field(factory=Counter)
+    excused: Counter[str] = field(factory=Counter)
+    """How often which law would have been broken but for what."""
     simulated_seconds: float = 0.0
     work_seconds: Counter[str] = field(factory=Counter)
     """Processor time, by size of the fleet."""
@@ -36,6 +38,7 @@ class Summary:
         self.histories[size] += 1
         self.injected.update(verdict.injected)
         self.counts.update(verdict.counts)
+        self.excused.update(verdict.excused)
         self.simulated_seconds += verdict.seconds
         self.work_seconds[size] += work_seconds  # type: ignore[assignment]  # Counter of floats
         self.events += verdict.events
@@ -67,6 +70,7 @@ class Summary:
             "events": self.events,
             "slowest_recovery_durations": round(self.slowest_recovery_durations, 2),
             "injected": dict(sorted(self.injected.items())),
+            "excused": dict(sorted(self.excused.items())),
             "counts": dict(sorted(self.counts.items())),
         }
 
@@ -83,6 +87,7 @@ class Summary:
         yield f"{self.simulated_seconds / 3_600:.1f} simulated hours, {self.events} events"
         yield f"slowest recovery: {self.slowest_recovery_durations:.1f} lease durations after the last fault"
         yield f"injected: {_listed(self.injected)}"
+        yield f"excused: {_listed(self.excused) or 'nothing'}"
         yield f"seen: {_listed(self.counts)}"
 
 

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
+from typing import Protocol
 
 from attrs import field, frozen
 
+from streamclient.testing.history import LawBroken
+from streamclient.testing.simulation.faults import Excused
 from streamclient.testing.simulation.fleet import SimulatedFleet
-from streamclient.testing.simulation.laws import LawBroken, make_laws
-from streamclient.testing.simulation.plan import Plan
+from streamclient.testing.simulation.laws import make_laws
+from streamclient.testing.simulation.plan import HistoryPlan, Plan, TunnelPlan
 from streamclient.testing.simulation.settling import Settling
 from streamclient.testing.simulation.storm import Storm
-from streamclient.testing.simulation.world import Observer, SimulatedWorld
+from streamclient.testing.simulation.trace import Observer, Trace
+from streamclient.testing.simulation.tunnels.world import TunnelWorld
+from streamclient.testing.simulation.world import SimulatedWorld
 
 LINES_OF_A_REPORT = 30
 """How many of the last lines about a lease a violation shows."""
@@ -37,7 +42,7 @@ class Violation:
 class HistoryVerdict:
     """What became of one history."""
 
-    plan: Plan
+    plan: HistoryPlan
     violation: Violation | None
     digest: str
     seconds: float
@@ -48,38 +53,97 @@ class HistoryVerdict:
     """From the end of the storm, and of the freezes that began in it, until everything was held, even and read."""
     injected: Counter[str] = field(factory=Counter)
     counts: Counter[str] = field(factory=Counter)
+    excused: Excused = field(factory=Excused)
 
 
-def run_plan(plan: Plan, observer: Observer | None = None) -> HistoryVerdict:
+class PlayedHistory(Protocol):
+    """One history, of whatever kind."""
+
+    trace: Trace
+    injected: Counter[str]
+    counts: Counter[str]
+    excused: Excused
+
+    @property
+    def events(self) -> int:
+        """How many events the cores handled."""
+
+    @property
+    def now(self) -> float:
+        """True time."""
+
+    @property
+    def recovery_seconds(self) -> float | None:
+        """From the end of the storm until everything was as it must be; missing if that was not reached."""
+
+    def run(self) -> None:
+        """From the beginning to the end; raises ``LawBroken``."""
+
+
+def run_plan(plan: HistoryPlan, observer: Observer | None = None) -> HistoryVerdict:
     """Run one history. The same plan gives the same verdict, digest included, on every machine."""
-    world = SimulatedWorld(plan, make_laws, observer)
-    fleet = SimulatedFleet(world)
-    settling = Settling(fleet)
+    history: PlayedHistory
+    if isinstance(plan, TunnelPlan):
+        history = TunnelWorld(plan, observer)
+    else:
+        assert isinstance(plan, Plan)
+        history = FleetHistory(plan, observer)
     violation = None
     try:
-        storm = Storm(fleet)
-        world.agenda.run_until(plan.storm_seconds)
-        storm.calm()
-        world.agenda.run_until(max(world.now, storm.last_thaw()))
-        settling.run()
+        history.run()
     except LawBroken as broken:
-        violation = _violation(world, broken.law, broken.lease_key, broken.text)
+        violation = _violation(history, broken.law, broken.lease_key, broken.text)
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]
         text = f"{type(error).__name__}: {error} ({place.name}, line {place.lineno} of {place.filename.split('/')[-1]})"
-        violation = _violation(world, RAISED, "", text)
+        violation = _violation(history, RAISED, "", text)
     return HistoryVerdict(
         plan=plan,
         violation=violation,
-        digest=world.trace.digest(),
-        seconds=world.now,
-        events=world.events,
-        recovery_seconds=settling.recovery_seconds,
-        injected=world.injected,
-        counts=world.counts,
+        digest=history.trace.digest(),
+        seconds=history.now,
+        events=history.events,
+        recovery_seconds=history.recovery_seconds,
+        injected=history.injected,
+        counts=history.counts,
+        excused=history.excused,
     )
 
 
-def _violation(world: SimulatedWorld, law: str, lease_key: str, text: str) -> Violation:
-    lines = tuple(world.trace.about(lease_key, LINES_OF_A_REPORT))
-    return Violation(law, lease_key, round(world.now, 6), text, lines)
+class FleetHistory:
+    """The history of a fleet: its storm, then calm."""
+
+    def __init__(self, plan: Plan, observer: Observer | None) -> None:
+        self.world = SimulatedWorld(plan, make_laws, observer)
+        self.fleet = SimulatedFleet(self.world)
+        self._settling = Settling(self.fleet)
+        self.trace, self.excused = self.world.trace, self.world.excused
+        self.injected, self.counts = self.world.injected, self.world.counts
+
+    @property
+    def now(self) -> float:
+        """See ``PlayedHistory``."""
+        return self.world.now
+
+    @property
+    def events(self) -> int:
+        """How many events the cores handled."""
+        return self.world.events
+
+    @property
+    def recovery_seconds(self) -> float | None:
+        """See ``PlayedHistory``."""
+        return self._settling.recovery_seconds
+
+    def run(self) -> None:
+        """See ``PlayedHistory``."""
+        storm, world = Storm(self.fleet), self.world
+        world.agenda.run_until(world.plan.storm_seconds)
+        storm.calm()
+        world.agenda.run_until(max(world.now, storm.last_thaw()))
+        self._settling.run()
+
+
+def _violation(history: PlayedHistory, law: str, lease_key: str, text: str) -> Violation:
+    lines = tuple(history.trace.about(lease_key, LINES_OF_A_REPORT))
+    return Violation(law, lease_key, round(history.now, 6), text, lines)

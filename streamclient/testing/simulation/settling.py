@@ -8,8 +8,9 @@ from __future__ import annotations
 from streamclient.core.rows import WriteKind
 from streamclient.core.shards import ABSENCE_SECONDS
 from streamclient.model import CheckpointPosition
+from streamclient.testing.history import LawBroken
+from streamclient.testing.simulation.faults import Excuse
 from streamclient.testing.simulation.fleet import SimulatedFleet
-from streamclient.testing.simulation.laws import LawBroken
 from streamclient.testing.simulation.stream import place_of
 
 RECOVERY_DURATIONS = 20.0
@@ -53,7 +54,9 @@ class Settling:
             newly_ended = self._finished() - ended
             if not newly_ended or not self.fleet.living_javas():
                 raise LawBroken("rest", *unrest)
+            world.excused.note("rest", Excuse.JAVA)
             ended |= newly_ended
+        world.laws.recovered(self._excused())
 
     def _unrest(self) -> tuple[str, str] | None:
         """Let time pass in which nothing may move; what moved or is missing all the same, as (lease, reason)."""

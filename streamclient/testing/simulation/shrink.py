@@ -7,12 +7,11 @@ read from its beginning to its end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator
 
 from attrs import evolve, fields
 
-from streamclient.testing.simulation.plan import Action, Plan, Rates
+from streamclient.testing.simulation.plan import Action, HistoryPlan, Rates
 from streamclient.testing.simulation.runner import HistoryVerdict, run_plan
 
 MOST_RUNS = 600
@@ -46,7 +45,7 @@ def shrink(verdict: HistoryVerdict, progress: Progress | None = None, most_runs:
     return best
 
 
-def _smaller(plan: Plan) -> Iterator[Plan]:
+def _smaller(plan: HistoryPlan) -> Iterator[HistoryPlan]:
     """Plans with something less in them, the boldest cuts first."""
     yield from _shorter(plan)
     for name in plan.workers:
@@ -60,11 +59,11 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
     yield from _simpler(plan)
 
 
-def _with_actions(plan: Plan, actions: list[Action]) -> Plan:
+def _with_actions(plan: HistoryPlan, actions: list[Action]) -> HistoryPlan:
     return evolve(plan, actions=tuple(actions))
 
 
-def _shorter(plan: Plan) -> Iterator[Plan]:
+def _shorter(plan: HistoryPlan) -> Iterator[HistoryPlan]:
     """Less time. What comes later is cut off."""
     for share in (0.5, 0.75, 0.9):
         end = round(plan.storm_seconds * share, 3)
@@ -73,7 +72,7 @@ def _shorter(plan: Plan) -> Iterator[Plan]:
             yield evolve(plan, storm_seconds=end, actions=actions)
 
 
-def _fewer_actions(plan: Plan) -> Iterator[Plan]:
+def _fewer_actions(plan: HistoryPlan) -> Iterator[HistoryPlan]:
     """Without a run of actions, from halves down to single ones."""
     actions = list(plan.actions)
     length = len(actions) // 2
@@ -83,25 +82,12 @@ def _fewer_actions(plan: Plan) -> Iterator[Plan]:
         length //= 2
 
 
-CALMER: Sequence[Mapping[str, Any]] = (
-    {"drift": 0.0},
-    {"is_two_phase": False},
-    {"position": "oldest"},
-    {"delay_seconds": 0.02},
-    {"then": "RESTART"},
-    {"retries": 1},
-    {"has_strategy": False},
-    {"trimmed": "STOP_SHARD"},
-)
-"""What a plan may have instead of what was drawn."""
-
-
-def _simpler(plan: Plan) -> Iterator[Plan]:
+def _simpler(plan: HistoryPlan) -> Iterator[HistoryPlan]:
     """Fewer shards, truer clocks, one phase, ordinary settings."""
     for shards in dict.fromkeys((1, plan.shards // 2, plan.shards - 1)):
         if 0 < shards < plan.shards:
             yield evolve(plan, shards=shards)
-    for calm in CALMER:
+    for calm in plan.CALMER:
         simpler = evolve(plan, **calm)
         if simpler != plan:
             yield simpler

@@ -13,9 +13,10 @@ from streamclient.testing.simulation.actors.consumer import Consumer
 from streamclient.testing.simulation.actors.java.worker import JavaWorker
 from streamclient.testing.simulation.actors.operator import Operator
 from streamclient.testing.simulation.actors.process import PythonProcess
+from streamclient.testing.simulation.faults import Do
 from streamclient.testing.simulation.fleet import SimulatedFleet
 from streamclient.testing.simulation.network import EVERYBODY
-from streamclient.testing.simulation.plan import Action, Do
+from streamclient.testing.simulation.plan import Action
 from streamclient.testing.simulation.table import Outsider
 
 MOST_SHARDS_FACTOR = 4
@@ -176,8 +177,7 @@ class Storm:
     # --- the network -------------------------------------------------------------------------------------------
 
     def _disturb(self, action: Action) -> bool:
-        kinds = {Do.CUT: "cut", Do.DEAFEN: "deaf", Do.SLOW: "slow", Do.THROTTLE: "throttle"}
-        self.world.network.disturb(kinds[action.do], action.who or EVERYBODY, action.seconds, action.amount)
+        self.world.network.disturb(action.do, action.who or EVERYBODY, action.seconds, action.amount)
         return True
 
     # --- the stream --------------------------------------------------------------------------------------------

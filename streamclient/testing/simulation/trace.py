@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from hashlib import sha256
+from typing import Protocol
 
 from attrs import define, field
 
 Entry = tuple[float, str, str, str, object]
 """Time, who, what, which lease (or nothing), and what more there is to say."""
+
+
+class Observer(Protocol):
+    """Whoever watches a history while it happens."""
+
+    def noted(self, entry: Entry) -> None:
+        """Something happened outside the cores."""
+
+    def handled(self, now: float, label: str, event: object, commands: Iterable[object]) -> None:
+        """The core of the process ``label`` handled an event and answered with commands."""
 
 
 @define(eq=False)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Protocol
 
-from streamclient.core.events import AnswerCheckpoint, Command, Event, Report, Severity
+from streamclient.core.events import AnswerCheckpoint, Report, Severity
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite
 from streamclient.core.rows import WorkerWriteKind, WriteKind
@@ -15,31 +14,21 @@ from streamclient.model import CheckpointPosition, Lease, Shard
 from streamclient.parking.memory import MemoryParkingStore
 from streamclient.testing.simulation.agenda import Agenda
 from streamclient.testing.simulation.dice import Dice
+from streamclient.testing.simulation.faults import Excuse, Excused
 from streamclient.testing.simulation.hooks import Hooks, Laws
 from streamclient.testing.simulation.network import Network
 from streamclient.testing.simulation.plan import Plan
 from streamclient.testing.simulation.roles import ConsumerRole, ProcessRole, Request
 from streamclient.testing.simulation.sink import Sink
-from streamclient.testing.simulation.stream import SimulatedStream, place_of
+from streamclient.testing.simulation.stream import SimulatedShard, SimulatedStream, place_of
 from streamclient.testing.simulation.table import Actor, SimulatedTable
-from streamclient.testing.simulation.trace import Entry, Trace
+from streamclient.testing.simulation.trace import Observer, Trace
 
 WALL_START_MICROS = 1_600_000_000_000_000
 """What wall clocks show when a history begins."""
 
 MOST_RECORDS_AT_ONCE = 4
 """One write to a shard leaves up to so many records less one."""
-
-
-class Observer(Protocol):
-    """Whoever watches a history while it happens."""
-
-    def noted(self, entry: Entry) -> None:
-        """Something happened outside the cores."""
-
-    def handled(self, now: float, label: str, event: Event, commands: Iterable[Command]) -> None:
-        """The core of the process ``label`` handled an event and answered with commands."""
-
 
 ANEW_DURATIONS = 4.0
 """For so many lease durations after it, a row that was destroyed may be taken for what it was before: longer than any
@@ -67,6 +56,7 @@ class SimulatedWorld:
         """What went wrong on purpose, by kind."""
         self.counts: Counter[str] = Counter()
         """What happened otherwise, by kind."""
+        self.excused = Excused()
         self.dice = Dice.of(plan.seed, "world")
         self.network = Network(self.agenda, plan, self.injected)
         self.stream = SimulatedStream(Dice.of(plan.seed, "stream"))
@@ -142,17 +132,24 @@ class SimulatedWorld:
                 self.stream.write(name, self.dice.randrange(MOST_RECORDS_AT_ONCE), self.now)
             self.agenda.after(self.plan.write_seconds * (0.5 + self.dice.random()), self._write_records)
 
-    def may_be_missing(self, record: int, number: int) -> bool:
-        """Whether a change need not reach the sink: skipped by a start at the latest, or expired and reported."""
+    def may_be_missing(self, record: int, number: int) -> Excuse | None:
+        """Why a change need not reach the sink, if it need not."""
         for name, shard in self.stream.shards.items():
             if shard.low <= record < shard.high and number in shard.numbers:
                 places = [p for p, n in enumerate(shard.numbers) if n == number and shard.keys[p] == record]
                 if places:
-                    is_known = name in self.losses or name in self.touched or name not in self._started_at
-                    is_trimmed = places[0] < shard.trimmed and (shard.is_given_up or name in self.touched)
-                    is_skipped = places[0] < self._started_at.get(name, 0)
-                    return is_skipped or is_trimmed or (not shard.is_listed and is_known)
-        return False
+                    return self._why_missing(name, shard, places[0])
+        return None
+
+    def _why_missing(self, name: str, shard: SimulatedShard, place: int) -> Excuse | None:
+        is_gone = place < shard.trimmed or not shard.is_listed
+        if place < self._started_at.get(name, 0):
+            return Excuse.BEGINS_LATER
+        if (place < shard.trimmed and shard.is_given_up) or (not shard.is_listed and name in self.losses):
+            return Excuse.LOSS_GIVEN_UP
+        if is_gone and name in self.touched:
+            return Excuse.TOUCHED
+        return Excuse.LEFT_UNSEEN if not shard.is_listed and name not in self._started_at else None
 
     # --- rows --------------------------------------------------------------------------------------------------
 
@@ -160,7 +157,7 @@ class SimulatedWorld:
         """For how long counter and owner of a row have not changed."""
         return self.now - self._moved_at.get(lease_key, float("-inf"))
 
-    def is_bereft(self, process: ProcessRole, lease_key: str) -> bool:
+    def is_bereft(self, process: Actor, lease_key: str) -> bool:
         """Whether the row of a lease was destroyed from outside since the process's last accepted write to it."""
         destroyed_at = self._destroyed_at.get(lease_key)
         return destroyed_at is not None and destroyed_at > self._accepted_at.get((process, lease_key), -1.0)
@@ -173,6 +170,17 @@ class SimulatedWorld:
         """
         destroyed_at = self._destroyed_at.get(lease_key)
         return destroyed_at is not None and self.now - destroyed_at < ANEW_DURATIONS * self.plan.duration_seconds
+
+    def excuses(self, law: str, process: Actor, lease_key: str, *candidates: Excuse) -> bool:
+        """Whether one of these excuses a process that would break a law; it is counted then."""
+        held = {
+            Excuse.ROW_DESTROYED: lambda: self.is_bereft(process, lease_key),
+            Excuse.ROW_ANEW: lambda: self.has_begun_anew(lease_key),
+            Excuse.NAME_TAKEN: lambda: self.is_being_replaced(process),
+            Excuse.TOUCHED: lambda: lease_key in self.touched,
+        }
+        found = next((each for each in candidates if held[each]()), None)
+        return found is not None and self.excused.note(law, found)
 
     def destroyed(self, lease_key: str) -> None:
         """Note that somebody from outside deletes or puts anew the row of a lease."""

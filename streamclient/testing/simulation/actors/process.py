@@ -19,7 +19,8 @@ from streamclient.core.rows import WorkerWriteKind, WriteKind, WriteOutcome
 from streamclient.model import InitialPosition, Lease
 from streamclient.testing.simulation.actors.consumer import Consumer
 from streamclient.testing.simulation.dice import Dice
-from streamclient.testing.simulation.network import NO_ANSWER, NO_ROUTE, TOO_BUSY, UNREADABLE, Fate
+from streamclient.testing.simulation.faults import Fate
+from streamclient.testing.simulation.network import NO_ANSWER, NO_ROUTE, TOO_BUSY, UNREADABLE
 from streamclient.testing.simulation.roles import ConsumerRole
 from streamclient.testing.simulation.stream import STREAM_ID
 from streamclient.testing.simulation.world import SimulatedWorld

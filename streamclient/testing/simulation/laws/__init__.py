@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from streamclient.testing.simulation.laws.base import Law, LawBroken
+from streamclient.testing.simulation.laws.base import Law
 from streamclient.testing.simulation.laws.consuming import (
     CallsInOrder,
     OnlyFailuresAreParked,
@@ -19,7 +19,6 @@ from streamclient.testing.simulation.laws.orders import (
 from streamclient.testing.simulation.laws.ownership import (
     EpochsGrow,
     FencedWritesFail,
-    OneProcessor,
     OneReader,
     Patience,
 )
@@ -35,12 +34,11 @@ from streamclient.testing.simulation.laws.progress import (
 from streamclient.testing.simulation.laws.sessions import KilledStaysKilled, SessionsFirst, VerdictsAreLate
 from streamclient.testing.simulation.world import SimulatedWorld
 
-__all__ = ["SAFETY", "Law", "LawBroken", "make_laws"]
+__all__ = ["SAFETY", "Law", "make_laws"]
 
 SAFETY: tuple[type[Law], ...] = (
     Patience,
     OneReader,
-    OneProcessor,
     EpochsGrow,
     FencedWritesFail,
     CheckpointsOnlyAdvance,

@@ -1,19 +1,12 @@
-"""What a law is."""
+"""What a law of a simulated fleet is."""
 
 from __future__ import annotations
 
+from streamclient.testing.history import Fact, Judge, LawBroken
+from streamclient.testing.simulation.faults import Excuse
 from streamclient.testing.simulation.hooks import Hooks
+from streamclient.testing.simulation.table import Actor
 from streamclient.testing.simulation.world import SimulatedWorld
-
-
-class LawBroken(Exception):
-    """A law does not hold in this history. Raised at the very event that breaks it."""
-
-    def __init__(self, law: str, lease_key: str, text: str) -> None:
-        super().__init__(f"{law}: {text}")
-        self.law = law
-        self.lease_key = lease_key
-        self.text = text
 
 
 class Law(Hooks):
@@ -27,3 +20,13 @@ class Law(Hooks):
     def broken(self, lease_key: str, text: str) -> LawBroken:
         """The exception to raise."""
         return LawBroken(self.name, lease_key, text)
+
+    def excuses(self, process: Actor, lease_key: str, *candidates: Excuse) -> bool:
+        """Whether one of these excuses who would break the law otherwise; it is counted then."""
+        return self.world.excuses(self.name, process, lease_key, *candidates)
+
+    @staticmethod
+    def tell(judge: Judge, fact: Fact) -> None:
+        """Show a fact to what judges drills, too."""
+        for broken in judge.see(fact):
+            raise broken

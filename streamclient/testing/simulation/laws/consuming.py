@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from streamclient.model import ParkedRecord
+from streamclient.testing.history import CALLS, Called, CallsOneByOne, ReaderBegan, ReaderOver, Returned
 from streamclient.testing.simulation.laws.base import Law
 from streamclient.testing.simulation.laws.progress import change_of
 from streamclient.testing.simulation.roles import ConsumerRole
@@ -12,46 +13,28 @@ from streamclient.testing.simulation.world import SimulatedWorld
 
 
 class CallsInOrder(Law):
-    """One call at a time: ``initialize``, then batches, then ``shutdown``, once for each processor that was made.
+    """One call at a time: ``initialize``, then others, then ``shutdown``, once for each processor that was made.
 
-    A consumer ends, and another processor starts, only when the one before was shut down, or was never made. Batches of
-    a processor come in the order of the shard; only what it refused comes again.
+    A consumer ends, and another processor starts, only when the one before was shut down, or was never made.
     """
 
-    name = "calls in order"
+    name = CALLS
 
     def __init__(self, world: SimulatedWorld) -> None:
         super().__init__(world)
-        self._calling: dict[ConsumerRole, str] = {}
-        self._open: set[ConsumerRole] = set()
-        """Those with a processor that has to be shut down."""
+        self._judge = CallsOneByOne()
 
     def processor_started(self, consumer: ConsumerRole) -> None:
-        self._judge_closed(consumer, "makes another processor")
+        self.tell(self._judge, ReaderBegan(consumer, consumer.process, consumer.lease_key))
 
     def call_began(self, consumer: ConsumerRole, name: str) -> None:
-        if consumer in self._calling:
-            raise self._broken(consumer, f"calls {name} while {self._calling[consumer]} runs")
-        if (name == "initialize") is (consumer in self._open):
-            raise self._broken(consumer, f"calls {name}, and its processor is not in the state for it")
-        self._calling[consumer] = name
-        if name == "initialize":
-            self._open.add(consumer)
+        self.tell(self._judge, Called(consumer, consumer.lease_key, name))
 
     def call_ended(self, consumer: ConsumerRole) -> None:
-        name = self._calling.pop(consumer)
-        if name == "shutdown" or (name == "initialize" and not consumer.is_made):
-            self._open.discard(consumer)
+        self.tell(self._judge, Returned(consumer, consumer.lease_key, consumer.is_made))
 
     def consumer_ended(self, consumer: ConsumerRole) -> None:
-        self._judge_closed(consumer, "ends")
-
-    def _judge_closed(self, consumer: ConsumerRole, what: str) -> None:
-        if consumer in self._open or consumer in self._calling:
-            raise self._broken(consumer, f"{what}, but its processor was not shut down")
-
-    def _broken(self, consumer: ConsumerRole, text: str) -> Exception:
-        return self.broken(consumer.lease_key, f"{consumer!r} {text}")
+        self.tell(self._judge, ReaderOver(consumer, consumer.lease_key))
 
 
 class StoppedShardsWait(Law):

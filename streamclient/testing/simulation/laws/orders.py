@@ -5,6 +5,7 @@ from __future__ import annotations
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.rows import WriteKind
 from streamclient.model import Lease
+from streamclient.testing.simulation.faults import Excuse
 from streamclient.testing.simulation.laws.base import Law
 from streamclient.testing.simulation.laws.progress import place
 from streamclient.testing.simulation.roles import ConsumerRole
@@ -62,9 +63,10 @@ class StartsWhereStored(Law):
     def consumer_started(self, consumer: ConsumerRole) -> None:
         key = consumer.lease_key
         row = self.world.table.rows.get(key)
-        if row is None or self.world.is_bereft(consumer.process, key) or row.owner != consumer.process.name:
+        if row is None or row.owner != consumer.process.name:
             return
-        if place(consumer.checkpoint) > place(row.checkpoint):
+        is_behind = place(consumer.checkpoint) > place(row.checkpoint)
+        if is_behind and not self.excuses(consumer.process, key, Excuse.ROW_DESTROYED):
             raise self.broken(key, f"{consumer!r} starts at {consumer.checkpoint}, behind what is stored: {row}")
 
 
@@ -76,9 +78,9 @@ class PreparedIsRemembered(Law):
     def consumer_started(self, consumer: ConsumerRole) -> None:
         key = consumer.lease_key
         row = self.world.table.rows.get(key)
-        if row is None or self.world.is_bereft(consumer.process, key) or row.owner != consumer.process.name:
+        if row is None or row.owner != consumer.process.name or row.pending in (None, consumer.pending):
             return
-        if row.pending is not None and consumer.pending != row.pending:
+        if not self.excuses(consumer.process, key, Excuse.ROW_DESTROYED):
             raise self.broken(key, f"{consumer!r} was given {consumer.pending}, but {row.pending} is stored")
 
 
@@ -92,5 +94,6 @@ class NothingIsRepeated(Law):
 
     def records_written(self, consumer: ConsumerRole, start: int, end: int) -> None:
         world, key = self.world, consumer.lease_key
-        if world.plan.is_two_phase and key not in world.touched and start < world.sink.processed.get(key, 0):
+        is_repeated = world.plan.is_two_phase and start < world.sink.processed.get(key, 0)
+        if is_repeated and not self.excuses(consumer.process, key, Excuse.TOUCHED):
             raise self.broken(key, f"{consumer!r} wrote records from {start} again")

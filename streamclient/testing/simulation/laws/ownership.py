@@ -5,6 +5,8 @@ from __future__ import annotations
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.rows import WriteKind
 from streamclient.model import Lease
+from streamclient.testing.history import EPOCHS, READERS, OneReliesOnIt, ReaderBegan, ReaderOver
+from streamclient.testing.simulation.faults import Excuse
 from streamclient.testing.simulation.laws.base import Law
 from streamclient.testing.simulation.roles import ConsumerRole, ProcessRole
 from streamclient.testing.simulation.table import Actor
@@ -28,43 +30,56 @@ SEIZURES = frozenset({WriteKind.TAKE.value, WriteKind.TRANSFER.value})
 """What somebody who does not own a lease may do with it once it is free: take it, or hand it to another worker."""
 
 
+UNAWARE = (Excuse.ROW_DESTROYED, Excuse.ROW_ANEW, Excuse.NAME_TAKEN)
+"""Why a process may rely on a lease that it cannot know to be gone."""
+
+
 class OneReader(Law):
-    """No two processes read a shard under leases that both may rely on.
+    """No process has two consumers of a shard, and no two processes read one under leases that both may rely on.
 
     Whoever takes a lease after its time, or starts to read a shard, must be the only one who believes in it. A reader
     whose row was destroyed from outside since its last heartbeat cannot know it yet, and is excused until then; so is,
     for a lease duration at most, a process whose name another one has taken over.
     """
 
-    name = "one reader"
+    name = READERS
+    in_one_process = "one processor"
+
+    def __init__(self, world: SimulatedWorld) -> None:
+        super().__init__(world)
+        self._judge = OneReliesOnIt(self._relies_on_it, in_one_process=self.in_one_process)
 
     def row_changed(
         self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
     ) -> None:
         if after is None or before is None or not _is_seized(actor, what, before):
             return
-        if not actor.is_python and self.world.rest_of(before.lease_key) < self.world.patience_seconds:
-            return
         for other in self.world.readers_of(after.lease_key):
-            if other.process is not actor and self._relies_on_it(other):
+            if other.process is not actor and self._relies_on_it(other) and not self._is_hasty(actor, before):
                 raise self.broken(after.lease_key, f"{actor.label} took what {other!r} still relies on")
 
     def consumer_started(self, consumer: ConsumerRole) -> None:
-        for other in self.world.readers_of(consumer.lease_key):
-            if other.process is not consumer.process and self._relies_on_it(other):
-                raise self.broken(consumer.lease_key, f"{consumer!r} starts beside {other!r}")
+        self.tell(self._judge, ReaderBegan(consumer, consumer.process, consumer.lease_key))
+
+    def consumer_ended(self, consumer: ConsumerRole) -> None:
+        self.tell(self._judge, ReaderOver(consumer, consumer.lease_key))
 
     def event_handled(self, process: ProcessRole) -> None:
         for key in sorted(self.world.contested):
-            believers = [consumer for consumer in self.world.readers_of(key) if self._relies_on_it(consumer)]
-            if len({believer.process for believer in believers}) > 1:
+            believers = [each for each in self.world.readers_of(key) if each.process.believes(each)]
+            if len({each.process for each in believers}) > 1:
+                believers = [each for each in believers if self._relies_on_it(each)]
+            if len({each.process for each in believers}) > 1:
                 raise self.broken(key, f"all of {believers} rely on their leases")
 
     def _relies_on_it(self, consumer: ConsumerRole) -> bool:
-        world, key = self.world, consumer.lease_key
-        is_excused = world.is_bereft(consumer.process, key) or world.has_begun_anew(key)
-        is_excused = is_excused or world.is_being_replaced(consumer.process)
-        return consumer.process.believes(consumer) and not is_excused
+        process, key = consumer.process, consumer.lease_key
+        return process.believes(consumer) and not self.excuses(process, key, *UNAWARE)
+
+    def _is_hasty(self, actor: Actor, before: Lease) -> bool:
+        """Whether a Java worker took what lives; they do, and it is not judged."""
+        is_hasty = not actor.is_python and self.world.rest_of(before.lease_key) < self.world.patience_seconds
+        return is_hasty and self.world.excused.note(self.name, Excuse.JAVA)
 
 
 class Patience(Law):
@@ -83,9 +98,10 @@ class Patience(Law):
     ) -> None:
         if before is None or not actor.is_python or not _is_seized(actor, what, before):
             return
-        rest = self.world.rest_of(before.lease_key)
-        is_free = self.world.is_dismissed(before) or self.world.has_begun_anew(before.lease_key)
-        if rest < self.world.patience_seconds and not is_free:
+        rest, key = self.world.rest_of(before.lease_key), before.lease_key
+        if rest >= self.world.patience_seconds or self.world.is_dismissed(before):
+            return
+        if not self.excuses(actor, key, Excuse.ROW_ANEW):
             text = f"{what} of {before} by {actor.label}, although it had moved {rest:.3f} s before"
             raise self.broken(before.lease_key, text)
 
@@ -120,10 +136,10 @@ class FencedWritesFail(Law):
 
     def _judge(self, actor: Actor, what: str, before: Lease) -> None:
         owner = self._owners.get(before.lease_key)
-        if owner is actor or self._is_same_worker(actor, owner):
-            return
         is_passed_on = before.owner != actor.name or before.is_handed_over
-        if what != WriteKind.TRANSFER.value or not is_passed_on:
+        if owner is actor or (what == WriteKind.TRANSFER.value and is_passed_on):
+            return
+        if not self._is_same_worker(actor, owner):
             label = owner.label if owner is not None else "nobody"
             raise self.broken(before.lease_key, f"a {what} of {actor.label} was accepted, but {label} took it last")
 
@@ -135,7 +151,10 @@ class FencedWritesFail(Law):
         """
         if owner is None or owner.name != actor.name:
             return False
-        return not owner.is_alive or self.world.was_replaced(owner) or self.world.is_being_replaced(actor)
+        if not owner.is_alive:
+            return True
+        is_replaced = self.world.was_replaced(owner) or self.world.is_being_replaced(actor)
+        return is_replaced and self.world.excused.note(self.name, Excuse.NAME_TAKEN)
 
 
 class EpochsGrow(Law):
@@ -146,7 +165,7 @@ class EpochsGrow(Law):
     one has by now is no acquisition: it may hold nothing.
     """
 
-    name = "epochs grow"
+    name = EPOCHS
 
     def __init__(self, world: SimulatedWorld) -> None:
         super().__init__(world)
@@ -164,29 +183,17 @@ class EpochsGrow(Law):
 
     def consumer_started(self, consumer: ConsumerRole) -> None:
         key = consumer.lease_key
-        if self.world.is_bereft(consumer.process, key):
-            return
         last, changes = self._last.get(key), self._takes[key][1] if key in self._takes else 0
         if last is not None:
             is_same = last.process is consumer.process and self._known_takes[key] == changes
-            if consumer.epoch < last.epoch or (consumer.epoch == last.epoch and not is_same):
+            is_broken = consumer.epoch < last.epoch or (consumer.epoch == last.epoch and not is_same)
+            if is_broken and not self.excuses(consumer.process, key, Excuse.ROW_DESTROYED):
                 raise self.broken(key, f"{consumer!r} does not have a greater epoch than {last!r} before it")
+        if self.world.is_bereft(consumer.process, key):
+            return  # it may hold nothing
         self._last[key], self._known_takes[key] = consumer, changes
 
     def write_refused(self, consumer: ConsumerRole) -> None:
-        key = consumer.lease_key
-        world, process = self.world, consumer.process
-        is_excused = world.is_bereft(process, key) or world.has_begun_anew(key) or world.is_being_replaced(process)
-        if process.believes(consumer) and not is_excused:
+        key, process = consumer.lease_key, consumer.process
+        if process.believes(consumer) and not self.excuses(process, key, *UNAWARE):
             raise self.broken(key, f"the sink refused {consumer!r}, which owns the lease")
-
-
-class OneProcessor(Law):
-    """At most one processor of a shard per process, whatever became of its lease in between."""
-
-    name = "one processor"
-
-    def consumer_started(self, consumer: ConsumerRole) -> None:
-        for other in self.world.readers_of(consumer.lease_key):
-            if other.process is consumer.process:
-                raise self.broken(consumer.lease_key, f"{consumer!r} starts before {other!r} has ended")

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
+from typing import Any
 
 from streamclient.core.events import AnswerCheckpoint, CheckpointOutcome, Report
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.rows import WriteKind
 from streamclient.model import CheckpointPosition, Lease, ParkedRecord
 from streamclient.records import StreamRecord
-from streamclient.testing.simulation.laws.base import Law, LawBroken
+from streamclient.testing.history import (
+    LOST,
+    ORDER,
+    PARENTS,
+    Delivered,
+    KeysInOrder,
+    ParentsBeforeChildren,
+    ReaderBegan,
+)
+from streamclient.testing.simulation.faults import Excuse
+from streamclient.testing.simulation.laws.base import Law
 from streamclient.testing.simulation.roles import ConsumerRole, ProcessRole, Request
 from streamclient.testing.simulation.stream import place_of
 from streamclient.testing.simulation.table import Actor
@@ -72,7 +83,8 @@ class CheckpointsOnlyAdvance(Law):
 
     def _begins_anew(self, key: str, stored: int) -> bool:
         """Whether what lay behind the checkpoint was lost and given up: reading goes on at the oldest that is left."""
-        return stored == 0 and self.world.stream.shards[key].is_given_up
+        is_given_up = stored == 0 and self.world.stream.shards[key].is_given_up
+        return is_given_up and self.world.excused.note(self.name, Excuse.LOSS_GIVEN_UP)
 
     def checkpoint_answered(self, process: ProcessRole, request: Request, answer: AnswerCheckpoint) -> None:
         key = request.consumer.lease_key
@@ -146,10 +158,12 @@ class AnswersAreTrue(Law):
             if asked not in self._stored:
                 raise self.broken(key, f"{request.value} of {process.label} was answered as stored, but it is not")
         elif answer.outcome in (CheckpointOutcome.LEASE_LOST, CheckpointOutcome.REJECTED):
-            if self.world.is_bereft(process, key):
+            is_untrue = asked in self._stored and self.world.asked[asked] == 1
+            if is_untrue and self.excuses(process, key, Excuse.ROW_DESTROYED):
                 return
-            self._denied.add(asked)
-            if asked in self._stored and self.world.asked[asked] == 1:
+            if not self.world.is_bereft(process, key):
+                self._denied.add(asked)
+            if is_untrue:
                 text = f"{request.value} of {process.label} was answered as {answer.outcome.value}, but it is stored"
                 raise self.broken(key, text)
 
@@ -160,76 +174,77 @@ class ParentsFirst(Law):
     Of a shard that has left the stream nothing more can be read, so it does not hold up its children.
     """
 
-    name = "parents first"
+    name = PARENTS
+
+    def __init__(self, world: SimulatedWorld) -> None:
+        super().__init__(world)
+        self._judge = ParentsBeforeChildren(world.stream.ancestors, self._is_over)
 
     def consumer_started(self, consumer: ConsumerRole) -> None:
-        stream = self.world.stream
-        for ancestor in sorted(stream.ancestors(consumer.lease_key)):
-            if ancestor not in self.world.ended and stream.shards[ancestor].is_listed:
-                raise self.broken(consumer.lease_key, f"{consumer!r} starts although {ancestor} has not ended")
+        self.tell(self._judge, ReaderBegan(consumer, consumer.process, consumer.lease_key))
+
+    def _is_over(self, shard_id: str) -> bool:
+        return shard_id in self.world.ended or not self.world.stream.shards[shard_id].is_listed
 
 
 class NothingIsLost(Law):
-    """The changes of every key reach the sink in order and without a gap, through all splits and merges.
+    """The changes of every key reach the sink, in order and without a gap, through all splits and merges.
 
     Repetitions are allowed, but within one shard: once a child's change was written, none of its parents' is. Changes
     may be missing only if they expired, and then the loss was reported before anybody went on behind it.
     """
 
-    name = "nothing is lost"
-    order = "order per key"
+    name = LOST
+    order = ORDER
 
     def __init__(self, world: SimulatedWorld) -> None:
         super().__init__(world)
-        self.done: dict[int, int] = {}
-        """How many changes of each key reached the sink."""
-        self._shards: dict[int, str] = {}
-        """The shard of the last one."""
+        self._judge = KeysInOrder(may_be_missing=self._may_be_missing, is_fenced=self._is_fenced)
         self._aside: set[tuple[int, int]] = set()
         """Changes that were parked, by key and number."""
         self._unfenced: set[str] = set()
         """Shards that a Java worker went on with: it has no epoch, so nobody refuses who comes late."""
 
     def records_written(self, consumer: ConsumerRole, start: int, end: int) -> None:
-        shard, done, key = consumer.shard, self.done, consumer.lease_key
-        for record, number in zip(shard.keys[start:end], shard.numbers[start:end], strict=True):
-            last = done.get(record, 0)
-            if number > last:
-                if number > last + 1:
-                    self._judge_gap(consumer, record, last + 1, number)
-                done[record] = number
-                self._shards[record] = key
-            elif self._shards[record] != key:
-                self._judge_repetition(consumer, record, number)
+        shard = consumer.shard
+        keys, numbers = shard.keys[start:end], shard.numbers[start:end]
+        self.tell(self._judge, Delivered(consumer, consumer.lease_key, keys, numbers))
 
     def records_parked(self, consumer: ConsumerRole, records: Sequence[ParkedRecord]) -> None:
         self._aside |= {change_of(consumer, each.record) for each in records}
 
     def records_replayed(self, changes: Iterable[tuple[str, int, int]]) -> None:
-        for key, record, number in changes:
-            if number > self.done.get(record, 0):
-                self.done[record] = number
-                self._shards[record] = key
+        for shard, key, number in changes:
+            self.tell(self._judge, Delivered("a replay", shard, [key], [number], is_judged=False))
 
     def java_wrote(self, lease_key: str, start: int, end: int) -> None:
         shard = self.world.stream.shards[lease_key]
         self._unfenced.add(lease_key)
-        for record, number in zip(shard.keys[start:end], shard.numbers[start:end], strict=True):
-            if number > self.done.get(record, 0):
-                self.done[record] = number
-                self._shards[record] = ""
+        keys, numbers = shard.keys[start:end], shard.numbers[start:end]
+        self.tell(self._judge, Delivered("java", "", keys, numbers, is_judged=False))
 
-    def _judge_gap(self, consumer: ConsumerRole, record: int, first: int, number: int) -> None:
-        for missing in range(first, number):
-            if (record, missing) not in self._aside and not self.world.may_be_missing(record, missing):
-                text = f"{consumer!r} wrote change {number} of key {record}, but change {missing} was never written"
-                raise self.broken(consumer.lease_key, text)
+    def recovered(self, unread: Container[str]) -> None:
+        furthest = self._judge.furthest
+        for name, shard in self.world.stream.shards.items():
+            for key, number in zip(shard.keys, shard.numbers, strict=True):
+                if number <= furthest.get(key, 0):
+                    continue
+                is_javas = name in unread and self.world.excused.note(LOST, Excuse.JAVA)
+                if not is_javas and not self._may_be_missing(key, number, LOST):
+                    raise self.broken(name, f"nobody ever wrote change {number} of key {key}")
 
-    def _judge_repetition(self, consumer: ConsumerRole, record: int, number: int) -> None:
-        later, key = self._shards[record], consumer.lease_key
-        if later and later not in self.world.touched and key not in self.world.touched and key not in self._unfenced:
-            text = f"{consumer!r} wrote change {number} of key {record} again after {later} had gone on with it"
-            raise LawBroken(self.order, consumer.lease_key, text)
+    def _may_be_missing(self, key: Any, number: int, law: str = ORDER) -> bool:
+        if (key, number) in self._aside:
+            return True
+        excuse = self.world.may_be_missing(key, number)
+        return excuse is not None and self.world.excused.note(law, excuse)
+
+    def _is_fenced(self, shard: str, later: str) -> bool:
+        """Nobody refuses a late one where a Java worker went on, or where somebody changed a row from outside."""
+        excused, touched = self.world.excused, self.world.touched
+        if not later or shard in self._unfenced:
+            return not excused.note(ORDER, Excuse.JAVA)
+        return not ({shard, later} & touched and excused.note(ORDER, Excuse.TOUCHED))
 
 
 def change_of(consumer: ConsumerRole, record: StreamRecord) -> tuple[int, int]:

@@ -12,10 +12,10 @@ from streamclient import checks
 from streamclient.config import ClientConfig, processor_maker
 from streamclient.interfaces import IRecordProcessor, RecordProcessorFactory
 from streamclient.records import ColumnValue
+from streamclient.testing.history import LawBroken
 from streamclient.testing.simulation.trials.faults import Fault
 from streamclient.testing.simulation.trials.settings import Run, TrialSettings
 from streamclient.testing.simulation.trials.trial import Trial
-from streamclient.testing.simulation.trials.witness import TrialFailed
 
 SHOWN_LINES = 12
 """How many of the last steps, and of the last incidents, a failure shows."""
@@ -134,7 +134,7 @@ class StreamSimulation:
             trial = Trial(settings, seed, self._tell if self._seed is not None else None)
             try:
                 run = trial.run()
-            except TrialFailed as failed:
+            except LawBroken as failed:
                 text = self._explained(trial, failed, len(seeds))
                 raise SimulationFailed(text, seed, failed.law) from failed.__cause__
             written += len(run.written)
@@ -143,7 +143,7 @@ class StreamSimulation:
         counts = dict(sorted(faults.items()))
         return SimulationResult(seeds=len(seeds), written=written, delivered=delivered, faults=counts)
 
-    def _explained(self, trial: Trial, failed: TrialFailed, seeds: int) -> str:
+    def _explained(self, trial: Trial, failed: LawBroken, seeds: int) -> str:
         needed = _needed(trial.settings, trial.seed, failed.law)
         where = f"{self._test} " if self._test else ""
         return "\n".join(
@@ -166,7 +166,7 @@ def _needed(settings: TrialSettings, seed: int, law: str) -> tuple[Fault, ...]:
         fewer = tuple(other for other in faults if other is not fault)
         try:
             Trial(evolve(settings, faults=fewer), seed).run()
-        except TrialFailed as failed:
+        except LawBroken as failed:
             if failed.law == law:
                 faults = fewer
     return faults

@@ -12,10 +12,10 @@ from streamclient.errors import DependencyException, ErrorKind
 from streamclient.lease import MemoryLeaseManager, WriteAnswer
 from streamclient.model import Lease
 from streamclient.testing.simulation.dice import Dice
+from streamclient.testing.simulation.faults import Do, Fate
 from streamclient.testing.simulation.network import NO_ANSWER, NO_ROUTE, TOO_BUSY
-from streamclient.testing.simulation.trials.faults import FaultKind
 
-CALL_KINDS = (FaultKind.LOST_REQUESTS, FaultKind.LOST_ANSWERS, FaultKind.THROTTLED)
+CALL_KINDS = (Fate.LOST_REQUEST, Fate.LOST_ANSWER, Fate.THROTTLED)
 
 
 class TrialLeases(MemoryLeaseManager):
@@ -25,8 +25,8 @@ class TrialLeases(MemoryLeaseManager):
         self,
         stream_id: str,
         dice: Dice,
-        shares: Mapping[FaultKind, float],
-        injected: Counter[FaultKind],
+        shares: Mapping[Do | Fate, float],
+        injected: Counter[Do | Fate],
         stored: Callable[[str, str], None],
     ) -> None:
         """``stored`` is told each checkpoint that gets into the table, with its lease, whatever its writer learns."""
@@ -68,7 +68,7 @@ class TrialLeases(MemoryLeaseManager):
     def write_many(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence[WriteAnswer]:
         """Carry out writes, or not; tell the truth about it, or nothing."""
         fate = self._fate()
-        if fate in (None, FaultKind.LOST_ANSWERS):
+        if fate in (None, Fate.LOST_ANSWER):
             before = self._checkpoints()
             answers = super().write_many(writes)
             for key, checkpoint in self._checkpoints().items():
@@ -85,9 +85,9 @@ class TrialLeases(MemoryLeaseManager):
         if fate is not None:
             raise self._error(fate)
 
-    def _fate(self) -> FaultKind | None:
+    def _fate(self) -> Fate | None:
         if self.is_unreachable:
-            return FaultKind.UNREACHABLE
+            return Fate.CUT
         for kind in CALL_KINDS:
             share = self._shares.get(kind, 0.0)
             if not self.is_calm and self._dice.chance(share):
@@ -96,8 +96,8 @@ class TrialLeases(MemoryLeaseManager):
         return None
 
     @staticmethod
-    def _error(fate: FaultKind) -> DependencyException:
-        return {FaultKind.THROTTLED: TOO_BUSY, FaultKind.UNREACHABLE: NO_ROUTE}.get(fate, NO_ANSWER)
+    def _error(fate: Fate) -> DependencyException:
+        return {Fate.THROTTLED: TOO_BUSY, Fate.CUT: NO_ROUTE}.get(fate, NO_ANSWER)
 
 
 READ_FAILED = DependencyException("the service did not deliver this page", kind=ErrorKind.TRANSIENT)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from attrs import define, field
@@ -12,11 +12,13 @@ from attrs import define, field
 from streamclient.config import StreamConfig
 from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
 from streamclient.testing.fakes import FakeStream
+from streamclient.testing.history import LOST, LawBroken
 from streamclient.testing.simulation.dice import Dice
-from streamclient.testing.simulation.trials.faults import Fault, FaultKind
+from streamclient.testing.simulation.faults import Do, Fate
+from streamclient.testing.simulation.trials.faults import Fault, said
 from streamclient.testing.simulation.trials.leases import READ_FAILED, TrialLeases
 from streamclient.testing.simulation.trials.settings import Change, Run, TrialSettings
-from streamclient.testing.simulation.trials.witness import Life, TrialFailed, Witness, WitnessedProcessor
+from streamclient.testing.simulation.trials.witness import Life, Witness, WitnessedProcessor
 from streamclient.testing.simulation.workers import STARTED_AT_SECONDS, SimulatedWorker, Simulation
 from streamclient.worker import Worker
 
@@ -42,7 +44,7 @@ class Trial:
     """Every step."""
     incidents: list[str] = field(factory=list)
     """The steps that came from outside."""
-    injected: Counter[FaultKind] = field(factory=Counter)
+    injected: Counter[Do | Fate] = field(factory=Counter)
     simulation: Simulation = field(init=False)
     dice: Dice = field(init=False)
     stream: FakeStream = field(init=False)
@@ -66,7 +68,8 @@ class Trial:
         names = [self._new_shard() for _ in range(settings.shards)]
         self.stream = FakeStream("simulated", names)
         self.stream.before_read = self._before_read
-        self.witness = Witness(self.note)
+        self.witness = Witness(self.note, self._finished)
+        self.witness.parents.update(dict.fromkeys(names, ()))
         calls = Dice.of(self.seed, "calls")
         self.leases = TrialLeases(self.stream.stream_id, calls, shares, self.injected, self.witness.stored)
         keys = [f"key-{number:03d}" for number in range(max(settings.keys, settings.shards))]
@@ -78,7 +81,7 @@ class Trial:
         """Run to the end.
 
         Raises:
-            TrialFailed: a law is broken, or the user's own invariant.
+            LawBroken: a law is broken, or the user's own invariant.
         """
         with _quiet_logs():
             try:
@@ -109,23 +112,23 @@ class Trial:
         for _ in range(self.settings.records):
             acts.append((seconds * self.dice.random(), self._write))
         for fault in self.settings.faults:
-            dice = Dice.of(self.seed, "fault", fault.kind.value)
+            dice = Dice.of(self.seed, "fault", said(fault.kind))
             for _ in range(fault.times):
                 moment = seconds * (QUIET_SHARE + (1.0 - QUIET_SHARE) * dice.random())
                 acts.append((moment, _bound(self._befall, fault, dice)))
         return iter(sorted(acts, key=lambda act: act[0]))
 
     def _judged_by_user(self) -> Run:
-        faults = {kind.value: number for kind, number in sorted(self.injected.items(), key=lambda item: item[0].value)}
+        faults = dict(sorted((said(kind), number) for kind, number in self.injected.items()))
         witness = self.witness
         run = Run(self.seed, tuple(witness.written), witness.accepted, dict(witness.newest), faults)
         if self.settings.check is not None:
             try:
                 verdict = self.settings.check(run)
             except AssertionError as error:
-                raise TrialFailed("check", str(error).strip() or "an assertion failed") from error
+                raise LawBroken("check", "", str(error).strip() or "an assertion failed") from error
             if verdict is False:
-                raise TrialFailed("check", "it returned False")
+                raise LawBroken("check", "", "it returned False")
         return run
 
     # --- time --------------------------------------------------------------------------------------------------
@@ -147,7 +150,7 @@ class Trial:
         self.simulation.until(lambda: self.witness.failed is not None or condition(), limit, required=False)
         self._raise_failure()
         if not condition():
-            raise TrialFailed("nothing is lost", problem())
+            raise LawBroken(LOST, "", problem())
 
     def _raise_failure(self) -> None:
         if self.witness.failed is not None:
@@ -157,8 +160,11 @@ class Trial:
         """Everything was accepted, and each shard's last change by a processor that may go on."""
         return not self.witness.missing() and not self._unread_shards()
 
+    def _finished(self) -> set[str]:
+        return self.leases.finished()
+
     def _unread_shards(self) -> list[str]:
-        ended = self.leases.finished()
+        ended = self._finished()
         return [
             shard_id
             for shard_id, changes in self.changes_of.items()
@@ -207,20 +213,20 @@ class Trial:
     def _befall(self, fault: Fault, dice: Dice) -> None:
         if self.leases.is_calm:
             return  # it was put off until nothing goes wrong any more
-        needs_a_worker = fault.kind in (FaultKind.CRASH, FaultKind.STOP, FaultKind.FREEZE)
+        needs_a_worker = fault.kind in (Do.CRASH, Do.STOP, Do.FREEZE)
         if needs_a_worker and not self._living():
             # All are dead: it befalls the next one.
             self.simulation.call_at(self.simulation.now + 1.0, _bound(self._befall, fault, dice))
             return
-        act = {
-            FaultKind.CRASH: self._crash,
-            FaultKind.STOP: self._stop,
-            FaultKind.FREEZE: self._freeze,
-            FaultKind.UNREACHABLE: self._cut_off,
-            FaultKind.SPLIT: self._split,
-            FaultKind.MERGE: self._merge,
-        }[fault.kind]
-        if act(dice):
+        acts: Mapping[Do | Fate, Callable[[Dice], bool]] = {
+            Do.CRASH: self._crash,
+            Do.STOP: self._stop,
+            Do.FREEZE: self._freeze,
+            Do.CUT: self._cut_off,
+            Do.SPLIT: self._split,
+            Do.MERGE: self._merge,
+        }
+        if acts[fault.kind](dice):
             self.injected[fault.kind] += 1
 
     def _crash(self, dice: Dice) -> bool:
@@ -267,9 +273,9 @@ class Trial:
             self._start_worker("last")
 
     def _before_read(self, shard_id: str) -> None:
-        share = next((fault.share for fault in self.settings.faults if fault.kind is FaultKind.FAILING_READS), 0.0)
+        share = next((fault.share for fault in self.settings.faults if fault.kind is Fate.FAILING_READ), 0.0)
         if self._reading_dice.chance(share):
-            self.injected[FaultKind.FAILING_READS] += 1
+            self.injected[Fate.FAILING_READ] += 1
             raise READ_FAILED
 
     # --- the stream --------------------------------------------------------------------------------------------
@@ -296,6 +302,7 @@ class Trial:
         children = (self._new_shard(), self._new_shard())
         self.report("stream", "split", f"{parent} into {' and '.join(children)}")
         self.stream.split(parent, *children)
+        self.witness.parents.update(dict.fromkeys(children, (parent,)))
         self.keys_of.update({children[0]: keys[::2], children[1]: keys[1::2]})
         return True
 
@@ -306,6 +313,7 @@ class Trial:
         child = self._new_shard()
         self.report("stream", "merge", f"{first} and {second} into {child}")
         self.stream.merge(first, second, child)
+        self.witness.parents[child] = (first, second)
         self.keys_of[child] = self.keys_of.pop(first) + self.keys_of.pop(second)
         return True
 

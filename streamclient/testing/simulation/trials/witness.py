@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from attrs import define, field
 
 from streamclient.interfaces import InitializationInput, IRecordProcessor, ProcessRecordsInput, ShutdownInput
 from streamclient.model import CheckpointPosition
 from streamclient.records import StreamRecord
+from streamclient.testing.history import (
+    INITIALIZE,
+    SHUTDOWN,
+    Called,
+    CallsOneByOne,
+    Delivered,
+    EpochsHaveOneOwner,
+    Fact,
+    Judge,
+    KeysInOrder,
+    LawBroken,
+    OneReliesOnIt,
+    ParentsBeforeChildren,
+    ReaderBegan,
+    ReaderOver,
+    Returned,
+    ancestors,
+)
 from streamclient.testing.simulation.trials.settings import Change
 from streamclient.testing.simulation.workers import SimulatedWorker
-
-
-class TrialFailed(Exception):
-    """Something is not as it must be, in the history of one seed."""
-
-    def __init__(self, law: str, text: str) -> None:
-        super().__init__(f"{law}: {text}")
-        self.law = law
-        self.text = text
 
 
 @define(eq=False)
@@ -46,10 +55,8 @@ class Life:
 class Witness:
     """Knows what was written and what was handed out.
 
-    Laws: the changes of a key are handed out in order and without a gap, repetitions aside ("order per key"); calls for
-    one shard never overlap in one process, and none is made for a process while another one relies on the shard's lease
-    as well ("one reader"); calls of one processor come in their order ("calls in order"); everything is handed out and
-    accepted in the end ("nothing is lost").
+    The laws are those of ``streamclient.testing.history``. Calls into user code are what it sees of a reader: it begins
+    with ``initialize``, and is over after ``shutdown``. Everything is handed out and accepted in the end.
 
     A batch is accepted when the call that got it returns, or once the processor that got it has stored a checkpoint
     behind it: whatever becomes of the call then, the batch does not come again.
@@ -57,24 +64,32 @@ class Witness:
 
     note: Callable[[str, str, str], None]
     """Writes a step down: who, what, and what more there is to say."""
-    failed: TrialFailed | None = None
+    finished: Callable[[], Container[str]]
+    """Shards that were read to their ends, by the table."""
+    failed: LawBroken | None = None
     """The first law that was broken."""
     written: list[Change] = field(factory=list)
     newest: dict[str, int] = field(factory=dict)
     accepted: Counter[Change] = field(factory=Counter)
-    seen: dict[str, int] = field(factory=dict)
-    """The furthest change of each key that was handed out."""
-    calls: dict[str, list[WitnessedProcessor]] = field(factory=dict)
-    """Processors in a call, by shard."""
-    readers: dict[str, list[WitnessedProcessor]] = field(factory=dict)
-    """Processors that were initialized, or are being, and not shut down, by shard."""
     current: dict[str, WitnessedProcessor] = field(factory=dict)
     """The processor of each shard that was initialized last."""
     places: dict[Change, tuple[str, int]] = field(factory=dict)
     """The shard that each change was written to, and how many of its changes were written before."""
     errors: Counter[str] = field(factory=Counter)
     """What user code raised."""
+    parents: dict[str, tuple[str, ...]] = field(factory=dict)
+    """Of each shard."""
     _changes: dict[tuple[str, int], Change] = field(factory=dict)
+    _judges: tuple[Judge, ...] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._judges = (
+            CallsOneByOne(),
+            OneReliesOnIt(WitnessedProcessor.is_valid, begins_late=True),
+            EpochsHaveOneOwner(),
+            ParentsBeforeChildren(lambda shard: ancestors(shard, self.parents), lambda shard: shard in self.finished()),
+            KeysInOrder(),
+        )
 
     def write(self, key: str, micros: int) -> Change:
         """Count one more change of a key, written at a time of its own."""
@@ -87,32 +102,17 @@ class Witness:
         """Which change a record tells of."""
         return self._changes[str(record.key["id"]), record.sequence_info.timestamp_micros]
 
-    def begin(self, processor: WitnessedProcessor, call: str) -> None:
-        """User code is about to be called."""
-        shard_id = processor.shard_id
-        if any(other.life is processor.life for other in self.calls.get(shard_id, ())):
-            raise TrialFailed("one reader", f"{processor} is called ({call}) while another call of it runs")
-        for other in self.readers.get(shard_id, ()):
-            if other.life is not processor.life and other.is_valid() and processor.is_valid():
-                raise TrialFailed("one reader", f"{processor} is called ({call}) while {other} has the lease, too")
-        self.calls.setdefault(shard_id, []).append(processor)
-        if call == "initialize":
-            self.readers.setdefault(shard_id, []).append(processor)
-
-    def end(self, processor: WitnessedProcessor, call: str) -> None:
-        """User code has returned or raised."""
-        self.calls[processor.shard_id].remove(processor)
-        if call == "shutdown":
-            self.readers[processor.shard_id].remove(processor)
+    def tell(self, fact: Fact) -> None:
+        """Judge a fact. A broken law must not look like a failure of user code, which the worker would only repeat."""
+        for judge in self._judges:
+            for broken in judge.see(fact):
+                self.failed = self.failed or broken
+                raise broken
 
     def handed_out(self, processor: WitnessedProcessor, changes: list[Change]) -> None:
         """A batch is being handed out."""
-        for change in changes:
-            seen = self.seen.get(change.key, 0)
-            if change.number > seen + 1:
-                text = f"{processor} was given {change}, but {change.key}/{seen + 1} was never handed out"
-                raise TrialFailed("order per key", text)
-            self.seen[change.key] = max(seen, change.number)
+        keys, numbers = [change.key for change in changes], [change.number for change in changes]
+        self.tell(Delivered(processor, processor.shard_id, keys, numbers))
         processor.in_hand = list(changes)
 
     def stored(self, shard_id: str, checkpoint: str) -> None:
@@ -150,7 +150,6 @@ class WitnessedProcessor(IRecordProcessor):
     def __init__(self, witness: Witness, life: Life, make: Callable[[], IRecordProcessor]) -> None:
         self.witness, self.life, self.shard_id, self.identifier = witness, life, "", ""
         self._own = make()
-        self._last_call = "make"
         self.begin = ""
         self.last: Change | None = None
         self.in_hand: list[Change] = []
@@ -160,17 +159,16 @@ class WitnessedProcessor(IRecordProcessor):
         """Pass on."""
         info = initialization_input.shard_info
         self.shard_id, self.identifier = info.shard_id, info.lease_identifier
-        self._follows("initialize", ("make",))
         self.begin = initialization_input.initial_checkpoint
         detail = f"at {self.begin}, epoch {info.epoch}"
-        self._call("initialize", detail, lambda: self._own.initialize(initialization_input))
+        self.witness.tell(ReaderBegan(self, self.life, self.shard_id, info.epoch))
+        self._call(INITIALIZE, detail, lambda: self._own.initialize(initialization_input))
         self.witness.current[self.shard_id] = self
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
         """Judge, then pass on."""
-        self._follows("process_records", ("initialize", "process_records"))
         changes = [self.witness.change_of(record) for record in process_records_input.records]
-        self._judged(lambda: self.witness.handed_out(self, changes))
+        self.witness.handed_out(self, changes)
         names = " ".join(str(change) for change in changes)
         self._call("process_records", names, lambda: self._own.process_records(process_records_input))
         self.accepts(changes)
@@ -183,22 +181,17 @@ class WitnessedProcessor(IRecordProcessor):
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
         """Pass on."""
-        self._follows("shutdown", ("initialize", "process_records"))
         reason = shutdown_input.shutdown_reason.value
-        self._call("shutdown", reason, lambda: self._own.shutdown(shutdown_input))
+        self._call(SHUTDOWN, reason, lambda: self._own.shutdown(shutdown_input))
+        self.witness.tell(ReaderOver(self, self.shard_id))
 
     def is_valid(self) -> bool:
         """Whether its worker lives, does not stand still, and relies on the lease."""
         return self.life.relies_on_lease(self.shard_id, self.identifier)
 
-    def _follows(self, call: str, allowed: tuple[str, ...]) -> None:
-        last, self._last_call = self._last_call, call
-        if last not in allowed:
-            self._judged(lambda: self._fail("calls in order", f"{self} is called ({call}) after {last}"))
-
     def _call(self, name: str, detail: str, call: Callable[[], None]) -> None:
         witness = self.witness
-        self._judged(lambda: witness.begin(self, name))
+        witness.tell(Called(self, self.shard_id, name))
         witness.note(self.life.name, f"{name} {self.shard_id}", detail)
         try:
             call()
@@ -207,19 +200,7 @@ class WitnessedProcessor(IRecordProcessor):
             witness.note(self.life.name, f"{name} {self.shard_id} raised", f"{type(error).__name__}: {error}")
             raise
         finally:
-            witness.end(self, name)
-
-    def _judged(self, judge: Callable[[], None]) -> None:
-        """A broken law must not look like a failure of user code, which the worker would only repeat."""
-        try:
-            judge()
-        except TrialFailed as failed:
-            self.witness.failed = self.witness.failed or failed
-            raise
-
-    @staticmethod
-    def _fail(law: str, text: str) -> None:
-        raise TrialFailed(law, text)
+            witness.tell(Returned(self, self.shard_id))
 
     def __str__(self) -> str:
         return f"the processor of {self.shard_id} in {self.life.name}"

@@ -13,6 +13,9 @@ from streamclient.core.tunnel.session import TunnelSession
 from streamclient.records import StreamRecord
 from streamclient.testing.simulation.agenda import Agenda
 from streamclient.testing.simulation.dice import Dice
+from streamclient.testing.simulation.faults import Excuse
+from streamclient.testing.simulation.plan import TunnelPlan
+from streamclient.testing.simulation.trace import Observer
 from streamclient.testing.simulation.tunnels.laws import TunnelLaws
 from streamclient.testing.simulation.tunnels.service import SimulatedService
 from streamclient.tunnel.calls import STORE_TRIES, verdict_on
@@ -23,23 +26,15 @@ from streamclient.wire.tunnel import FINISHED, decode_tunnel_page
 READ_AGAIN_SECONDS = 1.0
 """Pause after a page without records, or after a read that failed."""
 
-
 THAW_SECONDS = 0.01
 """For so long after it was frozen a process may go on with what it was about to do."""
 
 
 @define(eq=False)
-class Pace:
-    """How fast all processes of a history are; it may change."""
-
-    timeout_seconds: float
-    pages_per_checkpoint: int
-    process_seconds: float
-
-
-@define(eq=False)
 class Reader:
     """Reads a channel page by page, processes, and stores its token now and then."""
+
+    process: str
 
     channel_id: str
     identifier: str
@@ -52,15 +47,19 @@ class Reader:
     is_over: bool = False
     pages: int = 0
 
+    def __str__(self) -> str:
+        return f"{self.identifier} of {self.process}"
+
 
 @define(eq=False)
 class TunnelProcess:
     """One process. Frozen, nothing of it happens until it is thawed; crashed, nothing of it happens any more."""
 
+    plan: TunnelPlan
     agenda: Agenda
     service: SimulatedService
     laws: TunnelLaws
-    pace: Pace
+    observer: Observer | None
     name: str
     session: TunnelSession
     dice: Dice
@@ -98,7 +97,11 @@ class TunnelProcess:
         """Hand an event to the session, and carry out what it answers."""
         if not self.is_alive or self.is_finished:
             return
-        for command in self.session.handle(event, self.local_now):
+        commands = self.session.handle(event, self.local_now)
+        self.laws.events += 1
+        if self.observer is not None:
+            self.observer.handled(self.agenda.now, self.name, event, commands)
+        for command in commands:
             self._execute(command)
         self._schedule_tick()
 
@@ -135,18 +138,18 @@ class TunnelProcess:
                 self._call("shutdown", request, lambda *_: self.deliver(events.SessionEnded()))
             case events.Finish():
                 self.is_finished = True
-                self.laws.check(not self.readers, "a session ends after its readers", self.name)
+                self.laws.check(not self.readers, "a session ends after its readers", "", self.name)
 
     def _call(self, verb: str, request: Any, answer: Any) -> None:
         def arrived(response: Any, error: Exception | None) -> None:
             self._when_awake(answer, response, error)
 
-        self.service.call(self.dice, verb, request, arrived)
+        self.service.call(self.name, self.dice, verb, request, arrived)
 
     def _connect(self) -> None:
         sent_at = self.local_now
         request = schema.ConnectRequest(tunnel_id=self.service.tunnel_id)
-        request.client_config.timeout = int(self.pace.timeout_seconds)
+        request.client_config.timeout = int(self.plan.timeout_seconds)
         request.client_config.client_tag = self.name
 
         def answered(response: Any, error: Exception | None) -> None:
@@ -188,12 +191,10 @@ class TunnelProcess:
     # --- readers -------------------------------------------------------------------------------------------------
 
     def _start_reader(self, command: events.StartReader) -> None:
-        others = [each for each in self.readers.values() if each.channel_id == command.channel_id]
-        self.laws.check(not others, "one reader per channel and process", command.channel_id)
-        reader = Reader(command.channel_id, command.reader, command.client_id, command.token, command.sequence_number)
-        reader.stored = command.token
+        began = (command.channel_id, command.reader, command.client_id, command.token, command.sequence_number)
+        reader = Reader(self.name, *began, stored=command.token)
         self.readers[reader.identifier] = reader
-        self.laws.reader_started(self.name, reader.channel_id)
+        self.laws.reader_started(self, reader)
         self._go_on(reader)
 
     def _stop_reader(self, identifier: str, *, is_lost: bool) -> None:
@@ -209,7 +210,7 @@ class TunnelProcess:
             self._store(reader, 0)
         elif reader.is_stopping:
             self._end(reader, is_finished=False)
-        elif reader.pages >= self.pace.pages_per_checkpoint and reader.token != reader.stored:
+        elif reader.pages >= self.plan.pages_per_checkpoint and reader.token != reader.stored:
             self._store(reader, 0)
         else:
             self._read(reader)
@@ -227,15 +228,16 @@ class TunnelProcess:
                 self.later(READ_AGAIN_SECONDS, self._go_on, reader)
                 return
             page = decode_tunnel_page(response.SerializeToString())
-            slow = self.dice.delay(self.pace.process_seconds)
+            slow = self.dice.delay(self.laws.process_seconds)
             self.later(slow, self._process, reader, page.records, page.next_token)
 
         self._call("readrecords", request, answered)
 
     def _process(self, reader: Reader, records: Sequence[StreamRecord], next_token: str) -> None:
-        # Whoever wakes up finds out the time a moment later.
-        is_excused = reader.is_lost or self.agenda.now < self.frozen_until + THAW_SECONDS
-        self.laws.processed(self.name, reader.client_id, reader.channel_id, records, is_excused=is_excused)
+        excuse = Excuse.CALL_UNDER_WAY if reader.is_lost else None
+        if self.agenda.now < self.frozen_until + THAW_SECONDS:
+            excuse = Excuse.JUST_THAWED
+        self.laws.processed(reader, records, excuse)
         reader.token = next_token
         reader.pages += 1
         pause = 0.0 if records or next_token == FINISHED else READ_AGAIN_SECONDS
@@ -281,6 +283,7 @@ class TunnelProcess:
 
     def _end(self, reader: Reader, *, is_finished: bool) -> None:
         del self.readers[reader.identifier]
+        self.laws.reader_ended(reader)
         self.deliver(events.ReaderEnded(reader.channel_id, reader.identifier, is_finished))
 
 

@@ -1,104 +1,112 @@
-"""What must be true of every history of tunnel clients.
+"""What must be true of every history of tunnel clients: the laws of all fleets, and these.
 
-* a process has one reader per channel;
 * a channel that the service leased to one client is not processed by another one, unless that was just frozen, or its
   session was ended without a word;
-* what is first delivered of a key comes in the order of the log; full data before changes; a child after its parents;
+* full data comes before changes, as parents before their children;
 * a stored checkpoint never goes back;
 * in the end every row of the full data and every change was delivered, and the channels are spread evenly.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from attrs import define, field
 
 from streamclient.records import StreamRecord
-from streamclient.server.tunnels.channels import Tunnel
+from streamclient.server.tunnels.channels import Tunnel, TunnelChannel
 from streamclient.server.tunnels.positions import next_position
+from streamclient.testing.history import (
+    Delivered,
+    Fact,
+    Judge,
+    KeysInOrder,
+    LawBroken,
+    OneReliesOnIt,
+    ParentsBeforeChildren,
+    ReaderBegan,
+    ReaderOver,
+)
 from streamclient.testing.simulation.agenda import Agenda
+from streamclient.testing.simulation.faults import Excuse, Excused
+from streamclient.testing.simulation.roles import ChannelReader
+from streamclient.testing.simulation.trace import Trace
 from streamclient.testing.simulation.tunnels.service import SimulatedService
 
-
-class TunnelViolation(AssertionError):
-    """A law was broken."""
+CHECKPOINTS = "checkpoints only advance"
+HOLDER = "one holder"
 
 
 @define(eq=False)
 class TunnelLaws:
-    """Told of what the processes of one history do; raises ``TunnelViolation`` at the event that breaks a law."""
+    """Told of what the processes of one history do; raises ``LawBroken`` at the event that breaks a law."""
 
-    seed: int
     agenda: Agenda
     service: SimulatedService
-    trace: list[str] = field(factory=list)
-    seen: dict[tuple[str, Any], int] = field(factory=dict)
-    """(channel, record) to the place of its first delivery."""
+    trace: Trace
+    counts: Counter[str]
+    excused: Excused
+    process_seconds: float
+    """Usual time in which a page is processed now."""
+    events: int = 0
+    """How many events the sessions handled."""
+    order: KeysInOrder = field(factory=KeysInOrder)
     base: set[int] = field(factory=set)
     """Keys of the full data that were delivered."""
     ended: set[str] = field(factory=set)
     """Sessions that the service lost without a word."""
     _names: dict[str, str] = field(factory=dict)
-    _newest: dict[int, tuple[int, int, int]] = field(factory=dict)
+    _channels: dict[str, str] = field(factory=dict)
+    """Their identifiers, by name."""
     _positions: dict[str, int] = field(factory=dict)
+    _judges: tuple[Judge, ...] = field(init=False)
 
-    def note(self, text: str) -> None:
-        """One line of the history; the service's random names are replaced by numbers in order of appearance."""
-        self.trace.append(f"{self.agenda.now:.6f} {text}")
+    def __attrs_post_init__(self) -> None:
+        parents = ParentsBeforeChildren(self._before, lambda name: self._channel(name).is_over)
+        self._judges = (OneReliesOnIt(lambda reader: False), parents, self.order)
 
     def name(self, identifier: str) -> str:
-        """A name that is the same in every run of the seed."""
-        return self._names.setdefault(identifier, f"c{len(self._names)}")
+        """What the service calls at random, called the same in every run of the seed: by order of appearance."""
+        name = self._names.setdefault(identifier, f"c{len(self._names)}")
+        self._channels[name] = identifier
+        return name
 
-    def check(self, holds: bool, law: str, text: str) -> None:
+    def check(self, holds: bool, law: str, channel: str, text: str) -> None:
         """Raise unless a law holds."""
         if not holds:
-            tail = "\n".join(self.trace[-12:])
-            raise TunnelViolation(f"seed {self.seed}, at {self.agenda.now:.3f}: {law}: {text}\n{tail}")
+            raise LawBroken(law, channel, text)
 
     @property
     def tunnel(self) -> Tunnel:
         """The service's own view."""
         return self.service.engine._state.tunnels[self.service.tunnel_id]
 
-    def reader_started(self, process: str, channel_id: str) -> None:
-        """A process begins to read a channel: its parents must be over, and for changes all full data."""
-        channel = self.tunnel.channels[channel_id]
-        self.note(f"{process} reads {self.name(channel_id)}")
-        for parent in channel.parent_ids:
-            self.check(self.tunnel.channels[parent].is_over, "no child before its parents", self.name(channel_id))
-        if not channel.is_base:
-            base = [each for each in self.tunnel.channels.values() if each.is_base]
-            self.check(all(each.is_over for each in base), "full data before changes", self.name(channel_id))
+    def reader_started(self, process: object, reader: ChannelReader) -> None:
+        """A process begins to read a channel."""
+        name = self.name(reader.channel_id)
+        self._note(reader, "starts to read", name)
+        self._tell(ReaderBegan(reader, process, name))
 
-    def processed(
-        self, process: str, client_id: str, channel_id: str, records: Sequence[StreamRecord], *, is_excused: bool
-    ) -> None:
-        """A process has processed a page; it is excused where it cannot know yet that the channel is another's."""
-        channel = self.tunnel.channels[channel_id]
-        if not is_excused and client_id not in self.ended and not channel.is_over:
-            holder = channel.client_id
-            self.check(holder in ("", client_id), "one holder", f"{process} {self.name(channel_id)}")
-        for record in records:
-            self._deliver(channel_id, record)
-        self.note(f"{process} processed {len(records)} of {self.name(channel_id)}")
+    def reader_ended(self, reader: ChannelReader) -> None:
+        """Nothing of a reader runs any more."""
+        name = self.name(reader.channel_id)
+        self._note(reader, "ends reading", name)
+        self._tell(ReaderOver(reader, name))
 
-    def _deliver(self, channel_id: str, record: StreamRecord) -> None:
-        key, info = int(record.key["id"]), record.sequence_info
-        if info.timestamp_micros == 0:
-            self.base.add(key)
-            return
-        place = (channel_id, (key, info))
-        if place in self.seen:
-            return
-        self.seen[place] = len(self.seen)
-        order = (info.epoch, info.timestamp_micros, info.row_index)
-        newest = self._newest.get(key, (-1, -1, -1))
-        self.check(order > newest, "order per key", f"key {key} {order} after {newest}")
-        self._newest[key] = order
+    def processed(self, reader: ChannelReader, records: Sequence[StreamRecord], excuse: Excuse | None) -> None:
+        """A page was processed; ``excuse`` says why its process cannot know yet if the channel is another's."""
+        channel, name = self.tunnel.channels[reader.channel_id], self.name(reader.channel_id)
+        if not channel.is_over and channel.client_id not in ("", reader.client_id):
+            excuse = excuse or (Excuse.SESSION_LOST if reader.client_id in self.ended else None)
+            is_excused = excuse is not None and self.excused.note(HOLDER, excuse)
+            self.check(is_excused, HOLDER, name, f"{reader} processed what another client has")
+        self._note(reader, "processed", name, len(records))
+        changes = [record for record in records if record.sequence_info.timestamp_micros]
+        self.base |= {_key(record) for record in records if not record.sequence_info.timestamp_micros}
+        numbers = [int(record.columns[0].value or 0) for record in changes]
+        self._tell(Delivered(reader, name, [_key(record) for record in changes], numbers))
+        self.counts["delivered"] += len(records)
 
     def check_checkpoints(self) -> None:
         """Look at every position that is stored now."""
@@ -108,10 +116,28 @@ class TunnelLaws:
                 continue
             position = next_position(channel, stream.shards[channel.channel_id])
             before = self._positions.get(channel.channel_id, 0)
-            self.check(position >= before, "a checkpoint never goes back", self.name(channel.channel_id))
+            name = self.name(channel.channel_id)
+            self.check(position >= before, CHECKPOINTS, name, f"{name} went back from {before} to {position}")
             self._positions[channel.channel_id] = position
 
-    @property
-    def digest(self) -> str:
-        """Of the whole history; the same on every machine."""
-        return hashlib.sha256("\n".join(self.trace).encode()).hexdigest()[:16]
+    def _tell(self, fact: Fact) -> None:
+        for judge in self._judges:
+            for broken in judge.see(fact):
+                raise broken
+
+    def _note(self, reader: ChannelReader, what: str, name: str, detail: object = "") -> None:
+        self.counts[what] += 1
+        self.trace.note(self.agenda.now, reader.process, what, name, detail)
+
+    def _channel(self, name: str) -> TunnelChannel:
+        return self.tunnel.channels[self._channels[name]]
+
+    def _before(self, name: str) -> Iterable[str]:
+        """Parents, and before changes all full data."""
+        channel = self._channel(name)
+        base = [] if channel.is_base else [each.channel_id for each in self.tunnel.channels.values() if each.is_base]
+        return [self.name(identifier) for identifier in (*channel.parent_ids, *base)]
+
+
+def _key(record: StreamRecord) -> int:
+    return int(record.key["id"])

@@ -1,77 +1,86 @@
-"""One history: a table, a tunnel, processes that come and go, faults; then calm, and everything must be consumed.
-
-One seed decides everything.
-"""
+"""One history: a table, a tunnel, processes that come and go, faults; then calm, and everything must be consumed."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-
-from attrs import define, field
+from collections.abc import Callable, Mapping, Sequence
 
 from streamclient.core.tunnel import events
 from streamclient.core.tunnel.session import SessionSettings, TunnelSession
 from streamclient.server.tunnels.channels import Status, Tunnel
+from streamclient.testing.history import LawBroken
 from streamclient.testing.simulation.agenda import Agenda
 from streamclient.testing.simulation.dice import Dice
-from streamclient.testing.simulation.tunnels.client import Pace, TunnelProcess
+from streamclient.testing.simulation.faults import Do, Excused
+from streamclient.testing.simulation.network import EVERYBODY, Network
+from streamclient.testing.simulation.plan import Action, TunnelPlan
+from streamclient.testing.simulation.trace import Observer, Trace
+from streamclient.testing.simulation.tunnels.client import TunnelProcess
 from streamclient.testing.simulation.tunnels.laws import TunnelLaws
-from streamclient.testing.simulation.tunnels.service import TABLE, CallFaults, SimulatedService
+from streamclient.testing.simulation.tunnels.service import TABLE, SimulatedService
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import Cell, Row, encode_row
 from streamclient.wire.schema import PrimaryKeyType, RowExistenceExpectation
 
-HEARTBEAT_SECONDS = 5.0
-TIMEOUT_SECONDS = 20.0
-CLOCK_DRIFT = 0.002
-"""Largest difference of a process's clock from true time, as a share: twenty times that of poor hardware."""
+CALM_PROCESS_SECONDS = 0.05
 
-CALM = CallFaults(delay_seconds=0.01)
-SETTLE_SECONDS = 15 * TIMEOUT_SECONDS
+SETTLE_DURATIONS = 15
 """Bound for consuming everything once faults are over: expiry of dead sessions, then channel by channel."""
 
-STORM_ACTIONS = ("write", "write", "split", "merge", "crash", "restart", "join", "freeze", "stop", "end session")
+LOOK_SECONDS = 5.0
+"""How often to look at checkpoints, and whether everything is consumed."""
+
+MOST_SHARDS = 6
+"""A history splits no further."""
+
+MOST_ROWS_AT_ONCE = 12
+
+BASE, CHANGES = 1, 2
+"""Tunnels of the full data alone, and of changes alone."""
 
 
-@define(eq=False)
 class TunnelWorld:
-    """Call ``run`` once; it raises ``TunnelViolation`` at the event that breaks a law."""
+    """Call ``run`` once; it raises ``LawBroken`` at the event that breaks a law."""
 
-    seed: int
-    dice: Dice = field(init=False)
-    agenda: Agenda = field(factory=Agenda)
-    injected: Counter[str] = field(factory=Counter)
-    service: SimulatedService = field(init=False)
-    laws: TunnelLaws = field(init=False)
-    pace: Pace = field(init=False)
-    processes: list[TunnelProcess] = field(factory=list)
-    keys: int = 20
-    _identifiers: int = 0
-    _base_keys: frozenset[int] = frozenset()
+    def __init__(self, plan: TunnelPlan, observer: Observer | None = None) -> None:
+        self.plan, self._observer = plan, observer
+        self.agenda = Agenda()
+        self.trace = Trace(listener=None if observer is None else observer.noted)
+        self.injected: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
+        self.excused = Excused()
+        self.network = Network(self.agenda, plan, self.injected)
+        self.service = SimulatedService(self.agenda, self.network)
+        self.laws = TunnelLaws(self.agenda, self.service, self.trace, self.counts, self.excused, plan.process_seconds)
+        self.recovery_seconds: float | None = None
+        self.processes: list[TunnelProcess] = []
+        self._dice = Dice.of(plan.seed, "world")
+        self._is_writing = True
+        self._written: Counter[int] = Counter()
+        """How many changes of each key there were since the tunnel was made."""
+        self._identifiers = 0
 
-    def __attrs_post_init__(self) -> None:
-        self.dice = Dice.of(self.seed, "world")
-        dice = self.dice
-        lost, unanswered, late, away = (dice.choice((0.0, 0.02, 0.06)) for _ in range(4))
-        rates = CallFaults(lost, unanswered, late, away, delay_seconds=dice.choice((0.02, 0.3)))
-        self.service = SimulatedService(self.agenda, rates, self.injected)
-        self.laws = TunnelLaws(self.seed, self.agenda, self.service)
-        self.pace = Pace(TIMEOUT_SECONDS, dice.choice((1, 2, 5)), dice.choice((0.05, 0.5, 3.0)))
-        self.keys = dice.choice((6, 20, 60))
+    @property
+    def now(self) -> float:
+        """True time."""
+        return self.agenda.now
+
+    @property
+    def events(self) -> int:
+        """How many events the sessions handled."""
+        return self.laws.events
 
     # --- the history ---------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """The whole history: making, storm, calm."""
         self._make()
-        for _ in range(self.dice.randint(1, 3)):
-            self._start_process()
-        until = self.agenda.now + 60.0 + 120.0 * self.dice.random()
-        while self.agenda.now < until:
-            self.agenda.run_until(self.agenda.now + 0.5 + 8.0 * self.dice.random())
-            self._disturb(self.dice.choice(STORM_ACTIONS))
-            self.laws.check_checkpoints()
+        for action in self.plan.actions:
+            self.agenda.at(action.at, self._act, action)
+        self._write_rows()
+        self._look()
+        self.agenda.run_until(self.plan.storm_seconds)
+        self._calm()
         self._settle()
 
     def _make(self) -> None:
@@ -83,121 +92,159 @@ class TunnelWorld:
         request.stream_spec.enable_stream = True
         request.stream_spec.expiration_time = 24
         self.service.now("CreateTable", request)
-        self._write(range(self.keys))
-        if self.dice.chance(0.5):
+        self._write(range(self.plan.keys))
+        for _ in range(self.plan.shards - 1):
             self.service.engine.split_shard(TABLE)
-        kind = self.dice.choice((1, 2, 3, 3))
-        tunnel = schema.Tunnel(table_name=TABLE, tunnel_name="t", tunnel_type=kind)
+        tunnel = schema.Tunnel(table_name=TABLE, tunnel_name="t", tunnel_type=self.plan.tunnel)
         answer = self.service.now("tunnel/create", schema.CreateTunnelRequest(tunnel=tunnel))
         self.service.tunnel_id = answer.tunnel_id
-        self._base_keys = frozenset(range(self.keys)) if kind != 2 else frozenset()
+        self._written.clear()
 
     def _write(self, keys: Sequence[int]) -> None:
         for key in keys:
-            row = encode_row(Row((("id", key),), (Cell("value", round(self.agenda.now * 1_000)),)))
+            self._written[key] += 1
+            row = encode_row(Row((("id", key),), (Cell("number", self._written[key]),)))
             request = schema.PutRowRequest(table_name=TABLE, row=row)
             request.condition.row_existence = int(RowExistenceExpectation.IGNORE)
             self.service.now("PutRow", request)
 
-    def _start_process(self) -> None:
-        number = len(self.processes)
-        settings = SessionSettings(heartbeat_interval=HEARTBEAT_SECONDS, heartbeat_timeout=TIMEOUT_SECONDS)
-        dice = Dice.of(self.seed, "process", number)
-        session = TunnelSession(settings, Dice.of(self.seed, "session", number), new_identifier=self._new_identifier)
-        rate = 1.0 + CLOCK_DRIFT * (2.0 * dice.random() - 1.0)
+    def _write_rows(self) -> None:
+        dice = self._dice
+        if self._is_writing:
+            self._write([dice.randrange(self.plan.keys) for _ in range(dice.randint(1, MOST_ROWS_AT_ONCE))])
+            self.agenda.after(self.plan.write_seconds * (0.5 + dice.random()), self._write_rows)
+
+    def _look(self) -> None:
+        self.laws.check_checkpoints()
+        self.agenda.after(LOOK_SECONDS, self._look)
+
+    # --- what happens --------------------------------------------------------------------------------------------
+
+    def _act(self, action: Action) -> None:
+        self.trace.note(self.now, "outside", str(action))
+        if _DO[action.do](self, action):
+            self.injected[action.do.value] += 1
+
+    def _living(self, who: str) -> TunnelProcess | None:
+        found = [each for each in self.processes if each.name == who and each.is_alive and not each.is_finished]
+        return found[-1] if found else None
+
+    def _start(self, action: Action) -> bool:
+        if self._living(action.who) is not None:
+            return False
+        plan, life = self.plan, len(self.processes)
+        settings = SessionSettings(heartbeat_interval=plan.heartbeat_seconds, heartbeat_timeout=plan.timeout_seconds)
+        dice = Dice.of(plan.seed, "process", life)
+        session = TunnelSession(settings, Dice.of(plan.seed, "session", life), new_identifier=self._new_identifier)
         process = TunnelProcess(
-            self.agenda, self.service, self.laws, self.pace, f"w{number}", session, dice, 1_000.0 * dice.random(), rate
+            plan,
+            self.agenda,
+            self.service,
+            self.laws,
+            self._observer,
+            action.who,
+            session,
+            dice,
+            clock_offset=1_000.0 * dice.random(),
+            clock_rate=1.0 + plan.drift * (2.0 * dice.random() - 1.0),
         )
         self.processes.append(process)
         process.deliver(events.SessionTick())
+        return True
 
     def _new_identifier(self) -> str:
         self._identifiers += 1
         return f"r{self._identifiers}"
 
-    def _disturb(self, action: str) -> None:
-        dice = self.dice
-        live = [process for process in self.processes if process.is_alive and not process.is_finished]
-        self.injected[action] += 1
-        if action == "write":
-            self._write([dice.randrange(self.keys) for _ in range(dice.randint(1, 12))])
-        elif action == "split":
-            self._split()
-        elif action == "merge":
-            self._merge()
-        elif action in ("crash", "restart") and live:
-            dice.choice(live).is_alive = False
-            if action == "restart" or len(live) == 1:
-                self._start_process()
-        elif action == "join" and len(live) < 4:
-            self._start_process()
-        elif action == "freeze" and live:
-            frozen, until = dice.choice(live), self.agenda.now + 2.0 * TIMEOUT_SECONDS * dice.random()
-            frozen.frozen_until = max(frozen.frozen_until, until)
-        elif action == "stop" and len(live) > 1:
-            leaving = dice.choice(live)
-            leaving.is_leaving = True
-            leaving.deliver(events.SessionStopRequested())
-        elif action == "end session" and live:
-            self._end_session(dice.choice(live))
+    def _crash(self, action: Action) -> bool:
+        process = self._living(action.who)
+        if process is None:
+            return False
+        process.is_alive = False
+        return True
 
-    def _end_session(self, process: TunnelProcess) -> None:
+    def _stop(self, action: Action) -> bool:
+        process = self._living(action.who)
+        if process is None or process.is_leaving:
+            return False
+        process.is_leaving = True
+        process.deliver(events.SessionStopRequested())
+        return True
+
+    def _freeze(self, action: Action) -> bool:
+        process = self._living(action.who)
+        if process is None:
+            return False
+        process.frozen_until = max(process.frozen_until, self.now + action.seconds)
+        return True
+
+    def _end_session(self, action: Action) -> bool:
         """As if the service had lost it. What the process does until its next heartbeat is not its fault."""
-        client_id = process.session.client_id
-        if client_id and not process.readers:
-            self.laws.ended.add(client_id)
-            self.service.now(
-                "tunnel/shutdown", schema.ShutdownRequest(tunnel_id=self.service.tunnel_id, client_id=client_id)
-            )
+        process = self._living(action.who)
+        client_id = "" if process is None or process.readers else process.session.client_id
+        if not client_id:
+            return False
+        self.laws.ended.add(client_id)
+        request = schema.ShutdownRequest(tunnel_id=self.service.tunnel_id, client_id=client_id)
+        self.service.now("tunnel/shutdown", request)
+        return True
 
-    def _split(self) -> None:
-        open_shards = [shard for shard in self.service.engine.shards(TABLE) if shard.is_open]
-        if len(open_shards) < 6:
-            place = self.dice.randrange(1, self.keys)
-            try:
-                self.service.engine.split_shard(TABLE, at=(place,))
-            except Exception:  # the place is a boundary already
-                return
+    def _disturb(self, action: Action) -> bool:
+        self.network.disturb(action.do, action.who or EVERYBODY, action.seconds, action.amount)
+        return True
 
-    def _merge(self) -> None:
-        open_shards = [shard for shard in self.service.engine.shards(TABLE) if shard.is_open]
-        if len(open_shards) > 1:
-            place = self.dice.randrange(len(open_shards) - 1)
-            pair = (open_shards[place].shard_id, open_shards[place + 1].shard_id)
-            self.service.engine.merge_shards(TABLE, *pair)
+    def _split(self, action: Action) -> bool:
+        place = 1 + int(action.where * (self.plan.keys - 1))
+        if len(self._open_shards()) >= MOST_SHARDS:
+            return False
+        try:
+            self.service.engine.split_shard(TABLE, at=(place,))
+        except Exception:  # the place is a boundary already
+            return False
+        return True
+
+    def _merge(self, action: Action) -> bool:
+        open_shards = self._open_shards()
+        if len(open_shards) < 2:
+            return False
+        place = min(int(action.where * (len(open_shards) - 1)), len(open_shards) - 2)
+        self.service.engine.merge_shards(TABLE, open_shards[place], open_shards[place + 1])
+        return True
+
+    def _open_shards(self) -> list[str]:
+        return [shard.shard_id for shard in self.service.engine.shards(TABLE) if shard.is_open]
 
     # --- the end -------------------------------------------------------------------------------------------------
 
-    def _settle(self) -> None:
-        self.service.rates = CALM
-        self.pace.process_seconds = 0.05
+    def _calm(self) -> None:
+        self.trace.note(self.now, "outside", "calm")
+        self.network.calm()
+        self._is_writing = False
+        self.laws.process_seconds = CALM_PROCESS_SECONDS
         if not any(process.is_alive and not process.is_leaving for process in self.processes):
-            self._start_process()
-        deadline = self.agenda.now + SETTLE_SECONDS
-        while (left := self._unsettled()) and self.agenda.now < deadline:
-            self.agenda.run_until(self.agenda.now + HEARTBEAT_SECONDS)
-            self.laws.check_checkpoints()
-        self.laws.check(not left, "everything is consumed in the end", "; ".join(left))
+            self._start(Action(at=self.now, do=Do.START, who="last"))
 
-    def _unsettled(self) -> list[str]:
-        left = [f"row {key} of the full data" for key in sorted(self._base_keys - self.laws.base)]
-        tunnel = self.laws.tunnel
-        stream = self.service.engine._state.streams.get(tunnel.definition.stream_id)
-        if stream is not None and tunnel.definition.has_stream:
-            for channel in tunnel.channels.values():
-                if channel.is_base:
-                    continue
-                shard = stream.shards[channel.channel_id]
-                first = channel.start_position
-                due = shard.next_position - max(first, shard.first_position)
-                seen = sum(1 for channel_id, _ in self.laws.seen if channel_id == channel.channel_id)
-                if seen < due:
-                    left.append(f"{due - seen} changes of {self.laws.name(channel.channel_id)}")
-            left += self._unassigned(tunnel)
-        return left
+    def _settle(self) -> None:
+        began = self.now
+        deadline = began + SETTLE_DURATIONS * self.plan.duration_seconds
+        while (left := self._unread() or self._unassigned()) and self.now < deadline:
+            self.agenda.run_until(self.now + LOOK_SECONDS)
+        if left:
+            raise LawBroken("recovery", "", "; ".join(left[:5]))
+        self.recovery_seconds = self.now - began
 
-    def _unassigned(self, tunnel: Tunnel) -> list[str]:
+    def _unread(self) -> list[str]:
+        base = range(self.plan.keys) if self.plan.tunnel != CHANGES else ()
+        written = self._written if self.plan.tunnel != BASE else {}
+        furthest = self.laws.order.furthest
+        left = [f"row {key} of the full data" for key in base if key not in self.laws.base]
+        return left + [f"{key} up to {number}" for key, number in written.items() if furthest.get(key, 0) < number]
+
+    def _unassigned(self) -> list[str]:
         """Channels without a live reader, and an uneven spread."""
+        tunnel: Tunnel = self.laws.tunnel
+        if not tunnel.definition.has_stream:
+            return []
         live = [process for process in self.processes if process.is_alive and not process.is_finished]
         readers = Counter(reader.channel_id for process in live for reader in process.readers.values())
         open_channels = [each for each in tunnel.channels.values() if each.status is not Status.TERMINATED]
@@ -212,8 +259,16 @@ class TunnelWorld:
         return left
 
 
-def play(seed: int) -> TunnelWorld:
-    """Run one history."""
-    world = TunnelWorld(seed)
-    world.run()
-    return world
+_DO: Mapping[Do, Callable[[TunnelWorld, Action], bool]] = {
+    Do.START: TunnelWorld._start,
+    Do.CRASH: TunnelWorld._crash,
+    Do.STOP: TunnelWorld._stop,
+    Do.FREEZE: TunnelWorld._freeze,
+    Do.END_SESSION: TunnelWorld._end_session,
+    Do.CUT: TunnelWorld._disturb,
+    Do.DEAFEN: TunnelWorld._disturb,
+    Do.SLOW: TunnelWorld._disturb,
+    Do.THROTTLE: TunnelWorld._disturb,
+    Do.SPLIT: TunnelWorld._split,
+    Do.MERGE: TunnelWorld._merge,
+}

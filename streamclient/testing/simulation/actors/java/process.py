@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from streamclient.model import Lease, Shard
 from streamclient.testing.simulation.dice import Dice
-from streamclient.testing.simulation.network import Fate
+from streamclient.testing.simulation.faults import Fate
 from streamclient.testing.simulation.world import SimulatedWorld
 
 Answer = TypeVar("Answer")
