@@ -172,7 +172,7 @@ class ClientConfig:
     max_idle_poll_interval_millis: int = field(default=5_000, validator=checks.positive)
     """Longest pause before reading an idle shard again, reached after ten minutes of silence. After one minute the
     pause is 1.5 s, after a second 0.2 s; it also follows the rhythm of arrivals."""
-    prefetch_bytes: int = field(default=1 << 20, validator=checks.not_negative)
+    prefetch_bytes: int = field(default=2 << 20, validator=checks.not_negative)
     """How far a shard is read ahead while its processor works, in bytes as the service sends them; 0 for not at all.
     One page may always be read ahead, however large; more of them make up for batches that take differently long."""
     prefetch_total_bytes: int = field(default=32 << 20, validator=checks.positive)

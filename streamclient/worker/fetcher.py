@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from functools import partial
 
-from attrs import define, frozen
+from attrs import define, field, frozen
 
 from streamclient.core.consumer.events import ShardPage
 from streamclient.core.position import Position
@@ -16,6 +16,10 @@ from streamclient.records import SequenceInfo, place_of
 from streamclient.stream.api import RecordPage, StreamApi
 from streamclient.worker.loop import OwnerLoop
 from streamclient.worker.reads import Claim, PrefetchBudget
+
+PAGES_IN_A_ROW = 4
+"""Most pages that one visit to the fetch pool reads ahead. Each visit wakes a thread, and its last page the owner: in a
+row, pages share that, and no other shard waits long for the thread."""
 
 LEAST_RECORD_BYTES = 64
 """A record counts at least so much; a stream of the user's own may not say how large its pages are."""
@@ -49,14 +53,19 @@ class ShardSource:
 
 @define(eq=False)
 class Reading:
-    """One read: queued in the fetch pool, then running, then over."""
+    """One visit to the fetch pool: queued, then running, then over. It reads one page, or ahead several in a row."""
 
     start: Position
+    """Where the page begins that comes next, as far as the owner knows."""
     queued_at: float
-    claim: Claim | None = None
-    """Bytes set aside, if it reads ahead."""
+    claims: deque[Claim] = field(factory=deque)
+    """Bytes set aside, for each page that is still to come, if it reads ahead."""
+    is_awaited: bool = False
+    """Whether the consumer waits for the page that comes next. Set by the owner, as is ``is_over``."""
+    is_over: bool = False
+    """Whether nobody wants what it reads any more."""
     started_at: float | None = None
-    """Set by the fetch thread, as is ``thread_id``."""
+    """When the read of the present page began. Set by the fetch thread, as is ``thread_id``."""
     thread_id: int | None = None
 
 
@@ -121,6 +130,8 @@ class DataFetcher:
         if self.reading is None or self.reading.start != position:
             self.discard()
             self._begin(Reading(position, self._loop.now()))
+        else:
+            self.reading.is_awaited = True
         self._asked = _Asked(came, failed)
 
     def read_ahead(self, page: ShardPage) -> None:
@@ -141,11 +152,12 @@ class DataFetcher:
         self._ahead_end = None
         claims = [entry.claim for entry in self._pages]
         claims += [self._question] if self._question is not None else []
-        claims += [self.reading.claim] if self.reading is not None and self.reading.claim is not None else []
+        if self.reading is not None:
+            self.reading.is_over = True
+            claims += self.reading.claims
         self._pages.clear()
         self._question = self.reading = None
-        for claim in claims:
-            claim.release()
+        _release(claims)
 
     @property
     def ahead_bytes(self) -> int:
@@ -160,39 +172,59 @@ class DataFetcher:
 
     def _submit(self, reading: Reading) -> None:
         if reading is self.reading:
-            self._pool.submit(self._work, reading)
+            self._pool.submit(self._work, reading, reading.start, max(1, len(reading.claims)))
 
-    def _work(self, reading: Reading) -> None:
-        """In the fetch pool."""
-        reading.thread_id, reading.started_at = threading.get_ident(), self._loop.now()
-        try:
-            page = self._source.read(reading.start)
-        except Exception as error:
-            self._loop.post(partial(self._failed, reading, error))
-        else:
-            self._loop.post(partial(self._came, reading, page))
+    def _work(self, reading: Reading, position: Position, count: int) -> None:
+        """In the fetch pool: read so many pages in a row, unless the last of them comes before, or nobody wants more.
 
-    def _came(self, reading: Reading, page: RecordPage) -> None:
+        The owner is woken for the last one and for one that is awaited. It is asked whether that is so when the page
+        has been posted: an owner that begins to wait later looks into its inbox before it sleeps.
+        """
+        reading.thread_id = threading.get_ident()
+        for left in reversed(range(count)):
+            reading.started_at = self._loop.now()
+            try:
+                page = self._source.read(position)
+            except Exception as error:
+                self._loop.post(partial(self._failed, reading, error))
+                return
+            position = page.next_position
+            is_last = not left or not page.records or position.is_shard_end
+            self._loop.post(partial(self._came, reading, page, is_last), is_urgent=is_last)
+            if reading.is_awaited and not is_last:
+                self._loop.wake()
+            if reading.is_over or is_last:
+                return
+
+    def _came(self, reading: Reading, page: RecordPage, is_last: bool) -> None:
         if reading is not self.reading:
-            return  # its claim, if any, was released when it was forgotten
-        self.reading = None
+            return  # its claims, if any, were released when it was forgotten
+        start, reading.start, reading.is_awaited = reading.start, page.next_position, False
+        claim = reading.claims.popleft() if reading.claims else None
+        if is_last:
+            self._end(reading)
         size_bytes = max(page.body_bytes, len(page.records) * LEAST_RECORD_BYTES)
         self._largest_bytes = max(self._largest_bytes, size_bytes)
         asked, self._asked = self._asked, None
         if asked is not None:
-            self._end_reading_ahead(reading)
+            if claim is not None:
+                claim.release()
             self._hand_out(page, asked.came)
-        elif reading.claim is not None:
-            self._keep(page, reading.start, reading.claim, size_bytes)
+        elif claim is not None:
+            self._keep(page, start, claim, size_bytes)
 
     def _failed(self, reading: Reading, error: Exception) -> None:
         if reading is not self.reading:
             return
-        self.reading = None
-        self._end_reading_ahead(reading)
+        self._end(reading)
         asked, self._asked = self._asked, None
         if asked is not None:
             asked.failed(error)
+
+    def _end(self, reading: Reading) -> None:
+        """Nothing more comes of it."""
+        self.reading = self._ahead_end = None
+        _release(reading.claims)
 
     def _hand_out(self, page: RecordPage, came: Callable[[RecordPage], None]) -> None:
         is_full = len(page.records) >= self._source.limit
@@ -203,17 +235,27 @@ class DataFetcher:
     # --- reading ahead -------------------------------------------------------------------------------------------
 
     def _go_on(self) -> None:
-        """Ask for room for one more page, unless something is under way or this shard has enough."""
+        """Read more pages ahead where half of the room is free, unless something is under way."""
         end = self._ahead_end
         if end is None or end.is_shard_end or self.reading is not None or self._question is not None:
             return
-        own_bytes = self.ahead_bytes
-        if not own_bytes or own_bytes + self._largest_bytes <= self._most_ahead_bytes:
+        own_bytes, size_bytes = self.ahead_bytes, max(1, self._largest_bytes)
+        free_bytes = self._most_ahead_bytes - own_bytes
+        if own_bytes and free_bytes < max(size_bytes, self._most_ahead_bytes / 2):
+            return
+        claims: deque[Claim] = deque()
+        for _ in range(max(1, min(PAGES_IN_A_ROW, free_bytes // size_bytes))):
             claim = self._budget.claim(self._largest_bytes, own_bytes, self._granted_anywhere)
-            if claim.is_granted:
-                self._begin(Reading(end, self._loop.now(), claim))
-            else:
+            if not claim.is_granted:
                 self._question = claim
+                break
+            claims.append(claim)
+            own_bytes += size_bytes
+        if claims:
+            if self._question is not None:
+                self._question.release()
+                self._question = None
+            self._begin(Reading(end, self._loop.now(), claims))
 
     def _granted_anywhere(self, claim: Claim) -> None:
         """Later, in whichever thread gave the bytes back."""
@@ -222,7 +264,7 @@ class DataFetcher:
     def _granted(self, claim: Claim) -> None:
         if claim is self._question and self._ahead_end is not None:
             self._question = None
-            self._begin(Reading(self._ahead_end, self._loop.now(), claim))
+            self._begin(Reading(self._ahead_end, self._loop.now(), deque([claim])))
 
     def _keep(self, page: RecordPage, start: Position, claim: Claim, size_bytes: int) -> None:
         """A page without records is not kept: when its turn comes, there may be some."""
@@ -236,10 +278,10 @@ class DataFetcher:
         self._ahead_end = page.next_position
         self._go_on()
 
-    def _end_reading_ahead(self, reading: Reading) -> None:
-        self._ahead_end = None
-        if reading.claim is not None:
-            reading.claim.release()
+
+def _release(claims: Iterable[Claim]) -> None:
+    for claim in claims:
+        claim.release()
 
 
 def first_record_left(stream_api: StreamApi, stream_id: str, shard_id: str) -> SequenceInfo | None:

@@ -69,8 +69,10 @@ class OwnerLoop:
         self._last: list[Callable[[], object]] = []
         self._inside: int | None = None
 
-    def post(self, message: Callable[[], None], timeout_seconds: float | None = None) -> bool:
-        """Have the owner run a function. Any thread.
+    def post(
+        self, message: Callable[[], None], timeout_seconds: float | None = None, *, is_urgent: bool = True
+    ) -> bool:
+        """Have the owner run a function; it is woken for it if that is urgent. Any thread.
 
         Waits while the inbox is full. Returns ``False`` if the loop is closed or the time ran out: it will not run.
         """
@@ -82,8 +84,14 @@ class OwnerLoop:
             if self._closed or len(self._inbox) >= INBOX_SIZE:
                 return False
             self._inbox.append(message)
-            self._ring()
+            if is_urgent:
+                self._ring()
             return True
+
+    def wake(self) -> None:
+        """Have the owner run what was posted as not urgent. Any thread."""
+        with self._changed:
+            self._ring()
 
     def call_later(self, seconds: float, function: Callable[[], None]) -> Timer:
         """Run a function after a time. Owner thread only."""

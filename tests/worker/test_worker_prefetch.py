@@ -152,6 +152,71 @@ def test_a_read_ahead_under_way_answers_the_question_for_it() -> None:
     assert desk.budget.used_bytes == 0
 
 
+def test_one_visit_to_the_pool_reads_several_pages_ahead_and_the_next_begins_when_half_is_free() -> None:
+    desk = Desk(ahead_bytes=4 * 10 * LEAST_RECORD_BYTES)
+    desk.stream.append("a", *records(200))
+    page = desk.deliver()
+    desk.turn()
+    desk.pool.run_one()
+
+    assert (desk.stream.reads, desk.pool.calls) == (1 + 4, [])
+    visits = []
+    for _ in range(4):
+        desk.advance(page)
+        page = desk.deliver()
+        desk.turn()
+        visits.append(len(desk.pool.calls))
+        while desk.pool.calls:
+            desk.pool.run_one()
+        desk.turn()
+    assert visits == [0, 1, 0, 1]
+    assert [len(page.records) for page in desk.answers["a"]] == [10] * 5
+
+
+def test_the_owner_is_woken_for_a_page_that_is_awaited_and_else_for_the_last_one_of_a_visit() -> None:
+    desk = Desk(ahead_bytes=4 * 10 * LEAST_RECORD_BYTES)
+    desk.stream.append("a", *records(50))
+    desk.advance(desk.deliver())
+    desk.turn()
+    rung: list[int] = []
+    loop, ring = desk.loop, desk.loop._ring
+    loop._ring = lambda: (rung.append(desk.stream.reads), ring())[1]  # type: ignore[method-assign,func-returns-value]
+    desk.pool.run_one()
+    assert rung == [5]
+
+    desk.stream.append("a", *records(50, 50))
+    desk.fetcher.discard()
+    desk.advance(desk.deliver())
+    desk.turn()
+    rung.clear()
+    desk.ask()
+    before = desk.stream.reads
+    desk.pool.run_one()
+    assert rung[0] == before + 1
+
+
+def test_a_visit_ends_when_nobody_wants_more_and_gives_all_its_bytes_back() -> None:
+    desk = Desk(ahead_bytes=4 * 10 * LEAST_RECORD_BYTES)
+    desk.stream.append("a", *records(100))
+    desk.deliver()
+    desk.turn()
+    reading = desk.fetcher.reading
+    assert reading is not None
+    reads: list[int] = []
+    source, read = desk.fetcher._source, desk.stream.get_stream_record
+
+    def given_up(*args: Any) -> RecordPage:
+        reads.append(len(reads))
+        desk.fetcher.discard()
+        return read(*args)
+
+    source.stream_api.get_stream_record = given_up  # type: ignore[method-assign]
+    desk.pool.run_one()
+    desk.turn()
+
+    assert (len(reads), reading.is_over, desk.budget.used_bytes, desk.fetcher.ahead_bytes) == (1, True, 0, 0)
+
+
 def test_an_idle_shard_costs_no_reads_ahead() -> None:
     """A record now and then: the page came after an empty answer, so nothing waits behind it."""
     desk = Desk()
