@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from functools import partial
 
@@ -172,16 +172,19 @@ class DataFetcher:
 
     def _submit(self, reading: Reading) -> None:
         if reading is self.reading:
-            self._pool.submit(self._work, reading, reading.start, max(1, len(reading.claims)))
+            self._pool.submit(self._work, reading, reading.start, [claim.size_bytes for claim in reading.claims])
 
-    def _work(self, reading: Reading, position: Position, count: int) -> None:
-        """In the fetch pool: read so many pages in a row, unless the last of them comes before, or nobody wants more.
+    def _work(self, reading: Reading, position: Position, sizes: Sequence[int]) -> None:
+        """In the fetch pool: read one page, or ahead a page for each of the sizes that were set aside.
+
+        No further one after the last there is, or one that is larger than what was set aside: the owner then reckons
+        anew. Nor if nobody wants more.
 
         The owner is woken for the last one and for one that is awaited. It is asked whether that is so when the page
         has been posted: an owner that begins to wait later looks into its inbox before it sleeps.
         """
         reading.thread_id = threading.get_ident()
-        for left in reversed(range(count)):
+        for place, size_bytes in enumerate(sizes or (0,), start=1):
             reading.started_at = self._loop.now()
             try:
                 page = self._source.read(position)
@@ -189,7 +192,7 @@ class DataFetcher:
                 self._loop.post(partial(self._failed, reading, error))
                 return
             position = page.next_position
-            is_last = not left or not page.records or position.is_shard_end
+            is_last = place >= len(sizes) or not page.records or position.is_shard_end or _bytes_of(page) > size_bytes
             self._loop.post(partial(self._came, reading, page, is_last), is_urgent=is_last)
             if reading.is_awaited and not is_last:
                 self._loop.wake()
@@ -203,7 +206,7 @@ class DataFetcher:
         claim = reading.claims.popleft() if reading.claims else None
         if is_last:
             self._end(reading)
-        size_bytes = max(page.body_bytes, len(page.records) * LEAST_RECORD_BYTES)
+        size_bytes = _bytes_of(page)
         self._largest_bytes = max(self._largest_bytes, size_bytes)
         asked, self._asked = self._asked, None
         if asked is not None:
@@ -277,6 +280,10 @@ class DataFetcher:
         self._pages.append(_AheadPage(start, page, claim))
         self._ahead_end = page.next_position
         self._go_on()
+
+
+def _bytes_of(page: RecordPage) -> int:
+    return max(page.body_bytes, len(page.records) * LEAST_RECORD_BYTES)
 
 
 def _release(claims: Iterable[Claim]) -> None:

@@ -124,7 +124,7 @@ def test_java_works_beside_columns_and_rows_of_our_own(local: LocalTablestore, c
         scene.stop("python-1")
 
         assert records_of(scene, "python-1") == 400
-        assert judge(read_history(scene.api, scene.stream_id), scene.deliveries()).lost == []
+        assert judge(read_history(scene.api, scene.stream_id), scene.deliveries()).lost == ()
     finally:
         scene.close()
 

@@ -547,7 +547,7 @@ def test_too_many_parked_records_stop_the_shard(caplog: pytest.LogCaptureFixture
         'record [["id", "k5"]] (1/5/0), number 5 behind position TRIM_HORIZON: ValueError: cannot digest k5; find out'
     )
     assert status.state is ShardState.SHUTDOWN_COMPLETE
-    assert status.reason in caplog.text
+    assert any(status.reason in message for message in caplog.messages)
     assert world.checkpoint("a") == "TRIM_HORIZON"
 
     refusing.keys.clear()

@@ -348,8 +348,8 @@ def test_only_a_shard_that_waits_for_its_parents_has_no_gap_when_it_is_handed_ov
 class CountedStorm(Storm):
     """Compares what was counted with what is held, again and again."""
 
-    def write(self, turn: int) -> None:
-        super().write(turn)
+    def write(self) -> None:
+        super().write()
         metrics = self.world.config["metrics"]
         for worker in self.world.simulation.workers:
             name = worker.worker.worker_identifier

@@ -195,6 +195,25 @@ def test_the_owner_is_woken_for_a_page_that_is_awaited_and_else_for_the_last_one
     assert rung[0] == before + 1
 
 
+def test_a_visit_ends_behind_a_page_that_is_larger_than_what_was_set_aside() -> None:
+    """So the limit is exceeded by one such page, however many were to be read in a row."""
+    desk = Desk(ahead_bytes=4 * 10 * LEAST_RECORD_BYTES)
+    desk.stream.append("a", make_record("k0", 0))
+    desk.ask()
+    desk.settle()
+    desk.stream.append("a", *records(100, 1))
+    desk.advance(desk.answers["a"][-1])
+    desk.fetcher._largest_bytes = LEAST_RECORD_BYTES
+    desk.fetcher._is_catching_up = True
+    desk.fetcher.read_ahead(desk.answers["a"][-1])
+    desk.turn()
+    desk.pool.run_one()
+
+    assert desk.stream.reads == 2
+    desk.settle()
+    assert desk.fetcher.ahead_bytes <= 4 * 10 * LEAST_RECORD_BYTES
+
+
 def test_a_visit_ends_when_nobody_wants_more_and_gives_all_its_bytes_back() -> None:
     desk = Desk(ahead_bytes=4 * 10 * LEAST_RECORD_BYTES)
     desk.stream.append("a", *records(100))
