@@ -386,10 +386,13 @@ def test_what_the_history_has_of_an_earlier_owner_and_what_is_new_are_merged_in_
     """Its process died between the history and the mirror; of the other shards of the batch neither has anything."""
     state, history = state_of(), MemoryDestination()
     cut = store(history, None, [change(1, text="a")], shard="shard-1", end="after 1")
-    writer = MirrorWriter(None, state, RULE, history, MergeLimits(max_age_seconds=0.001))  # type: ignore[arg-type]
+    times = [0.0]
+    limits = MergeLimits(max_age_seconds=1)
+    writer = MirrorWriter(None, state, RULE, history, limits, clock=lambda: times[-1])  # type: ignore[arg-type]
     shards = {"shard-1": writer.begin(beginning("shard-1", cut=cut)), "shard-2": writer.begin(beginning("shard-2"))}
     writer.offer(shards["shard-2"], [change(2, text="b")], "after 1")
     writer.offer(shards["shard-1"], [change(1, text="a")], cut.end)
+    times.append(2.0)  # both are due
     writer.start()
     for shard in shards.values():
         writer.flush(shard, is_end=False)
