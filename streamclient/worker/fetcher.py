@@ -249,15 +249,16 @@ class DataFetcher:
         claims: deque[Claim] = deque()
         for _ in range(max(1, min(PAGES_IN_A_ROW, free_bytes // size_bytes))):
             claim = self._budget.claim(self._largest_bytes, own_bytes, self._granted_anywhere)
-            if not claim.is_granted:
+            if claim.is_granted:
+                claims.append(claim)
+                own_bytes += size_bytes
+                continue
+            if claims:
+                claim.release()
+            else:
                 self._question = claim
-                break
-            claims.append(claim)
-            own_bytes += size_bytes
+            break
         if claims:
-            if self._question is not None:
-                self._question.release()
-                self._question = None
             self._begin(Reading(end, self._loop.now(), claims))
 
     def _granted_anywhere(self, claim: Claim) -> None:
