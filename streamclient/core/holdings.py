@@ -160,7 +160,13 @@ class Holdings:
     @property
     def _is_empty(self) -> bool:
         state = self._state
-        return state.is_stopping and not any((state.held, state.running, state.flights))
+        return state.is_stopping and not (state.held or state.running or (state.flights and not self._has_lost_all))
+
+    @property
+    def _has_lost_all(self) -> bool:
+        """Whether the session that writes under way belong to is over: whatever became of them, nobody heeds it."""
+        signals = self._state.signals
+        return signals.keeps_rows and signals.session.row is None
 
     @property
     def live_workers(self) -> list[str]:

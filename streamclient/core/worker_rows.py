@@ -146,7 +146,8 @@ def _take(state: WorkerState, news: News) -> None:
         state.report(Severity.INFO, "", f"its session begins: {state.signals.session.row}")
         state.wants_scan = state.wants_scan or not state.is_scanning
     elif news is News.OVER:
-        state.report(Severity.WARNING, "", "its session is over, all that it held is lost; it begins another")
+        next_one = "" if state.is_stopping else "; it begins another"
+        state.report(Severity.WARNING, "", f"its session is over, all that it held is lost{next_one}")
         _lose_everything(state)
     elif news is News.OUSTED:
         state.report(Severity.ERROR, "", f"{OUSTED}. Give every worker its own identifier, and stop this process")

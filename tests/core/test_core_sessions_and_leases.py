@@ -166,6 +166,35 @@ def test_a_process_whose_name_another_one_took_stays_without_leases_for_good() -
     assert driver.holdings.is_drained
 
 
+@pytest.mark.parametrize("is_stopping", [False, True])
+def test_the_end_of_a_session_says_whether_another_one_begins(is_stopping: bool) -> None:
+    driver = FleetDriver(row("s1"))
+    driver.start()
+    if is_stopping:
+        driver.settle(driver.send(events.StopRequested()))
+    driver.now = 119.0
+    driver.send(events.Tick())
+
+    (said,) = [text for text in texts(driver) if "its session is over" in text]
+    assert said.endswith("it begins another") is not is_stopping
+
+
+def test_a_stop_does_not_wait_for_the_fate_of_a_write_whose_session_is_over() -> None:
+    """With the table away, it would wait for reads that are repeated for as long as anybody waits for them."""
+    driver = FleetDriver(row("s1"))
+    driver.start()
+    driver.settle(driver.send(events.StopRequested()))
+    (release,) = writes(driver.stopped("s1"))
+    driver.answer(release, UNCERTAIN)
+    driver.now = 118.9
+    driver.send(events.Tick())
+    assert not driver.holdings.is_drained
+    driver.now = 119.0
+    driver.send(events.Tick())
+
+    assert driver.holdings.is_drained
+
+
 def test_an_epoch_is_used_only_after_a_later_look_at_the_own_row() -> None:
     """A newer process with this name may have taken the lease, and would be refused by what has seen this number."""
     driver = FleetDriver(row("s1"))
