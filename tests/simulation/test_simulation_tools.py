@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+import signal
+import threading
+from multiprocessing import active_children
 from pathlib import Path
 
 import pytest
 
 from streamclient.cli import main
+from streamclient.testing.simulation.campaign import pool_of
 from streamclient.testing.simulation.drawing import Size, draw_plan, size_of
 from streamclient.testing.simulation.faults import Do
 from streamclient.testing.simulation.measuring import is_measurable, measure_core
@@ -17,6 +21,7 @@ from streamclient.testing.simulation.replay import Replay
 from streamclient.testing.simulation.report import Summary, violation_lines
 from streamclient.testing.simulation.runner import RAISED, HistoryVerdict, run_plan
 from streamclient.testing.simulation.shrink import shrink
+from tests.patience import until
 from tests.simulation.mutation import Mutation
 from tests.simulation.mutations import MUTATIONS
 
@@ -160,6 +165,25 @@ def test_the_command_runs_seeds_and_prints_what_happened(capsys: pytest.CaptureF
 
 
 @pytest.mark.slow
+def test_an_interrupted_campaign_does_not_wait_for_its_histories() -> None:
+    interrupted = threading.Event()
+
+    def campaign() -> None:
+        try:
+            with pool_of(1) as pool:
+                history = pool.submit(signal.pause)
+                until(history.running, "a history that never ends")
+                raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            interrupted.set()
+
+    before = {*active_children()}
+    threading.Thread(target=campaign, daemon=True).start()
+    until(interrupted.is_set, "the interrupted campaign's end")
+
+    assert {*active_children()} == before
+
+
 def test_processes_side_by_side_give_the_same_digest(capsys: pytest.CaptureFixture[str]) -> None:
     for processes in ("1", "2"):
         main(["simulate", "--seeds", "6", "--from", "100", "--processes", processes, "--json", "--no-coverage"])

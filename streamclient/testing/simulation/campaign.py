@@ -6,7 +6,8 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from contextlib import contextmanager
+from multiprocessing import active_children, get_context
 
 from streamclient.testing.simulation.drawing import Size, draw_plan
 from streamclient.testing.simulation.report import Summary
@@ -57,6 +58,23 @@ def _all(seeds: range, processes: int, size: Size | None) -> Iterator[Judged]:
             for seed in task:
                 yield from run_seeds([seed], size)
         return
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+    with pool_of(processes) as pool:
         for judged in pool.map(run_seeds, tasks, [size] * len(tasks)):
             yield from judged
+
+
+@contextmanager
+def pool_of(processes: int) -> Iterator[ProcessPoolExecutor]:
+    """New processes, which end with the block: at once if it is left by an exception, Ctrl-C and SIGTERM included.
+
+    The executor by itself waits for what runs, and that may be a minute of histories.
+    """
+    before = {child.pid for child in active_children()}
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        try:
+            yield pool
+        except BaseException:
+            for child in active_children():
+                if child.pid not in before:
+                    child.terminate()
+            raise

@@ -9,9 +9,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from importlib.util import find_spec
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +82,10 @@ def measure_core(first_seed: int, histories: int, size: Size | None = None) -> C
         ModuleNotFoundError: the package ``coverage`` is not installed.
     """
     is_tunnel = size is not None and size.name == "TUNNEL"
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+    # Where it measures, this module is loaded before what is measured; so nothing of that is imported above.
+    from streamclient.testing.simulation.campaign import pool_of  # noqa: PLC0415
+
+    with pool_of(1) as pool:
         report, tables = pool.submit(_measured, first_seed, histories, size, is_tunnel=is_tunnel).result()
     totals = report["totals"]
     missed = {Path(name).name: tuple(entry["missing_lines"]) for name, entry in sorted(report["files"].items())}
