@@ -29,6 +29,7 @@ from streamclient import (
 )
 from streamclient.interfaces import RecordProcessorFactory
 from streamclient.server import DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET, DEFAULT_INSTANCE
+from streamclient.tablestore import Integrity, with_integrity
 from streamclient.tunnel import TunnelWorker
 
 SHARDS = (1, 4)
@@ -165,6 +166,9 @@ JAVA = "Java stream client"
 JAVA_TARGETS = {"looked at by nobody": (2.0, 1.2, 2.0), "each cell looked at": (1.2, 1.2, 1.2)}
 """What has to be reached of its rate: by the wall with one shard, with several, and per second of processor time."""
 
+WITH_MD5, WITHOUT_MD5 = "with the MD5 of answers", "without the MD5 of pages"
+"""The Java SDK leaves out by default what streamclient checks by default, so each is also measured the other way."""
+
 _JAVA_PAGE = PAGE_SIZES[0]
 
 
@@ -177,6 +181,11 @@ def measure(stage: Stage, settings: Settings) -> list[Line]:
         name = _name(shards, size, what)
         in_processor_time[name] = []
         rounds[name] = partial(_rate, stage.client(), table, size, make, in_processor_time[name])
+    trusting = with_integrity(stage.client(), Integrity.CHECKSUMS)
+    for shards, what in itertools.product(SHARDS, JAVA_TARGETS):
+        name, table = _without_md5(shards, what), stage.table(shards, settings.worker_records)
+        in_processor_time[name] = []
+        rounds[name] = partial(_rate, trusting, table, _JAVA_PAGE, CANDIDATES[what], in_processor_time[name])
     rounds |= _java_rounds(stage, settings, in_processor_time)
     rates = interleaved(settings.slow_rounds, rounds, is_warmed_up=settings.is_warmed_up)
     measured = {name: each[-settings.slow_rounds :] for name, each in in_processor_time.items()}
@@ -195,8 +204,12 @@ def _name(shards: int, size: int, what: str) -> str:
     return f"to process_records, {shards} shard{'s' * (shards > 1)}, pages of {size}, each checkpointed, {what}"
 
 
-def _java_name(shards: int, what: str) -> str:
-    return f"{_name(shards, _JAVA_PAGE, what)}, {JAVA}"
+def _without_md5(shards: int, what: str) -> str:
+    return f"{_name(shards, _JAVA_PAGE, what)}, {WITHOUT_MD5}"
+
+
+def _java_name(shards: int, what: str, *, checks_md5: bool = False) -> str:
+    return f"{_name(shards, _JAVA_PAGE, what)}, {JAVA}{f' {WITH_MD5}' if checks_md5 else ''}"
 
 
 def _beside_java(rates: Mapping[str, list[float]], name: str, *, is_wall: bool) -> str:
@@ -204,7 +217,11 @@ def _beside_java(rates: Mapping[str, list[float]], name: str, *, is_wall: bool) 
     for shards, (what, (one, several, processor)) in itertools.product(SHARDS, JAVA_TARGETS.items()):
         if name == _name(shards, _JAVA_PAGE, what):
             target = processor if not is_wall else one if shards == 1 else several
-            return beside(rates, name, _java_name(shards, what), target, called=JAVA)
+            with_md5 = beside(rates, name, _java_name(shards, what, checks_md5=True), called=f"{JAVA} {WITH_MD5}")
+            found = beside(rates, name, _java_name(shards, what), target, called=JAVA)
+            return "; ".join(filter(None, (found, with_md5)))
+        if name == _without_md5(shards, what):
+            return beside(rates, name, _java_name(shards, what), called=JAVA)
     return ""
 
 
@@ -217,10 +234,13 @@ def _java_rounds(stage: Stage, settings: Settings, in_processor_time: dict[str, 
         in_processor_time[missing] = [math.nan] * settings.slow_rounds
         return {missing: lambda: math.nan}
     rounds: dict[str, Round] = {}
-    for shards, what in itertools.product(SHARDS, JAVA_TARGETS):
-        name, table = _java_name(shards, what), stage.table(shards, settings.worker_records)
+    for checks_md5, shards, what in itertools.product((False, True), SHARDS, JAVA_TARGETS):
+        name = _java_name(shards, what, checks_md5=checks_md5)
+        table, looks = stage.table(shards, settings.worker_records), what == "each cell looked at"
         noted = in_processor_time[name] = []
-        rounds[name] = partial(_java_rate, stage, table, looks=what == "each cell looked at", in_processor_time=noted)
+        rounds[name] = partial(_java_rate, stage, table, looks=looks, checks_md5=checks_md5, in_processor_time=noted)
+        if checks_md5:
+            continue  # it is the same code but for the digest, whose code is Java's own: the unmeasured round warms it
         until = time.monotonic() + settings.java_warm_seconds
         while time.monotonic() < until:
             progress(f"warming up: {name}")
@@ -228,10 +248,12 @@ def _java_rounds(stage: Stage, settings: Settings, in_processor_time: dict[str, 
     return rounds
 
 
-def _java_rate(stage: Stage, table: FilledTable, *, looks: bool, in_processor_time: list[float]) -> float:
+def _java_rate(
+    stage: Stage, table: FilledTable, *, looks: bool, checks_md5: bool, in_processor_time: list[float]
+) -> float:
     status_table = f"{table.name}_status_java_{next(_numbers)}"
     keys = (DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET, DEFAULT_INSTANCE)
-    how = (_JAVA_PAGE, str(looks).lower(), table.records)
+    how = (_JAVA_PAGE, str(looks).lower(), table.records, str(checks_md5).lower())
     found = java_rounds().run("consume", stage.endpoint, *keys, table.name, status_table, *how)
     stage.client().delete_table(status_table)
     if found["records"] != table.records:

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamclient import checks
 from streamclient.core.position import Position
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tablestore import OTSClient, ReservedThroughput, SecondaryIndexMeta, SSESpecification, TableMeta, TableOptions
 
 _log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 MOST_SHARD_PAGES = 10_000
 """A million shards at 100 per page, far above any real stream: more pages mean that the listing does not end."""
@@ -144,10 +145,8 @@ class TablestoreStreamApi:
             TrimmedDataException: the data behind the iterator is past retention.
         """
         request = schema.GetStreamRecordRequest(shard_iterator=shard_iterator, limit=_page_size.require("limit", limit))
-        body = self._repeated("GetStreamRecord", request.SerializeToString())
-        page = self._codec.decode_page(body)
-        next_position = Position.SHARD_END if page.next_shard_iterator is None else Position(page.next_shard_iterator)
-        return RecordPage(page.records, next_position, page.may_more_record, len(body))
+        message = request.SerializeToString()
+        return self._repeated("GetStreamRecord", lambda: self._calls.page("GetStreamRecord", message, self._decoded))
 
     def create_table(
         self,
@@ -205,22 +204,30 @@ class TablestoreStreamApi:
         _log.warning("no iterator at %s in shard %s: beginning at its oldest record", timestamp_micros, shard_id)
         return self.get_shard_iterator(stream_id, shard_id)
 
+    def _decoded(self, body: bytes) -> RecordPage:
+        page = self._codec.decode_page(body)
+        next_position = Position.SHARD_END if page.next_shard_iterator is None else Position(page.next_shard_iterator)
+        return RecordPage(page.records, next_position, page.may_more_record, len(body))
+
     def _read(self, request: Any, response_class: Any) -> Any:
         return schema.parse(response_class, self._send(request))
 
     def _send(self, request: Any) -> bytes:
-        return self._repeated(request.DESCRIPTOR.name.removesuffix("Request"), request.SerializeToString())
+        operation, message = request.DESCRIPTOR.name.removesuffix("Request"), request.SerializeToString()
+        return self._repeated(operation, lambda: self._calls.call(operation, message, is_repeatable=True))
 
-    def _repeated(self, operation: str, message: bytes) -> bytes:
-        def attempt() -> bytes:
+    def _repeated(self, operation: str, read: Callable[[], _T]) -> _T:
+        def attempt() -> _T:
             try:
-                body = self._calls.call(operation, message, is_repeatable=True)
+                answer = read()
             except Exception as error:
                 failure = classify(error, write=False, client=self._calls.client)
                 self._requests.count(operation, failure)
+                if failure is error:
+                    raise
                 raise failure from error
             self._requests.count(operation)
-            return body
+            return answer
 
         return self._repeater.call(operation, attempt)
 

@@ -1,5 +1,6 @@
 """The official SDK as this package's commands and samples use it: which instance, which keys, and a client for it."""
 
 from streamclient.tablestore.connect import Connection, connect
+from streamclient.tablestore.integrity import Integrity, with_integrity
 
-__all__ = ["Connection", "connect"]
+__all__ = ["Connection", "Integrity", "connect", "with_integrity"]

@@ -11,17 +11,17 @@ import time
 from calendar import timegm
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import certifi
-from tablestore import AsyncOTSClient, OTSClient
 from tablestore.auth import RequestContext, SignV2, SignV4
 from tablestore.connection import ConnectionPool
 from tablestore.error import OTSClientError, OTSServiceError
 from urllib3.util.ssl_ import create_urllib3_context
 
-from streamclient.errors import CodecError, ConfigurationError
+from streamclient.errors import CodecError
 from streamclient.tablestore.http import HttpAnswer, KeptConnections
+from streamclient.tablestore.integrity import Integrity, checked_client, integrity_of
 from streamclient.wire import schema
 from streamclient.wire.signature import (
     SIGN_DATE_HEADER,
@@ -53,12 +53,18 @@ NEEDED_HEADERS = ("x-ots-contentmd5", "x-ots-requestid", "x-ots-date", "x-ots-co
 """What every successful answer to a table or stream operation has."""
 
 _ALL_NEEDED = frozenset(NEEDED_HEADERS)
+_MISMATCH = "MD5 mismatch in response."
 _DIGEST = "\x00"
 """Stands where the digest of a body belongs; no header can hold it."""
 
 _SECONDS = len("2026-01-31T23:59:59")
 
-Exchange = Callable[[str, Mapping[str, str], bytes, bool], HttpAnswer]
+_SET_PER_CALL = ("x-ots-contentmd5", SIGNATURE_V2_HEADER, SIGNATURE_V4_HEADER)
+
+Exchange = Callable[[str, str, bytes, bool], HttpAnswer]
+"""Path, lines of headers, body, and whether it may come twice."""
+
+PageT = TypeVar("PageT")
 
 
 class SignedCalls:
@@ -70,14 +76,10 @@ class SignedCalls:
         Raises:
             ConfigurationError: it is not a ``tablestore.OTSClient``.
         """
-        if isinstance(client, AsyncOTSClient):
-            raise ConfigurationError(
-                "client must be a tablestore.OTSClient, not AsyncOTSClient: its calls are coroutines"
-            )
-        if not isinstance(client, OTSClient):
-            raise ConfigurationError(f"client must be a tablestore.OTSClient, not {client!r}")
-        self.client = client
+        self.client = checked_client(client)
         """Whose settings these calls are sent with."""
+        self.checks_pages = integrity_of(client) is Integrity.MD5
+        """Whether pages of records are compared with their digest before they are read; all other answers are."""
         self._exchange = _exchange_of(client)
         self._keys: dict[tuple[str, str, str], str] = {}
 
@@ -89,19 +91,39 @@ class SignedCalls:
             OTSClientError: the answer cannot be trusted.
             OSError, HTTPException, urllib3.exceptions.HTTPError: no answer.
         """
+        return self._answer(operation, body, is_repeatable=is_repeatable, checks_digest=True).body
+
+    def page(self, operation: str, body: bytes, decode: Callable[[bytes], PageT]) -> PageT:
+        """What ``decode`` makes of a page of records; its bytes are vouched for as the client's ``Integrity`` says.
+
+        A page that cannot be read is compared with its digest in any case. What was damaged on its way may be asked
+        for again; what the service itself has damaged would come again.
+
+        Raises:
+            CodecError: of ``decode``, for bytes that came as they were sent. All others as in ``call``.
+        """
+        answer = self._answer(operation, body, is_repeatable=True, checks_digest=self.checks_pages)
+        try:
+            return decode(answer.body)
+        except CodecError as error:
+            if is_damaged(answer):
+                raise OTSClientError(f"{_MISMATCH} HTTP status: {answer.status}.", answer.status) from error
+            raise
+
+    def _answer(self, operation: str, body: bytes, *, is_repeatable: bool, checks_digest: bool) -> HttpAnswer:
         path = f"/{operation}"
         credentials = self.client.credentials_provider.get_credentials()
-        headers, key = self._signed(path, body, credentials)
-        answer = self._exchange(path, headers, body, is_repeatable)
+        lines, key = self._signed(path, body, credentials)
+        answer = self._exchange(path, lines, body, is_repeatable)
         try:
-            _check(path, answer, credentials.get_access_key_id(), key)
+            _check(path, answer, credentials.get_access_key_id(), key, checks_digest=checks_digest)
         except OTSClientError as error:
             error.http_status = answer.status
             error.message += f" HTTP status: {answer.status}."
             raise
         if not 200 <= answer.status < 300:
             raise _refusal(answer)
-        return answer.body
+        return answer
 
     def ask(self, operation: str, request: Any, *, is_repeatable: bool) -> Any:
         """The answer to a message of our schema, read with it; errors as in ``call``."""
@@ -110,41 +132,34 @@ class SignedCalls:
 
     def send(self, path: str, body: bytes, *, is_repeatable: bool) -> HttpAnswer:
         """The answer as it came, unchecked: for endpoints whose envelope is another one, like those of tunnels."""
-        headers, _ = self._signed(path, body, self.client.credentials_provider.get_credentials())
-        return self._exchange(path, headers, body, is_repeatable)
+        lines, _ = self._signed(path, body, self.client.credentials_provider.get_credentials())
+        return self._exchange(path, lines, body, is_repeatable)
 
-    def _signed(self, path: str, body: bytes, credentials: Any) -> tuple[dict[str, str], str]:
-        """Headers of a request, and the key that its answer is signed with."""
+    def _signed(self, path: str, body: bytes, credentials: Any) -> tuple[str, str]:
+        """Headers of a request, line by line as they are sent, and the key that its answer is signed with."""
         client = self.client
         signer = client._signer
-        if type(signer) not in (SignV2, SignV4):  # somebody's own, which knows more than we do
+        kind = type(signer)
+        if kind is not SignV2 and kind is not SignV4:  # somebody's own, which knows more than we do
             context = RequestContext(credentials)
-            made: dict[str, str] = client.protocol._make_request_headers(body, path, signer, context)
-            return made, _text(signer.get_signing_key(context))
-        token = credentials.get_security_token()
-        common = [
-            ("x-ots-date", _date_of(int(time.time()))),
-            ("x-ots-apiversion", API_VERSION),
-            ("x-ots-accesskeyid", credentials.get_access_key_id()),
-            ("x-ots-instancename", client.protocol.instance_name),
-            ("x-ots-contentmd5", _DIGEST),
-        ]
-        if token is not None:
-            common.append(("x-ots-ststoken", token))
-        common.extend(client.protocol.extra_headers.items())
-        key = secret = credentials.get_access_key_secret()
-        sign: Callable[[str, str], str] = sign_v2
-        name = SIGNATURE_V2_HEADER
-        if type(signer) is SignV4:
-            date = time.strftime("%Y%m%d", time.gmtime()) if signer.auto_update_v4_sign else signer.sign_date
-            common += ((SIGN_DATE_HEADER, date), (SIGN_REGION_HEADER, signer.sign_region))
-            key = self._v4_key(secret, date, signer.sign_region)
-            sign, name = sign_v4, SIGNATURE_V4_HEADER
-        headers, before, behind = _envelope(path, tuple(common))
+            made = client.protocol._make_request_headers(body, path, signer, context)
+            return _lines_of(made), _text(signer.get_signing_key(context))
+        key = credentials.get_access_key_secret()
+        now = int(time.time())
+        sender = (credentials.get_access_key_id(), client.protocol.instance_name, credentials.get_security_token())
+        extra = client.protocol.extra_headers
+        more = tuple(extra.items()) if extra else ()
         digest = content_md5(body)
-        signature = sign(key, f"{before}{digest}{behind}")
-        own = {"x-ots-contentmd5": digest, name: signature, "User-Agent": client.protocol.user_agent}
-        return {**headers, **own}, key
+        if kind is SignV2:
+            lines, before, behind = _envelope(path, now, sender, more, client.protocol.user_agent)
+            signature = sign_v2(key, f"{before}{digest}{behind}")
+            return f"{lines}x-ots-contentmd5: {digest}\r\n{SIGNATURE_V2_HEADER}: {signature}\r\n", key
+        date = time.strftime("%Y%m%d", time.gmtime(now)) if signer.auto_update_v4_sign else signer.sign_date
+        more += ((SIGN_DATE_HEADER, date), (SIGN_REGION_HEADER, signer.sign_region))
+        key = self._v4_key(key, date, signer.sign_region)
+        lines, before, behind = _envelope(path, now, sender, more, client.protocol.user_agent)
+        signature = sign_v4(key, f"{before}{digest}{behind}")
+        return f"{lines}x-ots-contentmd5: {digest}\r\n{SIGNATURE_V4_HEADER}: {signature}\r\n", key
 
     def _v4_key(self, secret: str, date: str, region: str) -> str:
         key = self._keys.get((secret, date, region))
@@ -167,15 +182,15 @@ def _exchange_of(client: Any) -> Exchange:
         tls=_tls(client.ssl_version) if client.host.startswith("https://") else None,
     )
 
-    def exchange(path: str, headers: Mapping[str, str], body: bytes, is_repeatable: bool) -> HttpAnswer:
-        return connections.post(client.path + path, headers, body, is_repeatable=is_repeatable)
+    def exchange(path: str, lines: str, body: bytes, is_repeatable: bool) -> HttpAnswer:
+        return connections.post(client.path + path, lines, body, is_repeatable=is_repeatable)
 
     return exchange
 
 
 def _through(client: Any) -> Exchange:
-    def exchange(path: str, headers: Mapping[str, str], body: bytes, is_repeatable: bool) -> HttpAnswer:
-        status, _, answered, answer = client.connection.send_receive(path, headers, body)
+    def exchange(path: str, lines: str, body: bytes, is_repeatable: bool) -> HttpAnswer:
+        status, _, answered, answer = client.connection.send_receive(path, headers_of(lines), body)
         return HttpAnswer(status, {name.lower(): value for name, value in answered.items()}, answer)
 
     return exchange
@@ -190,21 +205,51 @@ def _tls(version: Any) -> ssl.SSLContext:
 
 
 @lru_cache(maxsize=CACHED_ENVELOPES)
-def _envelope(path: str, common: tuple[tuple[str, str], ...]) -> tuple[Mapping[str, str], str, str]:
-    """Headers that requests have in common for a second, and what is signed in front of the digest and behind it."""
-    headers = dict(common)
+def _envelope(
+    path: str, now: int, sender: tuple[str, str, str | None], more: tuple[tuple[str, str], ...], user_agent: str
+) -> tuple[str, str, str]:
+    """Of requests to a path within one second: lines of their heads, and what is signed around the digest.
+
+    ``sender`` is access key id, instance and security token.
+    """
+    key_id, instance, token = sender
+    headers = {
+        "x-ots-date": time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(now)),
+        "x-ots-apiversion": API_VERSION,
+        "x-ots-accesskeyid": key_id,
+        "x-ots-instancename": instance,
+        "x-ots-contentmd5": _DIGEST,
+        **({} if token is None else {"x-ots-ststoken": token}),
+        **dict(more),
+    }
     before, _, behind = request_string(path, headers).partition(_DIGEST)
-    return headers, before, behind
+    others = {name: value for name, value in headers.items() if name not in _SET_PER_CALL}
+    return _lines_of({**others, "User-Agent": user_agent}), before, behind
 
 
-def _check(path: str, answer: HttpAnswer, key_id: str, key: str) -> None:
+def _lines_of(headers: Mapping[str, str]) -> str:
+    return "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
+
+
+def headers_of(lines: str) -> dict[str, str]:
+    """The headers that lines of a head say."""
+    parts = (line.partition(": ") for line in lines.split("\r\n")[:-1])
+    return {name: value for name, _, value in parts}
+
+
+def is_damaged(answer: HttpAnswer) -> bool:
+    """Whether the body differs from the digest that came with it, if one did."""
+    digest = answer.headers.get("x-ots-contentmd5")
+    return digest is not None and digest != content_md5(answer.body)
+
+
+def _check(path: str, answer: HttpAnswer, key_id: str, key: str, *, checks_digest: bool) -> None:
     headers, is_success = answer.headers, 200 <= answer.status < 300
     if is_success and not headers.keys() >= _ALL_NEEDED:
         missing = next(name for name in NEEDED_HEADERS if name not in headers)
         raise OTSClientError(f'"{missing}" is missing in response header.')
-    digest = headers.get("x-ots-contentmd5")
-    if digest is not None and digest != content_md5(answer.body):
-        raise OTSClientError("MD5 mismatch in response.")
+    if (checks_digest or not is_success) and is_damaged(answer):
+        raise OTSClientError(_MISMATCH)
     date = headers.get("x-ots-date")
     if date is not None and abs(_seconds_of(date[:_SECONDS], date[-1:]) - time.time()) > MOST_SKEW_SECONDS:
         raise OTSClientError("The difference between date in response and system time is more than 15 minutes.")
@@ -223,12 +268,6 @@ def _check_signature(path: str, headers: Mapping[str, str], given: str, key_id: 
         raise OTSClientError("Invalid access key id in response.")
     if not signatures_equal(given, authorization(key_id, sign_response(key, path, headers))):
         raise OTSClientError("Invalid signature in response.")
-
-
-@lru_cache(maxsize=CACHED_DATES)
-def _date_of(seconds: int) -> str:
-    """As headers have it: ``2026-01-31T23:59:59.000Z``."""
-    return time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(seconds))
 
 
 @lru_cache(maxsize=CACHED_DATES)

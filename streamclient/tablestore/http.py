@@ -23,6 +23,8 @@ from urllib.parse import urlsplit
 from attrs import frozen
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
+from streamclient.wire.signature import read_head
+
 LINE_BYTES = 65_536
 """Longest line of an answer's head; that of ``http.client``."""
 
@@ -73,9 +75,11 @@ class KeptConnections:
         self._idle: deque[_Connection] = deque(maxlen=max(1, most_idle))
         self._close_idle = weakref.finalize(self, _close_all, self._idle)
 
-    def post(self, target: str, headers: Mapping[str, str], body: bytes, *, is_repeatable: bool) -> HttpAnswer:
-        """One exchange. A kept connection that turns out to be closed is replaced once, if the call may come twice."""
-        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    def post(self, target: str, lines: str, body: bytes, *, is_repeatable: bool) -> HttpAnswer:
+        """One exchange. A kept connection that turns out to be closed is replaced once, if the call may come twice.
+
+        ``lines`` are the headers but for host and length, each with its end.
+        """
         head = f"POST {target} HTTP/1.1\r\n{self._head}Content-Length: {len(body)}\r\n{lines}\r\n"
         message = head.encode("latin-1") + body
         kept = self._kept(is_repeatable)
@@ -198,6 +202,13 @@ class _Connection:
         return HttpAnswer(status, headers, body), is_kept
 
     def _head(self) -> tuple[str, int, dict[str, str]]:
+        if not self._ahead:
+            self._ahead = self._beginning()
+        usual = read_head(self._ahead)
+        if usual is not None:
+            status, headers, behind = usual
+            self._ahead = self._ahead[behind:]
+            return "HTTP/1.1", status, headers
         lines = self._lines()
         if not lines:
             raise RemoteDisconnected("the connection was closed without an answer")
@@ -209,8 +220,6 @@ class _Connection:
 
     def _lines(self) -> list[str]:
         """The head of an answer, or the trailer of a chunked one, without the empty line that ends it."""
-        if not self._ahead:
-            self._ahead = self._beginning()
         head, end, behind = self._ahead.partition(b"\r\n\r\n")
         if head and end:  # all of it came at once, as it mostly does
             self._ahead = behind

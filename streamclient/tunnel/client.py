@@ -156,9 +156,7 @@ class TunnelClient:
         request = schema.ReadRecordsRequest(
             tunnel_id=tunnel_id, client_id=client_id, channel_id=channel_id, token=token
         )
-        return self._data.call(
-            "readrecords", lambda: decode_tunnel_page(self._transport.send("readrecords", request, write=False))
-        )
+        return self._data.call("readrecords", lambda: self._transport.page("readrecords", request, decode_tunnel_page))
 
     def checkpoint(self, tunnel_id: str, client_id: str, channel_id: str, token: str, sequence_number: int) -> None:
         """Store how far a channel was consumed; ``finished`` ends it. Sent once.

@@ -7,22 +7,24 @@ tunnel endpoints do not give.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from tablestore.error import OTSServiceError
 
 from streamclient.errors import CodecError, DependencyException, ErrorKind
-from streamclient.tablestore.call import SignedCalls
+from streamclient.tablestore.call import SignedCalls, is_damaged
+from streamclient.tablestore.http import HttpAnswer
 from streamclient.tunnel.errors import typed
 from streamclient.wire import schema
 from streamclient.wire.service_errors import classify
-from streamclient.wire.signature import content_md5
 
 UNAVAILABLE = "OTSTunnelServerUnavailable"
 """What an answer of status 500 and above without a readable error counts as, as in the Go client."""
 
 _TEXT_LIMIT = 200
+
+PageT = TypeVar("PageT")
 
 
 class TunnelTransport:
@@ -42,21 +44,37 @@ class TunnelTransport:
         Raises:
             DependencyException: refused, or no usable answer; a ``TunnelError`` where the service gave its code.
         """
-        path = f"/tunnel/{verb}"
+        return self._answer(verb, request, write=write, checks_digest=True).body
+
+    def page(self, verb: str, request: Any, decode: Callable[[bytes], PageT]) -> PageT:
+        """What ``decode`` makes of a page of records, as ``SignedCalls.page`` does it.
+
+        Raises:
+            CodecError: of ``decode``, for bytes that came as they were sent. All others as in ``send``.
+        """
+        answer = self._answer(verb, request, write=False, checks_digest=self._calls.checks_pages)
         try:
-            status, headers, body = self._exchange(path, request.SerializeToString(), is_repeatable=not write)
-            if not 200 <= status < 300:
-                raise _refusal(status, headers, body)
+            return decode(answer.body)
+        except CodecError as error:
+            if is_damaged(answer):
+                raise _damaged() from error
+            raise
+
+    def _answer(self, verb: str, request: Any, *, write: bool, checks_digest: bool) -> HttpAnswer:
+        try:
+            answer = self._calls.send(f"/tunnel/{verb}", request.SerializeToString(), is_repeatable=not write)
+            is_success = 200 <= answer.status < 300
+            if (checks_digest or not is_success) and is_damaged(answer):
+                raise _damaged()
+            if not is_success:
+                raise _refusal(answer.status, answer.headers, answer.body)
         except Exception as error:
             raise typed(classify(error, write=write, client=self._calls.client)) from error
-        return body
+        return answer
 
-    def _exchange(self, path: str, body: bytes, *, is_repeatable: bool) -> tuple[int, Mapping[str, str], bytes]:
-        answer = self._calls.send(path, body, is_repeatable=is_repeatable)
-        md5 = answer.headers.get("x-ots-contentmd5")
-        if md5 is not None and md5 != content_md5(answer.body):
-            raise DependencyException("the answer was damaged on its way: its MD5 differs", kind=ErrorKind.AMBIGUOUS)
-        return answer.status, answer.headers, answer.body
+
+def _damaged() -> DependencyException:
+    return DependencyException("the answer was damaged on its way: its MD5 differs", kind=ErrorKind.AMBIGUOUS)
 
 
 def _refusal(status: int, headers: Mapping[str, str], body: bytes) -> Exception:

@@ -1,6 +1,7 @@
-"""Signatures and digests of the HTTP envelope, as pure functions over header dictionaries.
+"""Signatures, digests and headers of the HTTP envelope, as pure functions.
 
-Rules: Tablestore Java SDK 5.17 and Python SDK 6.4, which agree byte for byte. Header names are compared in lower case.
+Rules of signatures: Tablestore Java SDK 5.17 and Python SDK 6.4, which agree byte for byte. Names of headers are
+compared in lower case.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from binascii import b2a_base64
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
+
+from streamclient.records import NATIVE
 
 SIGNATURE_V2_HEADER = "x-ots-signature"
 SIGNATURE_V4_HEADER = "x-ots-signaturev4"
@@ -25,6 +28,16 @@ _SERVICE = "ots"
 _NO_MD5 = hashlib.md5(usedforsecurity=False)
 """Of no bytes yet; a copy of it costs half of what a new one does."""
 _UNSIGNED_HEADERS = frozenset({SIGNATURE_V2_HEADER, SIGNATURE_V4_HEADER})
+
+
+def _left_to_python(data: bytes) -> tuple[int, dict[str, str], int] | None:
+    return None
+
+
+read_head = _left_to_python if NATIVE is None else NATIVE.read_head
+"""Of the first bytes of an answer: its status, its headers by name in lower case, and where its body begins.
+
+``None`` if they are not all there, or not as services write them: then whoever asks reads line by line."""
 
 
 def content_md5(body: bytes) -> str:

@@ -161,6 +161,9 @@ def test_worker_rows_are_measured_for_shards_and_page_sizes(stage: Stage) -> Non
     else:
         assert sum(name.endswith("Java stream client") for name in names) == 8
         assert sum("x Java stream client, target" in line.detail for line in lines) == 8
+        assert sum(name.endswith("Java stream client with the MD5 of answers") for name in names) == 8
+        assert sum("x Java stream client with the MD5 of answers" in line.detail for line in lines) == 8
+    assert sum(name.endswith("without the MD5 of pages") for name in names) == 8
 
 
 @pytest.mark.slow

@@ -10,15 +10,19 @@ from http.client import BadStatusLine, HTTPException, IncompleteRead, RemoteDisc
 
 import pytest
 from attrs import define, field
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from tablestore import OTSClient, OTSClientError
 from tablestore.auth import SignV2
 from tablestore.connection import ConnectionPool
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
 from streamclient.errors import ConfigurationError
+from streamclient.records import NATIVE
 from streamclient.server import LocalTablestore
 from streamclient.stream import TablestoreStreamApi
-from streamclient.tablestore.call import SignedCalls
+from streamclient.tablestore import http
+from streamclient.tablestore.call import SignedCalls, headers_of
 from streamclient.tablestore.http import RESTED_SECONDS, KeptConnections
 from streamclient.wire import schema
 from streamclient.wire.signature import sign_request_v2
@@ -84,7 +88,7 @@ def connected(*answers: bytes | None, closes: bool = False) -> Iterator[tuple[By
 
 
 def post(kept: KeptConnections, *, is_repeatable: bool = True) -> bytes:
-    return kept.post("/ListTable", {"x-one": "1"}, b"body", is_repeatable=is_repeatable).body
+    return kept.post("/ListTable", "x-one: 1\r\n", b"body", is_repeatable=is_repeatable).body
 
 
 def test_one_connection_serves_one_call_after_the_other() -> None:
@@ -317,7 +321,8 @@ def test_headers_are_those_of_the_sdk(
     expected, made = {}, {"x-ots-date": ""}
     while made["x-ots-date"] != expected.get("x-ots-date"):  # until both were made in the same second
         expected = client.protocol._make_request_headers(b"body", "/ListTable", client._signer, context)
-        made, _ = SignedCalls(client)._signed("/ListTable", b"body", client.credentials_provider.get_credentials())
+        lines, _ = SignedCalls(client)._signed("/ListTable", b"body", client.credentials_provider.get_credentials())
+        made = headers_of(lines)
 
     assert made == expected
 
@@ -366,10 +371,10 @@ def test_fresh_keys_are_used_from_the_next_call_on(local: LocalTablestore) -> No
 def test_each_call_has_the_headers_that_the_client_has_by_then(local: LocalTablestore) -> None:
     client = local.client()
     calls, credentials = SignedCalls(client), client.credentials_provider.get_credentials()
-    before, _ = calls._signed("/ListTable", b"body", credentials)
+    before = headers_of(calls._signed("/ListTable", b"body", credentials)[0])
     client.protocol.extra_headers = {"x-ots-extra": "1"}
     credentials._security_token = "token"
-    after, _ = calls._signed("/ListTable", b"other", credentials)
+    after = headers_of(calls._signed("/ListTable", b"other", credentials)[0])
 
     assert (after["x-ots-extra"], after["x-ots-ststoken"]) == ("1", "token")
     assert after["x-ots-contentmd5"] != before["x-ots-contentmd5"]
@@ -482,3 +487,78 @@ def test_streams_are_read_over_connections_of_their_own(local: LocalTablestore) 
 def test_a_host_that_does_not_exist_was_never_reached() -> None:
     with pytest.raises(NewConnectionError, match=r"cannot resolve the host name 'no-such-host\.invalid'"):
         post(KeptConnections("http://no-such-host.invalid", timeout_seconds=30, most_idle=1))
+
+
+HEADER_NAMES = st.sampled_from(["Content-Length", "x-ots-date", "X-Ots-RequestId", "n" * 64, "n" * 65, "a b", "é", ""])
+HEADER_VALUES = st.sampled_from(["", "5", " 7 ", "\t8", "a:b", "v" * 300, "é", "\x00", "x\ry", "x\ny", "\x7f", "\x80"])
+HEADS = st.builds(
+    lambda status, headers, ends, behind: ends.join([status, *headers, "", ""]).encode("latin-1") + behind,
+    st.sampled_from(
+        [
+            "HTTP/1.1 200 OK",
+            "HTTP/1.1 200",
+            "HTTP/1.1 403 ",
+            "HTTP/1.0 200 OK",
+            "HTTP/1.1 20",
+            "HTTP/1.1 2000 OK",
+            "x",
+            "",
+        ]
+    ),
+    st.lists(
+        st.builds(
+            lambda name, colon, value: f"{name}{colon}{value}",
+            HEADER_NAMES,
+            st.sampled_from([":", ": ", ""]),
+            HEADER_VALUES,
+        ),
+        max_size=102,
+    ),
+    st.sampled_from(["\r\n", "\r\n", "\r\n", "\n"]),
+    st.sampled_from([b"", b"12345", b"\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n"]),
+)
+
+
+class Bytes:
+    """A channel on which these bytes come, and then the end."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        came, self.data = self.data[:size], self.data[size:]
+        return came
+
+
+def head_of(data: bytes) -> object:
+    connection = http._Connection.__new__(http._Connection)
+    connection._channel, connection._ahead, connection._is_much_expected = Bytes(data), b"", False  # type: ignore[assignment]
+    try:
+        return connection._head(), connection._ahead
+    except (HTTPException, OSError) as error:
+        return repr(error)
+
+
+@pytest.mark.skipif(NATIVE is None, reason="the compiled codec is not built here, or is switched off")
+@settings(deadline=None, max_examples=300)
+@given(HEADS, st.integers(0, 400), st.binary(max_size=2))
+@example(b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 99 + b"\r\n", 400, b"")
+@example(b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 100 + b"\r\n", 400, b"")
+def test_a_head_that_is_read_in_one_pass_says_what_it_says_line_by_line(data: bytes, place: int, other: bytes) -> None:
+    """As it is, with a few bytes replaced, and cut off."""
+    damaged = data[:place] + other + data[place + len(other) :]
+    for head in (data, damaged, data[:place]):
+        found = head_of(head)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(http, "read_head", lambda _: None)
+            assert found == head_of(head)
+
+
+@pytest.mark.skipif(NATIVE is None, reason="the compiled codec is not built here, or is switched off")
+def test_the_head_of_the_services_answers_is_read_in_one_pass(local: LocalTablestore) -> None:
+    """Else the test above would compare a reader with itself."""
+    answer = SignedCalls(local.client()).send("/ListStream", b"", is_repeatable=True)
+    lines = "".join(f"{name}: {value}\r\n" for name, value in answer.headers.items())
+    head = f"HTTP/1.1 200 OK\r\n{lines}\r\n".encode()
+
+    assert http.read_head(head + answer.body) == (200, answer.headers, len(head))

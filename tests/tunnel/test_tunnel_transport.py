@@ -15,6 +15,7 @@ from tablestore import OTSClient
 
 from streamclient.errors import CodecError, ConfigurationError, DependencyException, ErrorKind
 from streamclient.stream.retry import ReadRetry
+from streamclient.tablestore import Integrity, with_integrity
 from streamclient.tunnel import TunnelClient, TunnelPermissionDeniedError, TunnelServerUnavailableError
 from streamclient.tunnel.client import DATA_RETRY, MANAGEMENT_RETRY
 from streamclient.tunnel.errors import FINAL_ERRORS, TunnelError, typed
@@ -205,6 +206,40 @@ def test_digest_that_comes_is_checked(serve: Callable[..., Server]) -> None:
 
     with pytest.raises(DependencyException, match="MD5 differs"):
         server.tunnels().connect("t", timeout_seconds=30, client_tag="tag")
+
+
+def damaged(whole: bytes, part: bytes, other: bytes) -> Reply:
+    """An answer as it arrives after something happened to it, with the digest that it was sent with."""
+    digest = base64.b64encode(hashlib.md5(whole).digest()).decode()
+    return (200, {**NEEDED, "x-ots-contentmd5": digest}, whole.replace(part, other))
+
+
+def test_pages_are_compared_with_their_digest_unless_the_client_says_otherwise(serve: Callable[..., Server]) -> None:
+    whole = schema.ReadRecordsResponse(next_token="finished").SerializeToString()
+    server = serve(damaged(whole, b"finished", b"finishes"), (200, NEEDED, whole))
+    assert server.tunnels().read_records("t", "c", "ch", "token").is_finished
+
+    server = serve(damaged(whole, b"finished", b"finishes"), (200, NEEDED, whole))
+    trusting = TunnelClient(with_integrity(server.client(), Integrity.CHECKSUMS), data_retry=QUICK)
+    assert trusting.read_records("t", "c", "ch", "token").next_token == "finishes"
+
+
+def test_a_page_that_cannot_be_read_is_compared_with_its_digest_in_any_case(serve: Callable[..., Server]) -> None:
+    whole = schema.ReadRecordsResponse(next_token="finished").SerializeToString()
+    server = serve(damaged(whole, b"\x08finished", b"\x09finished"), (200, NEEDED, whole))
+    trusting = TunnelClient(with_integrity(server.client(), Integrity.CHECKSUMS), data_retry=QUICK)
+
+    assert trusting.read_records("t", "c", "ch", "token").is_finished
+    assert len(server.paths) == 2
+
+
+def test_an_integrity_for_pages_leaves_the_digests_of_other_answers(serve: Callable[..., Server]) -> None:
+    whole = schema.ConnectResponse(client_id="client-1").SerializeToString()
+    server = serve(damaged(whole, b"client-1", b"client-2"))
+    trusting = TunnelClient(with_integrity(server.client(), Integrity.CHECKSUMS))
+
+    with pytest.raises(DependencyException, match="MD5 differs"):
+        trusting.connect("t", timeout_seconds=30, client_tag="tag")
 
 
 @pytest.mark.parametrize("verb", ["connect", "getcheckpoint", "readrecords", "describe"])

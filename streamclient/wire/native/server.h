@@ -1,4 +1,5 @@
-/* What the local server uses: rows of puts, from a request's frame to the row that is kept and the record of it. */
+/* The module's functions. Most are the local server's: rows of puts, from a request's frame to the row that is kept and
+   the record of it. */
 #ifndef STREAMCLIENT_SERVER_H
 #define STREAMCLIENT_SERVER_H
 
@@ -10,6 +11,9 @@ extern PyMethodDef server_functions[];
 /* server_rows.c */
 PyObject *rows_of(PyObject *module, PyObject *forms);
 PyObject *read_parts(PyObject *module, PyObject *form);
+
+/* head.c */
+PyObject *read_head(PyObject *module, PyObject *data);
 
 /* encode.c */
 PyObject *row_of_parts(PyObject *module, PyObject *arguments);

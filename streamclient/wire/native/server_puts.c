@@ -583,5 +583,8 @@ PyMethodDef server_functions[] = {
     {"row_of_cells", row_of_cells, METH_VARARGS,
      "row_of_cells(key, cells, is_deletion, /)\n--\n\nThe row of these cells, without the format's header, or None "
      "where Python has to write it or to say what is wrong."},
+    {"read_head", read_head, METH_O,
+     "read_head(data, /)\n--\n\nStatus and headers of an HTTP answer, and where its body begins, or None where Python has "
+     "to read them."},
     {NULL, NULL, 0, NULL},
 };
