@@ -10,11 +10,11 @@ from copy import copy
 from typing import Any
 
 from tablestore import NoRetryPolicy, OTSClient
-from tablestore.connection import ConnectionPool
 
 from streamclient import checks
 from streamclient.config import ClientConfig
 from streamclient.lease.batches import with_own_batches
+from streamclient.tablestore.call import with_own_connection
 from streamclient.wire.sdk_logging import silence
 
 SHORTEST_TIMEOUT_SECONDS = 1.0
@@ -37,31 +37,20 @@ def check_client(client: Any) -> OTSClient:
 
 
 def without_retries(client: OTSClient) -> OTSClient:
-    """A client like the given one, on the same connections, whose calls fail at once, silently, and once only."""
-    own = copy(client)
+    """A client like the given one, on connections of its own, whose calls fail at once, silently, and once only."""
+    own = with_own_connection(client)
     own.retry_policy = NoRetryPolicy()
     silence(own)
     return own
 
 
 def for_lease_calls(client: OTSClient, client_config: ClientConfig) -> OTSClient:
-    """A client like the given one, without retries, on connections with a time-out that suits heartbeats.
-
-    A client whose connection is not the SDK's own keeps it: whoever replaced it knows why.
-    """
-    own = without_retries(client)
-    if type(client.connection) is ConnectionPool:
-        own.socket_timeout = _shorter(client.socket_timeout, write_timeout_seconds(client_config))
-        # As many for reads as for heartbeats, so that the ones never wait for the others' connections.
-        own.max_connection = 2 * client_config.renew_thread_pool_size
-        own.connection = ConnectionPool(
-            own.host,
-            own.path,
-            timeout=own.socket_timeout,
-            maxsize=own.max_connection,
-            client_ssl_version=own.ssl_version,
-        )
-    return with_own_batches(own)
+    """A client like the given one, without retries, on connections with a time-out that suits heartbeats."""
+    hurried = copy(client)
+    hurried.socket_timeout = _shorter(client.socket_timeout, write_timeout_seconds(client_config))
+    # As many for reads as for heartbeats, so that the ones never wait for the others' connections.
+    hurried.max_connection = 2 * client_config.renew_thread_pool_size
+    return with_own_batches(without_retries(hurried))
 
 
 def _shorter(given: Any, ours: float) -> float:

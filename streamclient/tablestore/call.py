@@ -10,7 +10,9 @@ import ssl
 import time
 from calendar import timegm
 from collections.abc import Callable, Mapping
+from copy import copy
 from functools import lru_cache
+from http.client import responses
 from typing import Any, TypeVar
 
 import certifi
@@ -169,8 +171,39 @@ class SignedCalls:
         return key
 
 
+class OwnConnection:
+    """In place of the SDK's pool in a copy of a client: what the SDK sends goes over connections of our own, too.
+
+    The SDK's pool has urllib3 try a refused connection four times at once, and log each try; an outage is thousands of
+    lines. Errors are those of urllib3, as with the pool. Thread-safe.
+    """
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+
+    def send_receive(
+        self, url: str, request_headers: Mapping[str, str], request_body: bytes
+    ) -> tuple[int, str, dict[str, str], bytes]:
+        """As of the SDK's ``ConnectionPool``, whose requests may be writes: each is sent once."""
+        answer = self.exchange(url, _lines_of(request_headers), request_body, False)
+        return answer.status, responses.get(answer.status, ""), dict(answer.headers), answer.body
+
+
+def with_own_connection(client: Any) -> Any:
+    """A client like the given one, on connections of its own, with its time-out and as many as it may keep.
+
+    A client whose connection is not the SDK's own keeps it: whoever replaced it knows why.
+    """
+    own = copy(client)
+    if type(client.connection) is ConnectionPool:
+        own.connection = OwnConnection(_exchange_of(client))
+    return own
+
+
 def _exchange_of(client: Any) -> Exchange:
     """Connections of our own, like those of the client; a client whose connection is somebody's own keeps that."""
+    if isinstance(client.connection, OwnConnection):
+        return client.connection.exchange
     timeout = client.socket_timeout
     is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
     if type(client.connection) is not ConnectionPool or not (is_number or timeout is None):
