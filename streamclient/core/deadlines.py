@@ -45,6 +45,8 @@ class Deadlines:
 
     def take_due(self, now: float) -> list[str]:
         """Keys whose moment has come, earliest first; they have no moment any more."""
+        if not self._heap or self._heap[0][0] > now:
+            return []
         due = []
         while (moment := self.next) is not None and moment <= now:
             _, key = heapq.heappop(self._heap)

@@ -32,6 +32,8 @@ apart by a few milliseconds in that time; the rest is for telling the consumer b
 class Intention(Enum):
     """What this worker wants with the lease."""
 
+    __hash__ = object.__hash__  # members are single, and Enum's own hash, of the name, costs a call per look-up
+
     READ = "read"
     PAUSE = "pause"
     """Held and not read: an operator, or the worker's own program, said so."""
@@ -46,6 +48,8 @@ class Intention(Enum):
 class Consuming(Enum):
     """Whether user code may be running for the shard, here."""
 
+    __hash__ = object.__hash__  # members are single, and Enum's own hash, of the name, costs a call per look-up
+
     NOBODY = "nobody"
     CONSUMER = "its consumer"
     LEAVING = "one that leaves"
@@ -54,6 +58,8 @@ class Consuming(Enum):
 
 class RowState(Enum):
     """What the row may say, beside what this worker wrote last. Marks and pauses that others set change no state."""
+
+    __hash__ = object.__hash__  # members are single, and Enum's own hash, of the name, costs a call per look-up
 
     OWN = "as written"
     OBEYS = "may say that nothing reads"

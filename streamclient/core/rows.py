@@ -33,6 +33,8 @@ RowT_co = TypeVar("RowT_co", covariant=True)
 class WriteKind(Enum):
     """The operations on a lease row."""
 
+    __hash__ = object.__hash__  # members are single, and Enum's own hash, of the name, costs a call per look-up
+
     CREATE = "create"
     RENEW = "renew"
     TAKE = "take"

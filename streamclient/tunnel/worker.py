@@ -29,7 +29,7 @@ from streamclient.worker.consumer_parts import ConsumerParts
 from streamclient.worker.health import WorkerHealth
 from streamclient.worker.instruments import Instruments
 from streamclient.worker.loop import OwnerLoop, drive
-from streamclient.worker.reads import PrefetchBudget, ReadQueue
+from streamclient.worker.reads import OwnerReads, PrefetchBudget, ReadQueue
 from streamclient.worker.running import EndedBySigterm, Running, wait_awake
 from streamclient.worker.runtime import FETCH_THREADS, USER_THREADS, Runtime
 from streamclient.worker.statuses import StreamFacts
@@ -373,7 +373,7 @@ class _TunnelParts:
             loop=self.loop,
             user_code=self.user_code,
             fetch_pool=self._fetch,
-            reads=ReadQueue(self._fetch),
+            reads=OwnerReads(ReadQueue(self._fetch), self.loop),
             prefetch=PrefetchBudget(config.prefetch_total_bytes),
             stream_api=self._pages("", ""),
             make_processor=self._make_processor,

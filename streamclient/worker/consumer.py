@@ -32,7 +32,7 @@ from streamclient.worker.consumer_parts import IN_TURN, AlwaysInTurn, ConsumerPa
 from streamclient.worker.fetcher import DataFetcher, ShardSource, first_record_left
 from streamclient.worker.health import CallWatch, CallWatchdog
 from streamclient.worker.loop import Timer
-from streamclient.worker.reads import ReadLane
+from streamclient.worker.reads import PATIENT_SECONDS
 from streamclient.worker.statuses import because, consumer_reasons
 from streamclient.worker.usercode import ProcessorSession, ShutdownMarker, UserCall
 
@@ -41,6 +41,13 @@ LEVELS = {Severity.INFO: logging.INFO, Severity.WARNING: logging.WARNING, Severi
 
 LONG_READ_SECONDS = 5.0
 """A read that takes longer counts as one that is not answered; a page takes milliseconds."""
+
+IDLE_SLACK = 0.05
+"""An idle shard is read by so much of its pause earlier, if others are read then: nobody waits longer for a record, and
+fifty shards that pause for seconds cost few turns of threads."""
+
+LEAST_PATIENT_PAUSES = 5
+"""A read is patient if it follows a pause that is so many times as long as it may then wait for a thread."""
 
 _OF_PARKING: Mapping[Cause, Cause] = {
     Cause.CALL_QUEUED: Cause.PARKING_QUEUED,
@@ -68,6 +75,8 @@ class ShardConsumer:
         self._session: ProcessorSession | None = None
         self._fetcher: DataFetcher | None = None
         self._read_visit = 0
+        self._is_patient = False
+        """Whether the next read follows a pause that a little more or less does not matter to."""
         self._call: UserCall | None = None
         self._answer: Any = None
         """What the call under way found; its thread sets it."""
@@ -179,29 +188,28 @@ class ShardConsumer:
 
     def _handle(self, event: ConsumerEvent) -> None:
         """Have an event handled and everything that follows from it, in order: some commands are answered at once."""
+        self._events.append(event)
         if self._is_handling:
-            self._events.append(event)
             return
         self._is_handling = True
+        machine = self.machine
         try:
-            self._handle_one(event)
             while self._events:
-                self._handle_one(self._events.popleft())
+                visit = machine.visit
+                commands = machine.handle(self._events.popleft(), self._around.loop.now())
+                if machine.visit != visit:
+                    self._phase_changed()
+                for command in commands:
+                    _CARRY_OUT[type(command)](self, command)
         finally:
             self._is_handling = False
 
-    def _handle_one(self, event: ConsumerEvent) -> None:
-        machine = self.machine
-        visit = machine.visit
-        commands = machine.handle(event, self._around.loop.now())
-        if machine.visit != visit:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-            if machine.phase not in IN_TURN:
-                self._turn.end()
-        for command in commands:
-            _CARRY_OUT[type(command)](self, command)
+    def _phase_changed(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self.machine.phase not in IN_TURN:
+            self._turn.end()
 
     # --- the processor -------------------------------------------------------------------------------------------
 
@@ -235,7 +243,8 @@ class ShardConsumer:
                 measured=around.instruments.measured,
             ),
             loop=around.loop,
-            pool=ReadLane(around.reads, partial(around.facts.loss_micros, self._backlog)),
+            reads=around.reads,
+            loss_micros=partial(around.facts.loss_micros, self._backlog),
             budget=around.prefetch,
             most_ahead_bytes=around.config.prefetch_bytes,
         )
@@ -305,7 +314,9 @@ class ShardConsumer:
 
     def _read(self, command: events.Read) -> None:
         self._read_visit = command.visit
-        self._turn.ask(partial(self._reader.fetch, command.position, self._page_came, self._read_failed))
+        is_patient, self._is_patient = self._is_patient, False
+        fetch = partial(self._reader.fetch, command.position, self._page_came, self._read_failed, is_patient=is_patient)
+        self._turn.ask(fetch)
 
     def _page_came(self, page: ShardPage) -> None:
         around = self._around
@@ -341,8 +352,12 @@ class ShardConsumer:
         around.fetch_pool.submit(look)
 
     def _wait(self, command: events.Wait) -> None:
-        if command.visit == self.machine.visit:
-            self._timer = self._around.loop.call_later(command.seconds, partial(self._time_came, command.visit))
+        if command.visit != self.machine.visit:
+            return
+        slack_seconds = command.seconds * IDLE_SLACK if command.is_idle else 0.0
+        self._is_patient = command.is_idle and command.seconds >= PATIENT_SECONDS * LEAST_PATIENT_PAUSES
+        time_came = partial(self._time_came, command.visit)
+        self._timer = self._around.loop.call_later(command.seconds, time_came, slack_seconds=slack_seconds)
 
     def _time_came(self, visit: int) -> None:
         """What goes on with reading or processing waits for its turn; waiting is a pause that a stop ends at once."""

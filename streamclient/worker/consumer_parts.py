@@ -22,7 +22,7 @@ from streamclient.stream.api import StreamApi
 from streamclient.worker.checkpointer import CheckpointTicket
 from streamclient.worker.instruments import Instruments
 from streamclient.worker.loop import OwnerLoop
-from streamclient.worker.reads import PrefetchBudget, ReadQueue
+from streamclient.worker.reads import OwnerReads, PrefetchBudget
 from streamclient.worker.statuses import StreamFacts
 from streamclient.worker.usercode import UserCode
 
@@ -40,7 +40,7 @@ class ConsumerParts:
     user_code: UserCode
     fetch_pool: Executor
     """For looking around; records are read through ``reads``."""
-    reads: ReadQueue
+    reads: OwnerReads
     prefetch: PrefetchBudget
     stream_api: StreamApi
     make_processor: Callable[[], IRecordProcessor]

@@ -75,6 +75,8 @@ class Coordinator:
         loop.call_every(config.taker_interval_millis / 1_000, partial(self.emit, events.TakeDue()))
         loop.call_every(config.sync_shard_interval_millis / 1_000, partial(self.emit, events.SyncDue()))
         self._next_slow_check = self._look_at = loop.now()
+        self._has_handled = True
+        """Whether ``Holdings`` may have another deadline since the owner looked around."""
         self._slow_check_seconds = min(config.slow_processor_warning_millis / 4_000, limit_millis / 10_000)
         if instruments.is_on:
             self._sample()
@@ -167,7 +169,7 @@ class Coordinator:
 
     def fail(self, error: Exception) -> None:
         """Go on without ``Holdings``, whose state cannot be trusted any more: stop every consumer and end."""
-        self._has_failed = True
+        self._has_failed = self._has_handled = True
         self._over = Reason(Cause.WORKER_FAILED, detail=described(error))
         self._events.clear()
         self._service.drop()
@@ -189,6 +191,7 @@ class Coordinator:
 
     def _handle(self, event: Event) -> None:
         now = self._loop.now()
+        self._has_handled = True
         self._note_health(event, now)
         if self._has_failed:
             return
@@ -292,16 +295,18 @@ class Coordinator:
 
     def _look_around(self) -> None:
         """Behind every message and timer of a turn."""
+        now = self._loop.now()
+        if not self._has_handled and now < self._look_at:
+            return
         expiry = self._expiry()
-        if expiry is not None and expiry <= self._loop.now():
+        if expiry is not None and expiry <= now:
             self.emit(events.Tick())
             expiry = self._expiry()
-        self._watch()
+        self._has_handled = False
+        self._watch(now)
         self._look_at = self._next_look(expiry)
-        self._loop.at_end(self._service.flush)
 
-    def _watch(self) -> None:
-        now = self._loop.now()
+    def _watch(self, now: float) -> None:
         if now < self._next_slow_check:
             return
         self._next_slow_check = now + self._slow_check_seconds

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Executor
 from functools import partial
 
 from attrs import define, field, frozen
@@ -15,7 +14,7 @@ from streamclient.core.position import Position
 from streamclient.records import SequenceInfo, place_of
 from streamclient.stream.api import RecordPage, StreamApi
 from streamclient.worker.loop import OwnerLoop
-from streamclient.worker.reads import Claim, PrefetchBudget
+from streamclient.worker.reads import Claim, OwnerReads, PrefetchBudget
 
 PAGES_IN_A_ROW = 4
 """Most pages that one visit to the fetch pool reads ahead. Each visit wakes a thread, and its last page the owner: in a
@@ -60,6 +59,8 @@ class Reading:
     queued_at: float
     claims: deque[Claim] = field(factory=deque)
     """Bytes set aside, for each page that is still to come, if it reads ahead."""
+    is_patient: bool = False
+    """Whether it may wait a little for a thread, and an empty page for the owner."""
     is_awaited: bool = False
     """Whether the consumer waits for the page that comes next. Set by the owner, as is ``is_over``."""
     is_over: bool = False
@@ -94,17 +95,20 @@ class DataFetcher:
         source: ShardSource,
         *,
         loop: OwnerLoop,
-        pool: Executor,
+        reads: OwnerReads,
+        loss_micros: Callable[[], float],
         budget: PrefetchBudget,
         most_ahead_bytes: int,
     ) -> None:
         self._source = source
         self._loop = loop
-        self._pool = pool
+        self._reads = reads
+        self._loss_micros = loss_micros
         self._budget = budget
         self._most_ahead_bytes = most_ahead_bytes
         self._asked: _Asked | None = None
         self._pages: deque[_AheadPage] = deque()
+        self._ahead_bytes = 0
         self._ahead_end: Position | None = None
         self._question: Claim | None = None
         self._largest_bytes = 0
@@ -116,20 +120,27 @@ class DataFetcher:
     # --- what the consumer asks ----------------------------------------------------------------------------------
 
     def fetch(
-        self, position: Position, came: Callable[[RecordPage], None], failed: Callable[[Exception], None]
+        self,
+        position: Position,
+        came: Callable[[RecordPage], None],
+        failed: Callable[[Exception], None],
+        *,
+        is_patient: bool = False,
     ) -> None:
         """Call one of the two with the page at a position, or with what ``StreamApi`` raised.
 
-        At once if the page was read ahead. Nothing is called if ``discard`` comes before.
+        At once if the page was read ahead. Nothing is called if ``discard`` comes before. A patient read shares a
+        thread and turns of the owner with others, see ``ReadQueue``.
         """
         if self._pages and self._pages[0].start == position:
             found = self._pages.popleft()
+            self._ahead_bytes -= found.claim.size_bytes
             found.claim.release()
             self._hand_out(found.page, came)
             return
         if self.reading is None or self.reading.start != position:
             self.discard()
-            self._begin(Reading(position, self._loop.now()))
+            self._begin(Reading(position, self._loop.now(), is_patient=is_patient))
         else:
             self.reading.is_awaited = True
         self._asked = _Asked(came, failed)
@@ -148,21 +159,23 @@ class DataFetcher:
 
     def discard(self) -> None:
         """Forget what was read ahead and what was asked for."""
-        self._asked = None
-        self._ahead_end = None
+        self._asked = self._ahead_end = None
+        if self.reading is None and self._question is None and not self._pages:
+            return
         claims = [entry.claim for entry in self._pages]
         claims += [self._question] if self._question is not None else []
         if self.reading is not None:
             self.reading.is_over = True
             claims += self.reading.claims
         self._pages.clear()
+        self._ahead_bytes = 0
         self._question = self.reading = None
         _release(claims)
 
     @property
     def ahead_bytes(self) -> int:
         """Size of what was read ahead."""
-        return sum(entry.claim.size_bytes for entry in self._pages)
+        return self._ahead_bytes
 
     # --- reading -------------------------------------------------------------------------------------------------
 
@@ -172,7 +185,9 @@ class DataFetcher:
 
     def _submit(self, reading: Reading) -> None:
         if reading is self.reading:
-            self._pool.submit(self._work, reading, reading.start, [claim.size_bytes for claim in reading.claims])
+            sizes = [claim.size_bytes for claim in reading.claims]
+            read = partial(self._work, reading, reading.start, sizes)
+            self._reads.submit(self._loss_micros(), read, is_patient=reading.is_patient)
 
     def _work(self, reading: Reading, position: Position, sizes: Sequence[int]) -> None:
         """In the fetch pool: read one page, or ahead a page for each of the sizes that were set aside.
@@ -193,8 +208,9 @@ class DataFetcher:
                 return
             position = page.next_position
             is_last = place >= len(sizes) or not page.records or position.is_shard_end or _bytes_of(page) > size_bytes
-            self._loop.post(partial(self._came, reading, page, is_last), is_urgent=is_last)
-            if reading.is_awaited and not is_last:
+            is_no_news = reading.is_patient and not page.records
+            self._loop.post(partial(self._came, reading, page, is_last), is_urgent=is_last and not is_no_news)
+            if self._reads.is_last() if is_no_news else reading.is_awaited and not is_last:
                 self._loop.wake()
             if reading.is_over or is_last:
                 return
@@ -227,7 +243,8 @@ class DataFetcher:
     def _end(self, reading: Reading) -> None:
         """Nothing more comes of it."""
         self.reading = self._ahead_end = None
-        _release(reading.claims)
+        if reading.claims:
+            _release(reading.claims)
 
     def _hand_out(self, page: RecordPage, came: Callable[[RecordPage], None]) -> None:
         is_full = len(page.records) >= self._source.limit
@@ -242,7 +259,7 @@ class DataFetcher:
         end = self._ahead_end
         if end is None or end.is_shard_end or self.reading is not None or self._question is not None:
             return
-        own_bytes, size_bytes = self.ahead_bytes, max(1, self._largest_bytes)
+        own_bytes, size_bytes = self._ahead_bytes, max(1, self._largest_bytes)
         free_bytes = self._most_ahead_bytes - own_bytes
         if own_bytes and free_bytes < max(size_bytes, self._most_ahead_bytes / 2):
             return
@@ -279,6 +296,7 @@ class DataFetcher:
             return
         claim.settle(size_bytes)
         self._pages.append(_AheadPage(start, page, claim))
+        self._ahead_bytes += size_bytes
         self._ahead_end = page.next_position
         self._go_on()
 

@@ -22,6 +22,9 @@ way, so this is reached only far beyond ten thousand leases; then posting thread
 MESSAGES_PER_TURN = 256
 """Most messages of one turn: enough that one request carries the writes of a burst, while timers stay sharp."""
 
+LEAST_SLACK_SECONDS = 0.001
+"""Less than this brings no timers together."""
+
 LONGEST_WAIT_SECONDS = 1.0
 """The owner looks around at least this often, so that a wait can never outlast a condition nobody announced."""
 
@@ -93,9 +96,12 @@ class OwnerLoop:
         with self._changed:
             self._ring()
 
-    def call_later(self, seconds: float, function: Callable[[], None]) -> Timer:
-        """Run a function after a time. Owner thread only."""
-        timer = Timer(self.now() + max(0.0, seconds), function)
+    def call_later(self, seconds: float, function: Callable[[], None], *, slack_seconds: float = 0.0) -> Timer:
+        """Run a function after a time. Owner thread only.
+
+        With slack it may run so much earlier, in one turn with others that have slack and are due about then.
+        """
+        timer = Timer(_with_others(self.now() + max(0.0, seconds), slack_seconds), function)
         self._plan(timer)
         return timer
 
@@ -158,13 +164,9 @@ class OwnerLoop:
         """
         self._enter()
         try:
-            if not self._last:
+            if not self._last and not self._inbox:
                 self._await_message(self._wait_seconds(longest_wait_seconds))
-            for _ in range(MESSAGES_PER_TURN):
-                message = self._next_message()
-                if message is None:
-                    break
-                message()
+            self._run_messages()
             self._run_timers()
             look()
             self._run_last()
@@ -206,19 +208,24 @@ class OwnerLoop:
             self._is_asleep = False
             self._bell.release()
 
-    def _next_message(self) -> Callable[[], None] | None:
+    def _run_messages(self) -> None:
         """One at a time: if a message raises, those behind it stay in the inbox."""
-        if len(self._inbox) < INBOX_SIZE:  # nobody waits for room, and taking from a deque needs no lock
-            try:
-                return self._inbox.popleft()
-            except IndexError:
-                return None
-        with self._changed:
-            self._changed.notify_all()
-            return self._inbox.popleft()
+        inbox = self._inbox
+        for _ in range(MESSAGES_PER_TURN):
+            if len(inbox) >= INBOX_SIZE:
+                with self._changed:
+                    self._changed.notify_all()
+                    message = inbox.popleft()
+            elif inbox:  # nobody waits for room, and taking from a deque needs no lock
+                message = inbox.popleft()
+            else:
+                return
+            message()
 
     def _run_timers(self) -> None:
         now = self.now()
+        if not self._timers or self._timers[0][0] > now:
+            return
         for _ in range(len(self._timers)):
             due = self.next_timer
             if due is None or due > now:
@@ -245,6 +252,17 @@ def _next_multiple(first: float, seconds: float, now: float) -> float:
     number = math.floor((now - first) / seconds) + 1
     due = first + number * seconds
     return due if due > now else first + (number + 1) * seconds  # a division may be rounded down
+
+
+def _with_others(deadline: float, slack_seconds: float) -> float:
+    """The last moment, up to a deadline, on a grid that is no wider than the slack.
+
+    All grids are powers of two, so that the moments of a wide one lie on the narrow ones as well.
+    """
+    if slack_seconds < LEAST_SLACK_SECONDS:
+        return deadline
+    step = math.ldexp(0.5, math.frexp(slack_seconds)[1])
+    return math.floor(deadline / step) * step
 
 
 class Driven(Protocol):

@@ -5,59 +5,143 @@ from __future__ import annotations
 import heapq
 import itertools
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Executor, Future
-from functools import partial
-from typing import Any, ParamSpec, TypeVar
+from concurrent.futures import Executor
 
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
+from streamclient.worker.loop import OwnerLoop
 
 FAIR_TURN = 4
 """Every fourth read is the one that has waited longest, so that shards far behind never starve those that are not."""
+
+PATIENT_SECONDS = 0.05
+"""So long a patient read is left to the threads at work. A thread does some dozens of reads of idle shards meanwhile,
+and the fewer threads contend for the interpreter, the less each read costs."""
 
 
 class ReadQueue:
     """Orders the reads of all shards of a worker in front of a pool. Thread-safe.
 
-    The pool gets one task per read, and a task, once it has a thread, does the read that is most urgent by then. At
-    most one read per shard waits, so looking at all of them costs little.
+    The pool gets one task per read, and a task, once it has a thread, does the read that is most urgent by then. A
+    *patient* read gets none while a thread is at work: it goes to whoever is done first. ``hurry`` sends for more
+    threads once such a read has been patient for long enough, so none waits for the slow read of another shard.
     """
 
     def __init__(self, pool: Executor) -> None:
         self._pool = pool
         self._lock = threading.Lock()
-        self._waiting: dict[int, tuple[float, Callable[[], object]]] = {}
+        self._waiting: dict[int, Callable[[], object]] = {}
+        """In the order of their coming."""
+        self._by_loss: list[tuple[float, int]] = []
+        self._patient: deque[tuple[float, int]] = deque()
+        """Until when each waits for a thread at work. Here, as in ``_by_loss``, some are already done."""
+        self._coming = 0
+        """Tasks that no thread has begun; so many of the reads that wait have somebody coming for them."""
+        self._at_work = 0
         self._numbers = itertools.count()
         self._turns = itertools.count(1)
 
-    def submit(self, loss_micros: float, call: Callable[[], object]) -> Future[Any]:
-        """Have a read done; the future is that of a thread, not of this read."""
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a thread has still to begin a read."""
+        return bool(self._waiting)
+
+    def submit(self, loss_micros: float, call: Callable[[], object], patient_until: float | None = None) -> None:
+        """Have a read done, by a thread of its own or, if it is patient, by whichever is done before that moment."""
         with self._lock:
-            self._waiting[next(self._numbers)] = (loss_micros, call)
-        return self._pool.submit(self._do_next)
+            number = next(self._numbers)
+            self._waiting[number] = call
+            heapq.heappush(self._by_loss, (loss_micros, number))
+            if patient_until is not None:
+                self._patient.append((patient_until, number))
+                if self._at_work or self._coming:
+                    return
+            self._coming += 1
+        self._send_for(1)
 
-    def _do_next(self) -> None:
+    def hurry(self, now: float) -> bool:
+        """Send for more threads if a read was patient for long enough; whether any read is not over yet.
+
+        As many more as are at work already: where reads are slow, few such steps set all going; where one hangs, the
+        next thread does the rest.
+        """
+        wanted = 0
         with self._lock:
-            is_fair_turn = next(self._turns) % FAIR_TURN == 0
-            oldest = next(iter(self._waiting))
-            number = oldest if is_fair_turn else min(self._waiting, key=lambda each: (self._waiting[each][0], each))
-            _, call = self._waiting.pop(number)
-        call()
+            while self._patient and self._patient[0][1] not in self._waiting:
+                self._patient.popleft()
+            if self._patient and self._patient[0][0] <= now:
+                wanted = min(len(self._waiting) - self._coming, max(1, self._at_work))
+                self._coming += wanted
+            is_busy = bool(self._waiting or self._at_work)
+        self._send_for(wanted)
+        return is_busy
+
+    def _send_for(self, threads: int) -> None:
+        for _ in range(threads):
+            self._pool.submit(self._work)
+
+    def _work(self) -> None:
+        """In a thread: one read, and then those for which nobody else comes."""
+        with self._lock:
+            self._coming -= 1
+            self._at_work += 1
+            call = self._next()
+        while call is not None:
+            try:
+                call()
+            except BaseException:
+                with self._lock:
+                    self._at_work -= 1
+                raise
+            with self._lock:
+                call = self._next()
+
+    def _next(self) -> Callable[[], object] | None:
+        """The read to do now; without one, this thread is at work no more. The lock is held."""
+        if len(self._waiting) <= self._coming:
+            self._at_work -= 1
+            return None
+        if next(self._turns) % FAIR_TURN == 0:
+            call = self._waiting.pop(next(iter(self._waiting)))
+            if len(self._by_loss) > 2 * len(self._waiting):
+                self._by_loss = [entry for entry in self._by_loss if entry[1] in self._waiting]
+                heapq.heapify(self._by_loss)
+            return call
+        while True:
+            number = heapq.heappop(self._by_loss)[1]
+            if number in self._waiting:
+                return self._waiting.pop(number)
 
 
-class ReadLane(Executor):
-    """The queue as one shard sees it: a pool for its reads."""
+class OwnerReads:
+    """The reads of one owner's shards, on their way to the queue. Owner thread only.
 
-    def __init__(self, queue: ReadQueue, loss_micros: Callable[[], float]) -> None:
+    While a patient read is under way the owner looks after it, and takes the answers for which nobody woke it.
+    """
+
+    def __init__(self, queue: ReadQueue, loop: OwnerLoop) -> None:
         self._queue = queue
-        self._loss_micros = loss_micros
+        self._loop = loop
+        self._is_looking = False
 
-    def submit(
-        self, fn: Callable[Arguments, Result], /, *args: Arguments.args, **kwargs: Arguments.kwargs
-    ) -> Future[Result]:
-        """Have a read of this shard done; nothing may be concluded from the future."""
-        return self._queue.submit(self._loss_micros(), partial(fn, *args, **kwargs))
+    def submit(self, loss_micros: float, call: Callable[[], object], *, is_patient: bool = False) -> None:
+        """Have a read done."""
+        if not is_patient:
+            self._queue.submit(loss_micros, call)
+            return
+        self._queue.submit(loss_micros, call, self._loop.now() + PATIENT_SECONDS)
+        if not self._is_looking:
+            self._is_looking = True
+            self._loop.call_later(PATIENT_SECONDS, self._look)
+
+    def is_last(self) -> bool:
+        """Whether no read waits, so that whoever has done one is not sure to do another. Any thread."""
+        return not self._queue.has_waiting
+
+    def _look(self) -> None:
+        self._is_looking = self._queue.hurry(self._loop.now())
+        if self._is_looking:
+            self._loop.call_later(PATIENT_SECONDS, self._look)
 
 
 class Claim:
@@ -109,6 +193,9 @@ class PrefetchBudget:
         """
         claim = Claim(self, size_bytes, granted)
         with self._lock:
+            if not self._queue and self._has_room(size_bytes):
+                self._grant(claim)
+                return claim
             heapq.heappush(self._queue, (own_bytes, next(self._numbers), claim))
             served = self._serve()
         _announce(other for other in served if other is not claim)
@@ -120,7 +207,7 @@ class PrefetchBudget:
             if claim.is_granted and not claim.is_over:
                 self._used_bytes += size_bytes - claim.size_bytes
                 claim.size_bytes = size_bytes
-            served = self._serve()
+            served = self._serve() if self._queue else ()
         _announce(served)
 
     def release(self, claim: Claim) -> None:
@@ -129,7 +216,7 @@ class PrefetchBudget:
             if claim.is_granted and not claim.is_over:
                 self._used_bytes -= claim.size_bytes
             claim.is_over = True
-            served = self._serve()
+            served = self._serve() if self._queue else ()
         _announce(served)
 
     def _serve(self) -> list[Claim]:
@@ -138,13 +225,19 @@ class PrefetchBudget:
         while self._queue:
             first = self._queue[0][2]
             if not first.is_over:
-                if self._used_bytes and self._used_bytes + first.size_bytes > self._total_bytes:
+                if not self._has_room(first.size_bytes):
                     break
-                self._used_bytes += first.size_bytes
-                first.is_granted = True
+                self._grant(first)
                 served.append(first)
             heapq.heappop(self._queue)
         return served
+
+    def _has_room(self, size_bytes: int) -> bool:
+        return not self._used_bytes or self._used_bytes + size_bytes <= self._total_bytes
+
+    def _grant(self, claim: Claim) -> None:
+        self._used_bytes += claim.size_bytes
+        claim.is_granted = True
 
 
 def _announce(served: Iterable[Claim]) -> None:

@@ -94,7 +94,10 @@ class ServiceCalls:
             case ResolveAndCreate():
                 self.resolve_and_create(command)
             case _:
+                is_first = not any(self._waiting.values())
                 self._waiting[_GROUPS[type(command)]].append(command)
+                if is_first:
+                    self.loop.at_end(self.flush)
 
     def drop(self) -> None:
         """Forget what waits."""

@@ -126,6 +126,8 @@ def _next_try(machine: ConsumerMachine, now: float, *, is_reading: bool) -> Reas
 
 def because(status: ShardStatus, reasons: tuple[Reason, ...]) -> ShardStatus:
     """The status with these reasons, and with what follows from them."""
+    if not reasons and not status.reasons:
+        return status
     return evolve(status, reasons=reasons, reason=text_of(*reasons), reason_kind=kind_of(reasons))
 
 

@@ -25,6 +25,7 @@ from streamclient.worker.coordinator import Coordinator
 from streamclient.worker.health import CallWatchdog, WorkerHealth
 from streamclient.worker.instruments import Instruments
 from streamclient.worker.loop import OwnerLoop, drive
+from streamclient.worker.reads import OwnerReads
 from streamclient.worker.running import wait_awake
 from streamclient.worker.runtime import SharedParts
 from streamclient.worker.service import ServiceCalls
@@ -266,7 +267,7 @@ class StreamRun:
             loop=loop,
             user_code=user_code,
             fetch_pool=shared.fetch_pool,
-            reads=shared.reads,
+            reads=OwnerReads(shared.reads, loop),
             prefetch=shared.prefetch,
             stream_api=stream_api,
             make_processor=self._make_processor,

@@ -81,6 +81,19 @@ def test_what_answers_an_earlier_visit_means_nothing(late: Any) -> None:
     assert driven.machine.phase is Phase.CLOSING
 
 
+def test_only_the_pause_of_a_shard_without_news_may_end_a_little_sooner() -> None:
+    """Pauses after failures are as long as they were said to be."""
+    driven = reading()
+    driven.read(RecordPage([], Position("i1"), may_more_record=False))
+    (idle,) = [command for command in driven.said if isinstance(command, events.Wait)]
+    driven.hear(events.TimeCame(driven.machine.visit))
+    driven.hear(events.ReadFailed(driven.machine.visit, ConnectionError("reset")))
+    (failed,) = [command for command in driven.said if isinstance(command, events.Wait)]
+
+    assert idle.is_idle
+    assert not failed.is_idle
+
+
 def test_a_call_that_no_thread_began_is_taken_back_and_its_position_with_it() -> None:
     driven = reading()
     driven.read(PAGE)

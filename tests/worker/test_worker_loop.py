@@ -44,6 +44,35 @@ def test_messages_run_in_order_and_timers_when_due() -> None:
     assert ran == ["a", "b", "later"]
 
 
+@given(st.floats(0, 10_000), st.floats(0.001, 100), st.floats(0, 1), st.floats(0, 1))
+def test_a_timer_with_slack_is_due_within_it_and_never_late(
+    now: float, seconds: float, share: float, other_share: float
+) -> None:
+    """With half the slack of another one it may wait for the same moment."""
+    loop = OwnerLoop(lambda: now)
+    deadline, slack, other_slack = now + seconds, seconds * share, seconds * other_share
+    due = loop.call_later(seconds, lambda: None, slack_seconds=slack).deadline
+    other = loop.call_later(seconds, lambda: None, slack_seconds=other_slack).deadline
+
+    assert deadline - slack <= due <= deadline
+    assert slack > other_slack or due >= other
+
+
+def test_timers_with_slack_that_are_due_close_together_run_in_one_turn() -> None:
+    clock = Clock()
+    loop = OwnerLoop(clock)
+    ran: list[float] = []
+    for number in range(100):
+        seconds = 4.0 + number / 100
+        loop.call_later(seconds, lambda: ran.append(clock.now), slack_seconds=seconds / 20)
+    while loop.next_timer is not None:
+        clock.now = loop.next_timer
+        loop.turn(0)
+
+    assert len(ran) == 100
+    assert len(set(ran)) <= 9  # an eighth of a second is the widest grid within a twentieth of four
+
+
 def test_what_is_to_run_at_the_end_follows_messages_timers_and_the_look_around() -> None:
     loop = OwnerLoop(Clock())
     ran: list[str] = []

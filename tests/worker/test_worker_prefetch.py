@@ -22,7 +22,7 @@ from streamclient.testing.fakes import FakeStream, make_record
 from streamclient.testing.simulation.scene import RecordingProcessor, World
 from streamclient.worker.fetcher import LEAST_RECORD_BYTES, DataFetcher, ShardSource
 from streamclient.worker.loop import OwnerLoop
-from streamclient.worker.reads import Claim, PrefetchBudget
+from streamclient.worker.reads import Claim, OwnerReads, PrefetchBudget, ReadQueue
 
 TRANSIENT = DependencyException("connection reset", kind=ErrorKind.TRANSIENT)
 
@@ -49,11 +49,13 @@ class Desk:
         self.loop = OwnerLoop(lambda: 0.0)
         self.pool = StandingPool()
         self.budget = PrefetchBudget(total_bytes)
+        reads = OwnerReads(ReadQueue(self.pool), self.loop)
         self.fetchers = {
             name: DataFetcher(
                 ShardSource(stream_api=self.stream, stream_id=self.stream.stream_id, shard_id=name, limit=limit),
                 loop=self.loop,
-                pool=self.pool,
+                reads=reads,
+                loss_micros=lambda: 0.0,
                 budget=self.budget,
                 most_ahead_bytes=ahead_bytes,
             )

@@ -125,6 +125,32 @@ def test_no_shard_waits_for_the_read_of_another() -> None:
         scene.until(lambda: all(scene.journal.delivered(name) for name in names))
 
 
+def test_no_idle_shard_waits_for_the_read_of_another_that_hangs() -> None:
+    """Idle shards share threads; those behind a read that hangs are read all the same."""
+    names = [f"shard-{number}" for number in range(20)]
+    scene = Scene(*names)
+    has_hung, may_go_on = threading.Event(), threading.Event()
+    counted: dict[str, int] = dict.fromkeys(names, 0)
+
+    def hang(shard_id: str) -> None:
+        counted[shard_id] += 1
+        if shard_id == names[0] and min(counted.values()) >= 3:
+            has_hung.set()
+            may_go_on.wait(PATIENCE_SECONDS)
+
+    scene.stream.before_read = hang
+    with scene.worker(worker_idle_time_millis=300, max_idle_poll_interval_millis=300):
+        came = has_hung.wait(PATIENCE_SECONDS)
+        for name in names:
+            scene.stream.append(name, *records(1))
+        scene.until(lambda: all(scene.journal.delivered(name) for name in names[1:]))
+        was_delivered = scene.journal.delivered(names[0])
+        may_go_on.set()
+        assert came
+        assert not was_delivered
+        scene.until(lambda: bool(scene.journal.delivered(names[0])))
+
+
 def test_an_executor_of_one_thread_is_enough() -> None:
     """Shards that end together, checkpoints and children, all over a single thread."""
     scene = Scene("p", "q")

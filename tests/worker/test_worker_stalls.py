@@ -19,7 +19,7 @@ from streamclient.testing.fakes import make_record
 from streamclient.testing.simulation.scene import RecordingProcessor, World
 from streamclient.testing.simulation.workers import SimulatedWorker
 from streamclient.worker.health import CallWatch
-from streamclient.worker.reads import FAIR_TURN, ReadLane, ReadQueue
+from streamclient.worker.reads import FAIR_TURN, ReadQueue
 
 
 def records(count: int) -> list[Any]:
@@ -228,7 +228,7 @@ def test_the_shard_nearest_to_loss_reads_first() -> None:
     pool, done = ManualPool(), list[str]()
     queue = ReadQueue(pool)
     for loss, name in ((300.0, "late"), (100.0, "first"), (200.0, "second")):
-        ReadLane(queue, lambda loss=loss: loss).submit(done.append, name)  # type: ignore[misc]
+        queue.submit(loss, partial(done.append, name))
     while pool.tasks:
         pool.run_one()
 

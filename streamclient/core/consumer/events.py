@@ -239,12 +239,14 @@ class FindFirstLeft:
     visit: int
 
 
-@frozen
+@define
 class Wait:
     """Tell it when so many seconds are over."""
 
     visit: int
     seconds: float
+    is_idle: bool = False
+    """Whether nothing went wrong and nothing is left to do, so that a little sooner does as well."""
 
 
 # --- commands: the processor's checkpointer --------------------------------------------------------------------------

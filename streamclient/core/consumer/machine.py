@@ -28,9 +28,10 @@ class ConsumerMachine(PageReader):
     def handle(self, event: ConsumerEvent, now: float) -> Sequence[ConsumerCommand]:
         """Take one event, which became known at ``now`` (monotonic seconds); what to do, in this order."""
         self._now = now
-        self._commands = []
+        commands: list[ConsumerCommand] = []
+        self._commands, self._tell = commands, commands.append
         _HANDLERS[type(event)](self, event)
-        return self._commands
+        return commands
 
     def _call_returned(self, event: events.CallReturned) -> None:
         self.is_calling = False

@@ -35,7 +35,7 @@ class PageReader(ConsumerState):
         self._tell(events.Read(self.visit, self.position))
 
     def _begin_waiting(self) -> None:
-        self._begin_pause(self._pause)
+        self._begin_pause(self._pause, is_idle=self.reason is None)
 
     def _page_read(self, event: events.PageRead) -> None:
         if event.visit != self.visit:

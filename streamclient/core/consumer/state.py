@@ -88,6 +88,8 @@ class ConsumerState:
         self._raised: BaseException | None = None
         self._now = 0.0
         self._commands: list[ConsumerCommand] = []
+        self._tell = self._commands.append
+        """Have one more thing done. Each event begins a list anew."""
 
     @property
     def is_lost(self) -> bool:
@@ -110,9 +112,6 @@ class ConsumerState:
 
     # --- what all phases share -----------------------------------------------------------------------------------
 
-    def _tell(self, command: ConsumerCommand) -> None:
-        self._commands.append(command)
-
     def _call(self, command: ConsumerCommand) -> None:
         self.is_calling = True
         self._commands.append(command)
@@ -134,9 +133,9 @@ class ConsumerState:
         self.halt_reason = self.reason = reason
         self._close(outcome, ShutdownReason.PROCESS_RESTART)
 
-    def _begin_pause(self, seconds: float) -> None:
+    def _begin_pause(self, seconds: float, *, is_idle: bool = False) -> None:
         self.resume_at = self._now + seconds
-        self._tell(events.Wait(self.visit, seconds))
+        self._tell(events.Wait(self.visit, seconds, is_idle))
 
     def _log(self, severity: Severity, text: str, error: BaseException | None = None) -> None:
         self._tell(events.LogLine(severity, f"shard {self.shard_id}: {text}", error))

@@ -27,6 +27,8 @@ from streamclient.model import ShardState, ShutdownReason
 class Phase(Enum):
     """What a consumer is doing."""
 
+    __hash__ = object.__hash__  # members are single, and Enum's own hash, of the name, costs a call per look-up
+
     STARTING = "starting"
     """A processor is being made and initialised."""
 
@@ -57,6 +59,8 @@ class Phase(Enum):
 
 class Outcome(Enum):
     """What ended a phase."""
+
+    __hash__ = object.__hash__  # members are single, and Enum's own hash, of the name, costs a call per look-up
 
     BEGAN = "began"
     """The consumer was made for a lease whose parents are finished."""
