@@ -244,7 +244,9 @@ class StreamPlanner:
         while active and left != 0:
             sizes = self._sizes(active, taken, left, per_shard)
             had = [taken[shard] for shard in sizes]
-            pages = list(self._pool.map(self._page, [end] * len(sizes), sizes, sizes.values(), had))
+            # One shard alone is read by this thread: waking another one would cost as much as a page from memory.
+            side_by_side = map if len(sizes) == 1 else self._pool.map
+            pages = list(side_by_side(self._page, [end] * len(sizes), sizes, sizes.values(), had))
             going = [shard for shard in active if shard not in sizes]
             for shard, (begin, page) in zip(sizes, pages, strict=True):
                 before = begin or end.shards[shard].at

@@ -1,23 +1,23 @@
 """Reading a range of a shard on an executor: pages, decoded by column, as Arrow batches of one schema.
 
-One Python process works for many tasks, so clients are kept for the next one. A page is fetched while the one before is
-worked on.
+One Python process works for many tasks, so clients are kept for the next one. The pages of a batch are fetched
+while the one before is worked on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from streamclient.datasource.offsets import ShardSlice
 from streamclient.datasource.planner import PAGE_RECORDS, data_loss
 from streamclient.destinations.changes import RESERVED, rows_of_schema
 from streamclient.destinations.columns import column_type
-from streamclient.destinations.extra import pyarrow
+from streamclient.destinations.extra import compute, pyarrow
 from streamclient.destinations.names import original_name
 from streamclient.destinations.pages import columns_of_pages
 from streamclient.errors import DependencyException, ErrorKind, StreamClientException, TrimmedDataException
@@ -35,9 +35,17 @@ from streamclient.wire.service_errors import classify
 if TYPE_CHECKING:
     from pyarrow import RecordBatch, Schema
 
+_T = TypeVar("_T")
+
 BATCH_RECORDS = 16_000
 """Records that become one Arrow batch: below a few thousand the fixed cost of each column shows, and far above a task
 holds more memory than it needs to."""
+
+LAYOUT_COLUMNS_MAX = 1_024
+"""Columns of pages, wanted or not: a write has no more, and each takes some twenty bytes of memory in every record."""
+
+SPARSE = 16
+"""A column that fewer than one of so many records of a page have takes more memory as a column than as listed cells."""
 
 MOST_CONNECTIONS = 8
 """Instances that one process keeps clients for; a query reads one."""
@@ -120,25 +128,29 @@ class RangeReader:
             StreamClientException: records of the range are gone, or are not those that were planned.
             UnfitValueError: a value does not fit, and the schema has no column for such values.
         """
-        types = self._types()
-        waiting: list[Any] = []
+        for batches in _ahead(self._batches(part)):
+            yield from self._rows(batches, part.shard_id)
+
+    def _batches(self, part: ShardSlice) -> Iterator[list[RecordBatch]]:
+        """Pages by column, as many in one as become one batch of rows."""
+        decoder = PageDecoder(self._types())
+        waiting: list[RecordBatch] = []
         rows = 0
         for page in self._pages(part):
-            batch = pyarrow().record_batch(page.arrow(types))
-            waiting.append(batch)
-            rows += batch.num_rows
+            waiting.append(decoder.batch(page))
+            rows += page.record_count
             if rows >= self.batch_records:
-                yield from self._rows(waiting, part.shard_id)
+                yield waiting
                 waiting, rows = [], 0
         if waiting:
-            yield from self._rows(waiting, part.shard_id)
+            yield waiting
 
     def _types(self) -> dict[str, ColumnType]:
         names = [name for name in self.columns.names if name not in RESERVED]
         types = {original_name(name): column_type(self.columns.field(name).type) for name in names}
         return {name: kind for name, kind in types.items() if kind is not None}
 
-    def _rows(self, batches: list[Any], shard_id: str) -> Iterator[RecordBatch]:
+    def _rows(self, batches: list[RecordBatch], shard_id: str) -> Iterator[RecordBatch]:
         if all(batch.schema == batches[0].schema for batch in batches):
             # Each column in one piece: most of the work is per piece, not per value.
             batches = [pyarrow().concat_batches(batches)]
@@ -150,7 +162,7 @@ class RangeReader:
         found = 0
         last: SequenceInfo | None = None
         try:
-            for page in _ahead(partial(self._read, part), part.at, part.count):
+            for page in self._planned(part):
                 found += page.record_count
                 if found == part.count:
                     last = page.records[-1].sequence_info
@@ -166,6 +178,15 @@ class RangeReader:
                 f"shard {part.shard_id} gave {found} records up to {last}, and {part.count} up to {part.last} were "
                 "planned: a batch cannot be repeated as it was, so nothing of it is given out"
             )
+
+    def _planned(self, part: ShardSlice) -> Iterator[DecodedPage]:
+        """Pages from where the range begins until there are as many records as it has, or the shard ends."""
+        at: str | None = part.at
+        left = part.count
+        while left > 0 and at is not None:
+            page = self._read(part, at, min(PAGE_RECORDS, left))
+            yield page
+            left, at = left - page.record_count, page.next_shard_iterator
 
     def _read(self, part: ShardSlice, iterator: str, limit: int) -> DecodedPage:
         """A page with records, or with another iterator. What was planned is there: none is a late replica."""
@@ -194,15 +215,41 @@ class RangeReader:
             iterator = page.next_shard_iterator
 
 
-def _ahead(read: Callable[[str, int], DecodedPage], at: str, count: int) -> Iterator[DecodedPage]:
-    """Pages from an iterator on until there are so many records, each fetched while the one before is worked on."""
+@define
+class PageDecoder:
+    """Pages by column, in a layout that soon is the same for all of a range.
+
+    A cell of a column that is not in the layout is listed, and costs as much as making a record. So the layout begins
+    with the columns that are wanted, and others join it as they are met, each with the type of its first value.
+    """
+
+    types: dict[str, ColumnType]
+
+    def batch(self, page: DecodedPage) -> RecordBatch:
+        """A page by column."""
+        made = pyarrow().record_batch(page.arrow(self.types))
+        met = self._met(made)
+        if not met:
+            return made
+        found = pyarrow().record_batch(page.arrow()).schema.field("columns").type
+        kinds = {field.name: column_type(field.type.field("value").type) for field in found if field.name in met}
+        self.types |= {name: kind for name, kind in kinds.items() if kind is not None}
+        return pyarrow().record_batch(page.arrow(self.types))
+
+    def _met(self, made: RecordBatch) -> set[str]:
+        """Columns that are worth a place in the layout, and have none yet."""
+        listed = made.column("other_cells").flatten()
+        if not len(listed) or len(self.types) >= LAYOUT_COLUMNS_MAX:
+            return set()
+        names, counts = compute().value_counts(listed.field("name")).flatten()
+        often = compute().greater_equal(counts, made.num_rows / SPARSE)
+        return set(names.filter(often).to_pylist()) - self.types.keys()
+
+
+def _ahead(items: Iterator[_T]) -> Iterator[_T]:
+    """The same items, each made while the one before is worked on."""
     with ThreadPoolExecutor(1, "tablestore-reader") as pool:
-        coming = pool.submit(read, at, min(PAGE_RECORDS, count))
-        while True:
-            page = coming.result()
-            count -= page.record_count
-            if count > 0 and page.next_shard_iterator is not None:
-                coming = pool.submit(read, page.next_shard_iterator, min(PAGE_RECORDS, count))
-            yield page
-            if count <= 0 or page.next_shard_iterator is None:
-                return
+        coming = pool.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = pool.submit(next, items, None)
+            yield item

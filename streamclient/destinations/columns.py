@@ -84,7 +84,7 @@ class ChangeColumns:
     @cached_property
     def everywhere(self) -> Array:
         """All places."""
-        return integers(range(self.count))
+        return counted(self.count)
 
     def spread(self, cells: Cells) -> Array:
         """The values as a whole column: null at the other places."""
@@ -158,6 +158,12 @@ def integers(values: Iterable[int]) -> Array:
     numbers = values if isinstance(values, array) else array("q", values)
     pa = pyarrow()
     return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
+
+
+def counted(count: int) -> Array:
+    """The numbers from 0 on, so many."""
+    pa = pyarrow()
+    return compute().cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), count), start=-1)
 
 
 def arrow_type(column: ColumnType) -> DataType:

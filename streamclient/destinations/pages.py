@@ -16,6 +16,7 @@ from streamclient.destinations.columns import (
     ChangeColumns,
     Collector,
     column_type,
+    counted,
     integers,
     key_order,
 )
@@ -44,7 +45,7 @@ def columns_of_pages(pages: Iterable[Any]) -> ChangeColumns:
         return ChangeColumns.of_records(())
     key = tuple(field.name for field in batches[0].schema.field("primary_key").type)
     count = sum(batch.num_rows for batch in batches)
-    everywhere = integers(range(count))
+    everywhere = counted(count)
     collector = Collector()
     first = 0
     for batch in batches:
@@ -140,7 +141,7 @@ def _add_column(
     put = operations.dictionary.to_pylist().index(ColumnOperation.PUT.value)
     puts = pc.equal(operations.indices, pa.scalar(put, operations.indices.type))
     if listed:
-        rows = integers(range(len(column)))
+        rows = counted(len(column))
         puts = pc.and_(puts, pc.invert(pc.is_in(rows, value_set=integers(sorted(listed)))))
     taken = puts.true_count
     if taken < len(column):

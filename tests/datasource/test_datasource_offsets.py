@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamclient.datasource.reading import RangeReader
+from streamclient.datasource.offsets import ShardSlice
+from streamclient.datasource.reading import LAYOUT_COLUMNS_MAX, SPARSE, PageDecoder, RangeReader
+from streamclient.destinations.changes import COMMIT, added_types, rows_of_schema
+from streamclient.destinations.columns import ChangeColumns
 from streamclient.errors import ConfigurationError, StreamClientException, UnfitValueError
-from tests.datasource.query import NOW_MICROS, MemoryStream, Query, options
+from streamclient.records import ColumnOperation, ColumnType, RecordColumn, RecordType, StreamRecord
+from streamclient.wire.records import DecodedPage
+from tests.datasource.query import NOW_MICROS, MemoryStream, Query, options, put
 
 
 def two_shards(count: int = 0) -> MemoryStream:
@@ -308,6 +315,85 @@ def test_a_value_that_does_not_fit_and_has_no_place_is_an_error() -> None:
 
     with pytest.raises(UnfitValueError, match="column 'v' is string and holds the INTEGER '0' in the change 0/"):
         list(reader.read(query.parts(0)[0]))
+
+
+NAMES = st.sampled_from([f"c{number}" for number in range(4)])
+VALUES = st.one_of(st.integers(0, 9), st.text("xy", max_size=2), st.booleans())
+CELLS = st.one_of(
+    st.builds(RecordColumn, NAMES, st.just(ColumnOperation.PUT), VALUES, st.integers(0, 3)),
+    st.builds(RecordColumn, NAMES, st.just(ColumnOperation.DELETE_ALL_VERSION)),
+)
+
+
+def changes(cells: Iterable[Sequence[RecordColumn]]) -> list[StreamRecord]:
+    """One of each key, with these cells."""
+    return [
+        evolve(put(number), record_type=RecordType.UPDATE, columns=tuple(some)) for number, some in enumerate(cells)
+    ]
+
+
+def whole_range(records: list[StreamRecord]) -> tuple[MemoryStream, ShardSlice]:
+    stream = MemoryStream()
+    stream.records[stream.open("s1")] += records
+    query = Query(stream)
+    query.plan()
+    return stream, query.parts(0)[0]
+
+
+@given(st.lists(st.lists(CELLS, max_size=6), min_size=1, max_size=40), st.sampled_from([["c0"], ["c0", "c1"], []]))
+def test_rows_of_some_columns_are_what_the_records_say(cells: list[list[RecordColumn]], wanted: list[str]) -> None:
+    """Whatever the other columns are, and in whichever layout the pages are decoded for them."""
+    records = changes(cells)
+    stream, part = whole_range(records)
+    added = [pa.field(name, kind) for name, kind in added_types().items() if name != COMMIT]
+    columns = pa.schema([pa.field("pk", pa.int64()), *(pa.field(name, pa.int64()) for name in wanted), *added])
+    reader = RangeReader(stream, columns, batch_records=10)  # type: ignore[arg-type]
+    expected = rows_of_schema(ChangeColumns.of_records(records), shard="s1", columns=columns)
+
+    assert pa.Table.from_batches(reader.read(part)).to_pylist() == expected.to_pylist()
+
+
+def pages_of(stream: MemoryStream) -> Iterator[DecodedPage]:
+    at: str | None = "s1/0"
+    while at is not None and (page := stream.page(at, 100)).record_count:
+        yield page
+        at = page.next_shard_iterator
+
+
+def listed_names(batch: pa.RecordBatch) -> list[str]:
+    return list(batch.column("other_cells").flatten().field("name").to_pylist())
+
+
+def test_cells_of_columns_that_are_not_wanted_are_not_listed_one_by_one() -> None:
+    """They would cost as much as records; only those of columns that hardly any record has are."""
+    dense = [RecordColumn(f"c{number}", ColumnOperation.PUT, "x", 1) for number in range(3)]
+    rare = RecordColumn("rare", ColumnOperation.PUT, "x", 1)
+    stream, _ = whole_range(changes([[*dense, rare] if number % SPARSE == 0 else dense for number in range(60)]))
+    stream.page_records = 2 * SPARSE - 1
+    decoder = PageDecoder({"c0": ColumnType.STRING})
+    names = [listed_names(decoder.batch(page)) for page in pages_of(stream)]
+
+    assert names == [[], []], "two of 31 is more than one of 16"
+    stream.page_records = 60
+    stream.records["s1"][SPARSE] = stream.records["s1"][1]
+    decoder = PageDecoder({"c0": ColumnType.STRING})
+    assert [listed_names(decoder.batch(page)) for page in pages_of(stream)] == [["rare"] * 3]
+
+
+def test_the_layout_of_pages_does_not_grow_without_a_bound() -> None:
+    """As where each record has columns of its own."""
+    stream, _ = whole_range(
+        changes(
+            [RecordColumn(f"c{page} {number}", ColumnOperation.PUT, 1, 1) for number in range(100)]
+            for page in range(LAYOUT_COLUMNS_MAX // 100 + 3)
+        )
+    )
+    stream.page_records = 1
+    decoder = PageDecoder({})
+    widths = [len(decoder.batch(page).schema.field("columns").type) for page in pages_of(stream)]
+
+    assert widths[:2] == [100, 200]
+    assert max(widths) == widths[-1] < LAYOUT_COLUMNS_MAX + 100
 
 
 def test_the_checkpoint_of_another_source_is_refused() -> None:
