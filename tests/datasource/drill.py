@@ -42,13 +42,13 @@ from streamclient.server import LocalTablestore
 from streamclient.spark.java import find_java
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
 from tests.patience import until
+from tests.spark_classes import java_options
 
 ROOT = Path(__file__).resolve().parents[2]
 
 CONF = {
-    # Half of a short driver's time goes into compiling what runs once.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": java_options(),
+    "spark.executor.extraJavaOptions": java_options(),
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.log.level": "ERROR",
