@@ -31,7 +31,7 @@ help:
 	@echo "make simulate-tunnels simulated tunnel clients under faults (SEEDS=$(SEEDS))"
 	@echo "make fuzz-server      strange requests to the local server for SECONDS=$(SECONDS), tunnels included (SEED=$(SEED))"
 	@echo "make tunnel-rounds    a tunnel of each kind over ROWS rows, workers killed and joining (ROUNDS=$(ROUNDS))"
-	@echo "make destination-rounds  ROUNDS=30 of kill -9 and SIGSTOP for each: Delta with Spark and without, Iceberg, PostgreSQL"
+	@echo "make destination-rounds  histories of models, then ROUNDS=30 of kill -9 and SIGSTOP for each: Delta with Spark and without, Iceberg, PostgreSQL"
 	@echo "make replicate-drill  a table of ROWS rows replicated under a writer, killed and resumed, then compared"
 	@echo "make source-drill     a streaming query through RESTARTS=$(RESTARTS) restarts, half of them kill -9, then compared"
 	@echo "make source-drill-cluster  the same on a standalone cluster of a master and two workers"
@@ -68,14 +68,19 @@ test-connect:
 	    'pandas>=2.2,<3' python-dateutil tzdata zstandard
 	@PYTHONPATH=$(CONNECT) $(BIN)/python -m pytest tests/spark/test_spark_connect.py
 
+# Types and pages take about as long as each other, so they are looked at side by side.
 check:
 	@tools/setup-environment spark,cli,docs,dev
-	@$(BIN)/ruff check .
-	@$(BIN)/ruff format --check .
-	@$(BIN)/mypy
-	@$(MAKE) --no-print-directory docs
+	@$(MAKE) --no-print-directory -j 2 types docs style
 
 lint: check
+
+style:
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types:
+	@$(BIN)/mypy
 
 docs:
 	@tools/setup-environment spark,cli,docs,dev
@@ -104,6 +109,7 @@ tunnel-rounds:
 destination-rounds: ROUNDS = 30
 destination-rounds:
 	@tools/setup-environment spark,cli,docs,dev
+	@$(BIN)/python tests/destinations/test_destination_histories.py 10000
 	@for kind in delta spark iceberg postgres; do \
 	    $(BIN)/python tests/destinations/test_destination_rounds.py $$kind $(ROUNDS) $(SEED) || exit 1; \
 	done

@@ -35,6 +35,8 @@ class Settings:
     """Records per batch on the way into Parquet."""
     source_pages: int
     """Pages of 1,000 records that the streaming source reads from memory."""
+    source_sinks: tuple[str, ...]
+    """Where it writes them: into nothing, into files."""
     lease_counts: tuple[int, ...]
     lease_window_seconds: float
     """How long requests to the status table are counted: a whole number of heartbeats."""
@@ -78,6 +80,7 @@ FULL = Settings(
     worker_records=100_000,
     frame_batches=(2_000, 10_000),
     source_pages=300,
+    source_sinks=("noop", "parquet"),
     lease_counts=(100, 1_000),
     lease_window_seconds=30.0,
     silence_seconds=600.0,
@@ -108,6 +111,7 @@ QUICK = Settings(
     worker_records=2_000,
     frame_batches=(1_000,),
     source_pages=5,
+    source_sinks=("noop",),
     lease_counts=(10,),
     lease_window_seconds=6.0,
     silence_seconds=0.0,

@@ -145,10 +145,10 @@ def measure(stage: Stage, settings: Settings) -> list[Line]:
             for one, place in ((changes, copy), (from_server, server_copy))
         )
         runs = count()
-        for sink, least in LEAST.items():
+        for sink in settings.source_sinks:
             # Beside as many rows each, as a batch has a fixed price that a small one hardly earns.
             for name, read, parquet, of, ratio in (
-                ("source from pages in memory", changes, kept, records, least),
+                ("source from pages in memory", changes, kept, records, LEAST[sink]),
                 ("source from the server", from_server, kept_server, settings.stream_records, LEAST_FROM_SERVER),
             ):
                 rounds: dict[str, Round] = {

@@ -71,16 +71,18 @@ def measure(stage: Stage, settings: Settings) -> list[Line]:
         imports: dict[str, Round] = {
             name: partial(_import_millis, compiled, program) for name, program in IMPORTS.items()
         }
-        times = interleaved(settings.rounds, imports, is_warmed_up=True)  # the first import of each compiles
+        # Warmed up, as the first import of each compiles.
+        times = interleaved(settings.rounds, imports, is_warmed_up=settings.is_warmed_up)
         servers: dict[str, Round] = {"first line of a local server": partial(_first_line_millis, compiled)}
-        lines = interleaved(settings.rounds, servers, is_warmed_up=True)
+        lines = interleaved(settings.rounds, servers, is_warmed_up=settings.is_warmed_up)
     alone, worker, made = compare("start", "ms of CPU", times)
     told = evolve(worker, detail=bound(worker.ratio, MOST_TIMES_THE_SDK, "x the SDK alone"))
     table = stage.table(1, settings.stream_records)
     starts: dict[str, Round] = {
         "first record of a worker, its status table there": partial(_first_record_millis, stage.client(), table)
     }
-    waits = interleaved(settings.slow_rounds, starts, is_warmed_up=True)  # the first one makes the status table
+    # Warmed up, as the first one makes the status table.
+    waits = interleaved(settings.slow_rounds, starts, is_warmed_up=settings.is_warmed_up)
     return [
         alone,
         told,

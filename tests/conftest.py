@@ -8,17 +8,23 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, cast
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
+    from xdist.scheduler import Scheduling
+
     from streamclient.server import LocalTablestore
     from tests.installed import Installed
 
 COMPUTING = {"spark", "interop"}
 """Marks of tests that start a Spark or a Java, which keeps a processor busy for a while."""
+
+ONE_SPARK = "_spark"
+"""In the names of files whose tests use the Spark of their process: one process runs them all, and starts one."""
 
 # How long an example takes says something of the machine, not of the code.
 settings.register_profile("streamclient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -39,21 +45,41 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 
+def uses_the_spark_of_its_process(file: str) -> bool:
+    """By the name of the file."""
+    return ONE_SPARK in PurePath(file).name
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling | None:
+    """Where a file's tests stay together, so do those of all files that use the Spark of their process."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class OneSpark(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return ONE_SPARK if uses_the_spark_of_its_process(file) else file
+
+    return OneSpark(config, log) if config.getoption("dist") == "loadfile" else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with long tests first, since whoever begins one last leaves the other processors idle.
 
-    Those that compute are spread over the first half of the others, most of which wait: so a few Sparks run at any
-    time, and never all of them.
+    First of all come those that one process runs. Others that compute are spread over the first half of the rest, most
+    of which wait: so a few Sparks run at any time, and never all of them.
     """
     marks = {item.path: set[str]() for item in items}
     for item in items:
         marks[item.path].update(mark.name for mark in item.iter_markers())
-    computing = [path for path in marks if marks[path] & COMPUTING]
-    others = sorted(marks.keys() - set(computing), key=lambda path: ("slow" not in marks[path], path))
+    first = [path for path in marks if uses_the_spark_of_its_process(str(path))]
+    computing = [path for path in marks if marks[path] & COMPUTING and path not in first]
+    others = sorted(marks.keys() - {*first, *computing}, key=lambda path: ("slow" not in marks[path], path))
     step = max(1, len(others) // 2 // max(1, len(computing)))
     # The tests of a file stay together, so each has a place of its own.
     places = {path: (number, 1) for number, path in enumerate(others)}
     places |= {path: (number * step, 0) for number, path in enumerate(computing)}
+    places |= {path: (-1, number) for number, path in enumerate(first)}
     items.sort(key=lambda item: places[item.path])
 
 
@@ -70,6 +96,26 @@ def local() -> Iterator[LocalTablestore]:
         return
     with LocalTablestore() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def spark_ends() -> Iterator[None]:
+    """Whatever session runs when all is over is stopped."""
+    from streamclient.spark.session import running_session
+
+    yield
+    session = running_session()
+    if session is not None:
+        session.stop()
+
+
+@pytest.fixture
+def spark(spark_ends: None) -> Any:
+    """The session that runs. Looked for by each test: what ran between two may have stopped the one before."""
+    from streamclient.spark import local_session
+
+    # Compiling code for each tiny job takes most of its time; the documentation's examples run with it.
+    return local_session("tests", **{"spark.sql.codegen.wholeStage": "false"})
 
 
 @pytest.fixture(scope="session")

@@ -242,6 +242,15 @@ def test_heavy_packages_are_imported_inside_functions() -> None:
     assert found == {}
 
 
+def test_tests_that_use_the_spark_of_their_process_are_run_by_one_process() -> None:
+    """As ``tests/conftest.py`` arranges by the names of files; else each process starts a Spark of its own."""
+    uses = re.compile(r"^def test_\w+\([^)]*\bspark: ", re.MULTILINE)
+    users = {path.name for path in (ROOT / "tests").rglob("test_*.py") if uses.search(path.read_text())}
+
+    assert "test_spark_flow.py" in users
+    assert {name for name in users if "_spark" not in name} == set()
+
+
 def test_functions_and_files_fit_a_screen() -> None:
     long_functions = []
     long_files = []

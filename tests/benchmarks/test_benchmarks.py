@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from attrs import evolve
+from measured import lines_of, target_of
 
 from benchmarks.__main__ import GROUPS, main
 from benchmarks.report import (
@@ -33,37 +33,6 @@ from benchmarks.settings import QUICK
 from benchmarks.stage import Stage
 from streamclient.records import NATIVE
 from streamclient.server.operations import OPERATIONS
-from streamclient.spark import local_session
-
-
-def target_of(line: Line) -> str:
-    """What it has to reach; whether it does is not asked."""
-    return line.detail.partition("target: ")[2].removesuffix(": missed")
-
-
-def lines_of(stage: Stage, group: str) -> list[Line]:
-    lines = GROUPS[group](stage, QUICK)
-
-    measured = [line for line in lines if "not here" not in line.name]
-    assert all(line.group == group and line.ratio > 0 for line in measured), lines
-    # Memory need not grow by so little: a test before may have left enough of it free.
-    assert all(line.figure > 0 for line in measured if line.unit != "MB"), lines
-    return lines
-
-
-@pytest.fixture(scope="module")
-def stage() -> Iterator[Stage]:
-    """One server and its tables for all groups, as in a whole run."""
-    with Stage() as shared:
-        yield shared
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[None]:
-    """One session for both groups that take the one that runs; compiling each tiny job takes most of its time."""
-    session = local_session("benchmarks", **{"spark.sql.codegen.wholeStage": "false"})
-    yield
-    session.stop()
 
 
 @pytest.mark.slow
@@ -232,18 +201,6 @@ def test_tunnel_rows_stand_beside_a_plain_loop_and_a_shutdown(stage: Stage) -> N
     assert calculated.figure == (300 + 30) * 1_000
 
 
-@pytest.mark.slow
-@pytest.mark.spark
-def test_parquet_rows_are_measured_with_and_without_arrow(stage: Stage, spark: None) -> None:
-    *lines, copied, memory, server = lines_of(stage, "parquet")
-    names = [line.name for line in lines]
-
-    assert len(names) == 8
-    assert copied.ratio == 1.0
-    assert [target_of(memory), target_of(server)] == ["at least 3 x the first", "at least 0.7 x the first"]
-    assert sum("without Arrow" in name for name in names) == 4
-
-
 def test_each_candidate_is_compared_with_the_first_in_the_same_round() -> None:
     """A slow moment halves all rates of a round; the ratio does not see it."""
     one, two = iter([0.0, 100.0, 50.0, 80.0]), iter([0.0, 200.0, 100.0, 160.0])
@@ -336,21 +293,3 @@ def exit_code(*files: Path) -> object:
     with pytest.raises(SystemExit) as ended:
         main(["--compare", *map(str, files)])
     return ended.value.code
-
-
-@pytest.mark.slow
-@pytest.mark.spark
-def test_source_rows_are_measured_beside_spark_for_each_sink(stage: Stage, spark: None) -> None:
-    lines = lines_of(stage, "source")
-
-    assert [line.ratio for line in lines[::2]] == [1.0] * 4
-    assert [target_of(line) for line in lines] == [
-        "",
-        "at least 0.8 x the first",
-        "",
-        "at least 0.7 x the first",
-        "",
-        "at least 1 x the first",
-        "",
-        "at least 0.7 x the first",
-    ]

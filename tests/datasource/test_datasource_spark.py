@@ -1,9 +1,8 @@
-"""The data source in real Spark: traps of Python data sources, restarts, a cluster that gets the package shipped."""
+"""The data source in the Spark of this process: traps of Python data sources, and restarts of a query."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,8 @@ from tablestore import (
 
 from streamclient.datasource import TablestoreDataSource
 from streamclient.server import LocalTablestore
-from streamclient.spark import local_session
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
-from tests.datasource.drill import RECORDS, drill, frame_options
+from tests.datasource.drill import frame_options
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -31,14 +29,13 @@ ANYTHING = Condition(RowExistenceExpectation.IGNORE)
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    session = local_session("tests", **{"spark.sql.codegen.wholeStage": "false"})
-    session.dataSource.register(TablestoreDataSource)
+@pytest.fixture
+def streaming(spark: Any) -> Any:
+    """The session that runs, with the source."""
+    spark.dataSource.register(TablestoreDataSource)
     # Whether a name is that of a Python data source, Spark asks the thread's active session, which may be an older one.
-    session._jvm.SparkSession.setActiveSession(session._jsparkSession)
-    yield session
-    session.stop()
+    spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)
+    return spark
 
 
 class Orders:
@@ -83,26 +80,26 @@ def ids(frame: Any) -> list[int]:
     return sorted(row["id"] for row in frame.select("id").collect())
 
 
-def test_rows_are_read_and_filtered_with_the_setting_and_without(spark: Any, orders: Orders) -> None:
+def test_rows_are_read_and_filtered_with_the_setting_and_without(streaming: Any, orders: Orders) -> None:
     """Without it Spark refuses every reader that takes filters; with it a reader must not drop a row too many."""
     orders.write(30)
     orders.local.split("orders")
-    frame = spark.read.format("tablestore").options(**orders.options()).load()
+    frame = streaming.read.format("tablestore").options(**orders.options()).load()
     read = {}
     for setting in ("false", "true"):
-        spark.conf.set(PUSHDOWN, setting)
+        streaming.conf.set(PUSHDOWN, setting)
         orders.local.reset_requests()
         assert ids(frame.where("customer = 'c3' and id > 10")) == [13, 18, 23, 28]
         read[setting] = sum(one.rows_read for one in orders.local.requests() if one.operation == "GetRange")
-    spark.conf.set(PUSHDOWN, "false")
+    streaming.conf.set(PUSHDOWN, "false")
 
     assert frame.columns == ["customer", "id", "amount", "status", "_unfit"]
     assert (read["false"], read["true"]) == (30, 4), "only what the filters take"
 
 
-def test_a_query_goes_on_from_its_checkpoint_while_shards_split(spark: Any, orders: Orders, tmp_path: Path) -> None:
+def test_a_query_goes_on_from_its_checkpoint_while_shards_split(streaming: Any, orders: Orders, tmp_path: Path) -> None:
     """From the stream into a table: limits, lag, the end at what is there now, and the same rows in both tables."""
-    changes = spark.readStream.format("tablestore").options(
+    changes = streaming.readStream.format("tablestore").options(
         **orders.options(layout="changes", maxOffsetsPerTrigger="20")
     )
     progress = []
@@ -118,7 +115,7 @@ def test_a_query_goes_on_from_its_checkpoint_while_shards_split(spark: Any, orde
     orders.local.split("orders")
     orders.write(25)
     catch_up()
-    copied = spark.read.format("tablestore").options(**orders.options("copy")).load()
+    copied = streaming.read.format("tablestore").options(**orders.options("copy")).load()
     rows = [one["numInputRows"] for one in progress if one["numInputRows"]]
     lags = [one["sources"][0]["latestOffset"] for one in progress if one["numInputRows"]]
 
@@ -128,7 +125,7 @@ def test_a_query_goes_on_from_its_checkpoint_while_shards_split(spark: Any, orde
     assert (lags[-1]["lagMillis"], lags[-1]["records"]) == (0, 75)
 
 
-def test_the_first_batch_is_repeated_as_it_was_logged(spark: Any, orders: Orders, tmp_path: Path) -> None:
+def test_the_first_batch_is_repeated_as_it_was_logged(streaming: Any, orders: Orders, tmp_path: Path) -> None:
     """Spark does not store where the first batch begins; a restart that asked "latest" anew would lose its rows."""
     orders.write(10)
     from pyspark.errors import StreamingQueryException
@@ -143,7 +140,7 @@ def test_the_first_batch_is_repeated_as_it_was_logged(spark: Any, orders: Orders
             if fails:
                 raise ValueError("crash in the first batch")
 
-        writer = spark.readStream.format("tablestore").options(**given).load().writeStream.foreachBatch(take)
+        writer = streaming.readStream.format("tablestore").options(**given).load().writeStream.foreachBatch(take)
         with pytest.raises(StreamingQueryException, match="crash in the first batch") if fails else nullcontext():
             ended(writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True))
 
@@ -153,13 +150,13 @@ def test_the_first_batch_is_repeated_as_it_was_logged(spark: Any, orders: Orders
     assert seen == [[0, 1, 2, 3], [0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
-def test_what_cannot_go_on_says_why(spark: Any, orders: Orders, tmp_path: Path) -> None:
+def test_what_cannot_go_on_says_why(streaming: Any, orders: Orders, tmp_path: Path) -> None:
     """A schema of rows for a stream, a misspelt option, and records that were trimmed before they were read."""
     orders.write(10)
 
     def error_of(**more: str) -> str:
         try:
-            frame = spark.readStream.format("tablestore").options(**orders.options(**more)).load()
+            frame = streaming.readStream.format("tablestore").options(**orders.options(**more)).load()
             writer = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
             ended(writer.trigger(availableNow=True))
         except Exception as error:
@@ -173,25 +170,3 @@ def test_what_cannot_go_on_says_why(spark: Any, orders: Orders, tmp_path: Path) 
     orders.local.trim("orders", keep_last=2)
     assert "were trimmed before they were read" in error_of(startingOffsets="earliest")
     assert error_of(startingOffsets="earliest", failOnDataLoss="false") == ""
-
-
-def test_a_query_survives_a_kill() -> None:
-    """By ``kill -9`` of driver, Java and workers at once; then every change is compared with the stream's."""
-    with drill(1, on_cluster=False) as made:
-        made.is_killed = lambda number: True
-
-        assert made.restart(0) == "kill -9"
-        assert made.compare() == 3 * RECORDS
-
-
-def test_a_standalone_cluster_runs_what_is_shipped_to_it() -> None:
-    """Master, workers and executors are processes of their own, which have the package from the driver alone.
-
-    They run the source through a restart, the writer, the reader, and a transform of changes.
-    """
-    with drill(2, on_cluster=True) as made:
-        made.driver.ask("write", "written (200, 39800, 200)")
-        made.driver.ask("transform", "transformed (200, 39800, True)")
-
-        assert made.restart(0) == "in order"
-        assert made.compare() == 3 * RECORDS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,9 @@ from streamclient.destinations.maintenance import compact
 from streamclient.destinations.reading import read_delta
 from streamclient.errors import ConfigurationError
 from streamclient.records import RecordType, SequenceInfo, StreamRecord
-from streamclient.spark import local_session
 from streamclient.testing.destination_contracts import change, store
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    session = local_session("destinations", **{"spark.sql.codegen.wholeStage": "false"})
-    yield session
-    session.stop()
 
 
 def test_spark_reads_the_rows_of_the_table_and_no_others(spark: Any, tmp_path: Path) -> None:

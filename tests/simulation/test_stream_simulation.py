@@ -343,7 +343,7 @@ KILLS = (Faults.crash(4), Faults.lost_answers(0.3))
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [Sink, Failing])
 def test_a_processor_that_is_right_passes_its_check(make: Any) -> None:
-    judged(make, faults=KILLS, seeds=15)
+    judged(make, faults=KILLS, seeds=5)
 
 
 @pytest.mark.slow

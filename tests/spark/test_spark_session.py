@@ -3,72 +3,75 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from streamclient.spark import SparkRecordProcessorFactory
 from streamclient.spark.session import SharedSession, running_session
-from tests.patience import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-ROOT = Path(__file__).resolve().parents[2]
-
-PROGRAM = """
-import sys
-from streamclient.spark import SparkRecordProcessorFactory
-from streamclient.spark.session import running_session
-
-first, second = [SparkRecordProcessorFactory(lambda frame, context: None) for _ in range(2)]
-first.create_processor()
-second.create_processor()
-first.close()
-first.close()
-session = running_session()
-print("rows", session.range(3).count())
-print("python", session.sparkContext.parallelize([1], 1).map(lambda _: sys.executable).collect()[0])
-second.close()
-print("running", running_session())
-"""
 
 
-def run(program: str = PROGRAM, **environment: str) -> dict[str, str]:
-    """What a program prints, in a process whose Spark nobody has started yet."""
-    known = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**known, "PYTHONPATH": str(ROOT), **environment},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
+@pytest.fixture
+def no_session(spark_ends: None) -> None:
+    """As where nobody has started Spark yet. The Java of an earlier session runs on, and takes the next one."""
+    session = running_session()
+    if session is not None:
+        session.stop()
 
 
-def test_the_last_factory_to_close_stops_the_session_and_its_workers_run_the_same_python() -> None:
-    printed = run()
+def factory() -> SparkRecordProcessorFactory:
+    """One that has started the session that it shares."""
+    made = SparkRecordProcessorFactory(lambda frame, context: None)
+    made.create_processor()
+    return made
 
-    assert (printed["rows"], printed["running"]) == ("3", "None")
-    assert os.path.realpath(printed["python"]) == os.path.realpath(sys.executable)
+
+def told_by_a_worker(session: Any, variable: str) -> str:
+    """A variable of the environment in which Spark runs Python, and which Python that is."""
+
+    def tell(number: int) -> str:
+        return os.environ.get(variable, sys.executable)
+
+    (told,) = session.sparkContext.parallelize([1], 1).map(tell).collect()
+    return str(told)
 
 
-def test_a_python_that_the_environment_names_runs_the_workers(tmp_path: Path) -> None:
+def test_the_last_factory_to_close_stops_the_session_and_its_workers_run_the_same_python(
+    no_session: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    first, second = factory(), factory()
+    first.close()
+    first.close()
+    session = running_session()
+
+    assert session is not None
+    assert session.range(3).count() == 3
+    assert os.path.realpath(told_by_a_worker(session, "NO_SUCH_VARIABLE")) == os.path.realpath(sys.executable)
+    second.close()
+    assert running_session() is None
+
+
+def test_a_python_that_the_environment_names_runs_the_workers(
+    no_session: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = tmp_path / "python-of-the-environment"
     other.write_text(f'#!/bin/sh\nexport STARTED_BY="$0"\nexec {sys.executable} "$@"\n')
     other.chmod(0o755)
-    program = PROGRAM.replace("sys.executable)", "__import__('os').environ['STARTED_BY'])")
+    monkeypatch.setenv("PYSPARK_PYTHON", str(other))
+    with factory():
+        assert told_by_a_worker(running_session(), "STARTED_BY") == str(other)
 
-    assert run(program, PYSPARK_PYTHON=str(other))["python"] == str(other)
 
-
-def test_a_session_that_ran_before_is_never_stopped(spark: object) -> None:
+def test_a_session_that_ran_before_is_never_stopped(spark: Any) -> None:
     shared = SharedSession()
     assert shared.hold() is shared.hold()
     shared.release()
     shared.release()
 
     assert running_session() is not None
-    assert spark.range(3).count() == 3  # type: ignore[attr-defined]
+    assert spark.range(3).count() == 3

@@ -1,0 +1,28 @@
+"""The benchmarks that take the Spark that runs yield their rows; compiling each tiny job took most of their time."""
+
+from __future__ import annotations
+
+import pytest
+from measured import lines_of, target_of
+
+from benchmarks.stage import Stage
+
+pytestmark = [pytest.mark.slow, pytest.mark.spark]
+
+
+def test_parquet_rows_are_measured_with_and_without_arrow(stage: Stage, spark: object) -> None:
+    *lines, copied, memory, server = lines_of(stage, "parquet")
+    names = [line.name for line in lines]
+
+    assert len(names) == 8
+    assert copied.ratio == 1.0
+    assert [target_of(memory), target_of(server)] == ["at least 3 x the first", "at least 0.7 x the first"]
+    assert sum("without Arrow" in name for name in names) == 4
+
+
+def test_source_rows_are_measured_beside_spark(stage: Stage, spark: object) -> None:
+    """Into nothing; what Spark reads beside it, the source has written into files."""
+    lines = lines_of(stage, "source")
+
+    assert [line.ratio for line in lines[::2]] == [1.0] * 2
+    assert [target_of(line) for line in lines] == ["", "at least 0.8 x the first", "", "at least 0.7 x the first"]
