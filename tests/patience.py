@@ -5,6 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from streamclient.cron import CronSchedule
 
 PATIENCE_SECONDS = 600.0
 """Longest wait for what must come. Nothing is gained by less: a test that passes never waits for it to end."""
@@ -23,3 +28,15 @@ def until(condition: Callable[[], bool], what: str | Callable[[], object] = "wha
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {PATIENCE_SECONDS:.0f} s: {what() if callable(what) else what}")
         pause.wait(0.01)
+
+
+def run_job(schedule: CronSchedule, name: str, *, late_by: timedelta = timedelta()) -> None:
+    """Let the time of a job be now, or have been; return when the run is over, so that the next one is not left out."""
+    from apscheduler.events import EVENT_JOB_EXECUTED  # most tests plan nothing
+
+    over = threading.Event()
+    note = lambda event: over.set() if event.job_id == name else None  # noqa: E731
+    schedule.scheduler.add_listener(note, EVENT_JOB_EXECUTED)
+    schedule.scheduler.modify_job(name, next_run_time=datetime.now(timezone.utc) - late_by)
+    until(over.is_set, f"the end of job {name}")
+    schedule.scheduler.remove_listener(note)

@@ -24,6 +24,7 @@ from tablestore import (
     TableOptions,
 )
 from tablestore.error import OTSServiceError
+from urllib3.exceptions import NewConnectionError
 
 from streamclient.config import ClientConfig
 from streamclient.core import leases as rule
@@ -596,6 +597,17 @@ def test_a_connection_of_the_users_own_making_is_kept(client: OTSClient) -> None
     client.connection = Recorded(client.host, client.path, timeout=1)
 
     assert for_lease_calls(client, ClientConfig()).connection is client.connection
+
+
+def test_an_outage_is_one_try_and_no_line_of_the_sdk_or_its_pool(caplog: pytest.LogCaptureFixture) -> None:
+    """The SDK's pool tries a refused connection four times, and logs each; an outage has thousands of calls."""
+    with LocalTablestore() as gone:
+        client = gone.client()
+    own = for_lease_calls(client, ClientConfig())
+
+    with caplog.at_level(logging.DEBUG), pytest.raises(NewConnectionError):
+        own.describe_table(TABLE)
+    assert caplog.messages == []
 
 
 @pytest.mark.parametrize("bad", [None, "client", object()])

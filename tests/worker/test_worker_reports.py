@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Callable
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +37,7 @@ from streamclient.metrics.table import REPORTS
 from streamclient.operate.snapshots import load_snapshot
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
 from streamclient.tunnel import TunnelWorkerConfig
-from tests.patience import PATIENCE_SECONDS, until
+from tests.patience import PATIENCE_SECONDS, run_job, until
 
 if TYPE_CHECKING:
     from streamclient.server import LocalTablestore
@@ -105,14 +104,8 @@ class Tables:
 
 def report(worker: Worker, *, late_by: timedelta = timedelta()) -> None:
     """Let the time of the next report be now, or have been; return when it was made, or was left to somebody else."""
-    reporter = worker._reporter
-    assert reporter is not None
-    done, run = threading.Event(), reporter.schedule.scheduler.get_job("report").func
-    wrapped: Callable[[], None] = lambda: (run(), done.set())[0]  # noqa: E731
-    due = datetime.now(timezone.utc) - late_by
-    reporter.schedule.scheduler.modify_job("report", func=wrapped, next_run_time=due)
-    assert done.wait(PATIENCE_SECONDS)
-    reporter.schedule.scheduler.modify_job("report", func=run)
+    assert worker._reporter is not None
+    run_job(worker._reporter.schedule, "report", late_by=late_by)
 
 
 def test_one_worker_of_a_fleet_reports_and_another_one_after_it(local: LocalTablestore, tmp_path: Path) -> None:
