@@ -86,7 +86,7 @@ def make_worker(arguments: argparse.Namespace, metrics: IMetrics | None = None) 
     factory = processor_named(arguments.factory, import_module)
     arguments.data_table_name = option_value("data-table", arguments)
     stream = StreamConfig(
-        client=connection_of(arguments).client(logger_name="streamclient.sdk"),
+        client=connection_of(arguments).quiet_client(),
         data_table_name=arguments.data_table_name,
         status_table_name=option_value("status-table", arguments),
         initial_position=_position(arguments.beginning),

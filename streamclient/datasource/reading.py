@@ -29,7 +29,6 @@ from streamclient.tablestore.call import SignedCalls
 from streamclient.tablestore.connect import Connection
 from streamclient.wire import schema
 from streamclient.wire.records import DecodedPage, default_codec
-from streamclient.wire.sdk_logging import silence
 from streamclient.wire.service_errors import classify
 
 if TYPE_CHECKING:
@@ -54,9 +53,7 @@ MOST_CONNECTIONS = 8
 @lru_cache(maxsize=MOST_CONNECTIONS)
 def opened(connection: Connection) -> Any:
     """A client of the SDK, one for each instance in a process."""
-    client = connection.client(logger_name="streamclient.sdk")
-    silence(client)
-    return client
+    return connection.quiet_client()
 
 
 @lru_cache(maxsize=MOST_CONNECTIONS)

@@ -102,7 +102,7 @@ class MirrorSettings:
         table, status_table = source.pop("table"), source.pop("status_table")
         limits = {name: self.mirror[name] for name in _LIMITS if name in self.mirror}
         return Mirror(
-            Connection(**source).client(logger_name="streamclient.sdk"),
+            Connection(**source).quiet_client(),
             table,
             status_table,
             self._destination(""),

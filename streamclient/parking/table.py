@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from copy import copy
 from functools import partial
 from typing import Any
 
@@ -34,6 +33,7 @@ from streamclient.errors import CodecError, ConfigurationError, DependencyExcept
 from streamclient.interfaces import IParkingStore
 from streamclient.model import ParkedKey, ParkedRecord
 from streamclient.parking.frames import frame_of, key_text, parse_key, record_of
+from streamclient.tablestore.call import with_own_connection
 from streamclient.wire.sdk_logging import silence
 from streamclient.wire.service_errors import CONDITION_CHECK_FAIL, OBJECT_ALREADY_EXIST, OBJECT_NOT_EXIST, classify
 
@@ -74,7 +74,7 @@ class TableParkingStore(IParkingStore):
     """
 
     def __init__(self, client: OTSClient, table_name: str, *, wait: Callable[[float], object] = time.sleep) -> None:
-        self._client = copy(checks.client.require("client", client))
+        self._client = with_own_connection(checks.client.require("client", client))
         checks.text.require("table_name", table_name)
         checks.function("with a number of seconds").require("wait", wait)
         self._client.retry_policy = NoRetryPolicy()

@@ -22,7 +22,6 @@ from streamclient.replicate.sources import Source, SourceState, StreamSource, Tu
 from streamclient.replicate.writer import DestinationWriter
 from streamclient.tablestore.call import SignedCalls
 from streamclient.tablestore.connect import Connection
-from streamclient.wire.sdk_logging import SILENT, silence
 
 POLL_SECONDS = 5.0
 """Between two looks at the source's progress: the service's management calls go to a single node."""
@@ -81,9 +80,7 @@ def client_for(side: Endpoint) -> OTSClient:
         sts_token=side.security_token or "",
         region=side.region or "",
     )
-    client = connection.client(logger_name=SILENT.name)
-    silence(client)
-    return client
+    return connection.quiet_client()
 
 
 @define(eq=False)

@@ -179,34 +179,36 @@ class OwnConnection:
     """
 
     def __init__(self, exchange: Exchange) -> None:
-        self.exchange = exchange
+        self._exchange = exchange
 
     def send_receive(
         self, url: str, request_headers: Mapping[str, str], request_body: bytes
     ) -> tuple[int, str, dict[str, str], bytes]:
         """As of the SDK's ``ConnectionPool``, whose requests may be writes: each is sent once."""
-        answer = self.exchange(url, _lines_of(request_headers), request_body, False)
+        answer = self._exchange(url, _lines_of(request_headers), request_body, False)
         return answer.status, responses.get(answer.status, ""), dict(answer.headers), answer.body
+
+
+_REPLACEABLE = (ConnectionPool, OwnConnection)
+"""Connections that nobody chose: whoever put another one into a client knows why."""
 
 
 def with_own_connection(client: Any) -> Any:
     """A client like the given one, on connections of its own, with its time-out and as many as it may keep.
 
-    A client whose connection is not the SDK's own keeps it: whoever replaced it knows why.
+    A client whose connection is somebody's own keeps it.
     """
     own = copy(client)
-    if type(client.connection) is ConnectionPool:
+    if type(client.connection) in _REPLACEABLE:
         own.connection = OwnConnection(_exchange_of(client))
     return own
 
 
 def _exchange_of(client: Any) -> Exchange:
     """Connections of our own, like those of the client; a client whose connection is somebody's own keeps that."""
-    if isinstance(client.connection, OwnConnection):
-        return client.connection.exchange
     timeout = client.socket_timeout
     is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
-    if type(client.connection) is not ConnectionPool or not (is_number or timeout is None):
+    if type(client.connection) not in _REPLACEABLE or not (is_number or timeout is None):
         return _through(client)
     connections = KeptConnections(
         client.host,

@@ -87,6 +87,19 @@ class Connection:
         except Exception as error:
             raise ConfigurationError(f"endpoint {self.endpoint!r} or its keys cannot be used: {error}") from error
 
+    def quiet_client(self, **options: Any) -> OTSClient:
+        """As ``client``, for this package's own calls: it logs nothing, and in an outage each call is one try.
+
+        Raises:
+            ConfigurationError: as by ``client``.
+        """
+        from streamclient.tablestore.call import with_own_connection  # noqa: PLC0415
+        from streamclient.wire.sdk_logging import SILENT, silence  # noqa: PLC0415
+
+        own: OTSClient = with_own_connection(self.client(logger_name=SILENT.name, **options))
+        silence(own)
+        return own
+
 
 def connection_parent(
     *,
@@ -165,12 +178,7 @@ def command_client(arguments: argparse.Namespace, environment: Mapping[str, str]
     Raises:
         ConfigurationError: a value is empty, or the SDK cannot work with it.
     """
-    connection = connection_of(arguments, environment)
-    client = connection.client(socket_timeout=CALL_TIMEOUT_SECONDS, logger_name="streamclient.sdk")
-    from streamclient.wire.sdk_logging import silence  # noqa: PLC0415
-
-    silence(client)
-    return client
+    return connection_of(arguments, environment).quiet_client(socket_timeout=CALL_TIMEOUT_SECONDS)
 
 
 def connect(**options: Any) -> OTSClient:

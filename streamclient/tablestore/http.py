@@ -69,6 +69,7 @@ class KeptConnections:
         parts = urlsplit(origin)
         self._host = parts.hostname or ""
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
+        self._address = f"{self._host}:{self._port}"
         self._head = f"Host: {parts.netloc}\r\n"
         self._timeout_seconds = timeout_seconds
         self._tls = tls
@@ -126,14 +127,12 @@ class KeptConnections:
         try:
             plain = socket.create_connection((self._host, self._port), self._timeout_seconds)
         except TimeoutError as error:
-            raise ConnectTimeoutError(
-                f"{self._host}:{self._port} did not answer within {self._timeout_seconds} s"
-            ) from error
+            raise ConnectTimeoutError(f"{self._address} did not answer within {self._timeout_seconds} s") from error
         except socket.gaierror as error:
             text = f"cannot resolve the host name {self._host!r}: {error}"
-            raise NewConnectionError(None, text) from error  # type: ignore[arg-type]
+            raise NewConnectionError(self._address, text) from error  # type: ignore[arg-type]
         except OSError as error:
-            raise NewConnectionError(None, f"{self._host}:{self._port}: {error}") from error  # type: ignore[arg-type]
+            raise NewConnectionError(self._address, str(error)) from error  # type: ignore[arg-type]
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._tls is None:
             return _Connection(plain)
