@@ -37,7 +37,7 @@ help:
 	@echo "make source-drill-cluster  the same on a standalone cluster of a master and two workers"
 	@echo "make mirror-drill     a table mirrored by processes that are killed and frozen, MINUTES=$(MINUTES) each into Delta and PostgreSQL"
 	@echo "make structure figures of the code: its size, names used twice, circles, and how much of it one journey touches"
-	@echo "make fuzz-codec       damaged pages and puts against the compiled codec under sanitizers (SECONDS=$(SECONDS))"
+	@echo "make fuzz-codec       damaged pages, puts and heads against the compiled codec under sanitizers (SECONDS=$(SECONDS))"
 	@echo "make test-wheels      the wheel, and an install without a compiler, on every Python 3.10 to 3.13 that is at hand"
 	@echo "make docs      the documentation, in docs/_build/html"
 	@echo "make clean     remove everything made here"

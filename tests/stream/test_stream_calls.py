@@ -26,6 +26,7 @@ from streamclient.tablestore.call import SignedCalls, headers_of
 from streamclient.tablestore.http import RESTED_SECONDS, KeptConnections
 from streamclient.wire import schema
 from streamclient.wire.signature import sign_request_v2
+from tests.wire.heads import head_of
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -519,26 +520,6 @@ HEADS = st.builds(
 )
 
 
-class Bytes:
-    """A channel on which these bytes come, and then the end."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-
-    def recv(self, size: int, flags: int = 0) -> bytes:
-        came, self.data = self.data[:size], self.data[size:]
-        return came
-
-
-def head_of(data: bytes) -> object:
-    connection = http._Connection.__new__(http._Connection)
-    connection._channel, connection._ahead, connection._is_much_expected = Bytes(data), b"", False  # type: ignore[assignment]
-    try:
-        return connection._head(), connection._ahead
-    except (HTTPException, OSError) as error:
-        return repr(error)
-
-
 @pytest.mark.skipif(NATIVE is None, reason="the compiled codec is not built here, or is switched off")
 @settings(deadline=None, max_examples=300)
 @given(HEADS, st.integers(0, 400), st.binary(max_size=2))
@@ -548,10 +529,7 @@ def test_a_head_that_is_read_in_one_pass_says_what_it_says_line_by_line(data: by
     """As it is, with a few bytes replaced, and cut off."""
     damaged = data[:place] + other + data[place + len(other) :]
     for head in (data, damaged, data[:place]):
-        found = head_of(head)
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(http, "read_head", lambda _: None)
-            assert found == head_of(head)
+        assert head_of(head) == head_of(head, is_in_one_pass=False)
 
 
 @pytest.mark.skipif(NATIVE is None, reason="the compiled codec is not built here, or is switched off")

@@ -1,7 +1,7 @@
-"""Random and damaged pages and puts for the compiled codec, judged by its twin; sanitized with ``make fuzz-codec``.
+"""Random and damaged pages, puts and heads for the compiled codec, judged by its twin; sanitized: ``make fuzz-codec``.
 
 ``python -m tests.wire.fuzz --seconds 60`` builds the extension with the address and the undefined-behaviour sanitizer,
-beside the installed one, and runs itself on it. Each page, and each put, follows from one seed, which a finding names.
+beside the installed one, and runs itself on it. Each page, put and head follows from one seed, which a finding names.
 """
 
 from __future__ import annotations
@@ -338,18 +338,59 @@ class PutJudge:
                 continue
 
 
+class HeadJudge:
+    """Reads the head of an answer in one pass and line by line."""
+
+    LINES = (
+        b"x-ots-requestid: 0005f1",
+        b"Content-Length:  17 ",
+        b"authorization: OTS id:ZGF0ZQ==",
+        b"A" * 64 + b": x",
+        b"a" * 65 + b": x",
+        b"no colon",
+        b": no name",
+        b" folded: x",
+        b"bell: \x07",
+        b"tab:\tx",
+        b"\xff: \xff",
+        b"",
+    )
+
+    def __init__(self) -> None:
+        from streamclient.records import NATIVE
+        from tests.wire.heads import head_of
+
+        assert NATIVE is not None, "the extension is not built"
+        self.head_of, self.read_head = head_of, NATIVE.read_head
+        self.read = 0
+        """Heads that were read in one pass, and not left to Python."""
+
+    def judge(self, seed: int) -> None:
+        """Compare both on the head of a seed; ``AssertionError`` tells them apart."""
+        dice = random.Random(seed)
+        status = dice.choice((b"HTTP/1.1 200 OK", b"HTTP/1.1 200 OK", b"HTTP/1.1 403", b"HTTP/1.0 200 OK", b"x"))
+        usual = self.LINES[:3] if dice.random() < 0.7 else self.LINES
+        lines = [dice.choice(usual) for _ in range(dice.choice((3, 5, 8, 98, 99, 100, 101)))]
+        data = damaged(dice, b"\r\n".join([status, *lines, b"", b"body"]))
+        self.read += self.read_head(data) is not None
+        found, expected = self.head_of(data), self.head_of(data, is_in_one_pass=False)
+        assert found == expected, f"seed {seed}, head: {data.hex()}\n{found}\nexpected {expected}"
+
+
 def run(seconds: float, first_seed: int) -> None:
-    """Judge pages and puts until the time is over."""
-    judge, put_judge = Judge(), PutJudge()
+    """Judge pages, puts and heads until the time is over."""
+    judge, put_judge, head_judge = Judge(), PutJudge(), HeadJudge()
     until, seed = time.monotonic() + seconds, first_seed
     while time.monotonic() < until:
         judge.judge(seed, with_columns=seed % 8 == 0)
         put_judge.judge(seed)
+        head_judge.judge(seed)
         seed += 1
     print(
         f"{seed - first_seed} pages from seed {first_seed} on, each taken for two kinds: "
         f"{judge.read} could be read, {judge.columns_read} times by column; as many puts: "
-        f"{put_judge.read} could be read; no finding"
+        f"{put_judge.read} could be read; as many heads of answers: {head_judge.read} could be read in one pass; "
+        f"no finding"
     )
 
 
