@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import count, pairwise
 from pathlib import Path
@@ -19,6 +19,7 @@ from benchmarks.shapes import PAGE_RECORDS, Shape, shapes
 from benchmarks.stage import Stage
 from streamclient.core.position import Position
 from streamclient.datasource import TablestoreDataSource
+from streamclient.datasource.source import ChangeStreamReader
 from streamclient.model import Shard
 from streamclient.records import SequenceInfo
 from streamclient.stream.api import RecordPage, StreamDescription, StreamStatus, StreamSummary
@@ -32,7 +33,11 @@ from streamclient.wire import schema
 from streamclient.wire.records import DecodedPage, default_codec
 
 if TYPE_CHECKING:
+    from pyarrow import RecordBatch
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+    from streamclient.datasource.source import RangePartition
 
 SCHEMA = """key0 string, key1 bigint, city string, items bigint, amount double, paid boolean, digest binary,
 status string, _operation string, _timestamp timestamp"""
@@ -121,6 +126,35 @@ class MemoryDataSource(TablestoreDataSource):
         return pages
 
 
+_made: dict[tuple[Any, ...], list[RecordBatch]] = {}
+"""Batches of ranges, in each process that has read them."""
+
+
+class PreparedReader(ChangeStreamReader):
+    """Hands out batches that its process has made before: what is left is Spark's own work for a source in Python."""
+
+    def read(self, partition: RangePartition) -> Iterator[RecordBatch]:
+        """The same batches each time."""
+        part = partition.value
+        what = (self._options.connection.endpoint, tuple(self._columns.names), part.at, part.count)
+        if what not in _made:
+            _made[what] = list(super().read(partition))
+        return iter(_made[what])
+
+
+class PreparedDataSource(MemoryDataSource):
+    """The data source over such batches."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Beside the one over pages."""
+        return "batches"
+
+    def streamReader(self, schema: StructType) -> PreparedReader:  # noqa: N802
+        """With the columns that are asked for."""
+        return PreparedReader(self._options, self.service(), self._arrow(schema))
+
+
 def measure(stage: Stage, settings: Settings) -> list[Line]:
     """Into nothing and into Parquet, one partition; the rate of whole batches, planning and log included."""
     lines: list[Line] = []
@@ -128,11 +162,15 @@ def measure(stage: Stage, settings: Settings) -> list[Line]:
         session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
         session.dataSource.register(TablestoreDataSource)
         session.dataSource.register(MemoryDataSource)
+        session.dataSource.register(PreparedDataSource)
         directory = Path(scratch)
         records = settings.source_pages * PAGE_RECORDS
         _write_pages(shapes()[0], settings.source_pages, directory)
         memory = _connection(str(directory)) | {"maxOffsetsPerShard": str(records)}
         changes = session.readStream.format("pages").options(**memory).schema(SCHEMA).load
+        in_two = memory | {"maxRecordsPerPartition": str(records // 2)}
+        halves = session.readStream.format("pages").options(**in_two).schema(SCHEMA).load
+        prepared = session.readStream.format("batches").options(**memory).schema(SCHEMA).load
         copy = str(directory / "copy")
         _run(changes(), "parquet", directory, "first", copy)
         table = stage.table(1, settings.stream_records)
@@ -147,15 +185,20 @@ def measure(stage: Stage, settings: Settings) -> list[Line]:
         runs = count()
         for sink in settings.source_sinks:
             # Beside as many rows each, as a batch has a fixed price that a small one hardly earns.
-            for name, read, parquet, of, ratio in (
-                ("source from pages in memory", changes, kept, records, LEAST[sink]),
-                ("source from the server", from_server, kept_server, settings.stream_records, LEAST_FROM_SERVER),
+            for name, of, parquet, ratio, reads in (
+                (
+                    "source from pages in memory",
+                    records,
+                    kept,
+                    LEAST[sink],
+                    {"": changes, ", in two partitions": halves, ", batches made before": prepared},
+                ),
+                ("source from the server", settings.stream_records, kept_server, LEAST_FROM_SERVER, {"": from_server}),
             ):
+                frames = {f"Spark from a local Parquet file of {of:,} records to {sink}": parquet}
+                frames |= {f"{name} to {sink}{how}": read for how, read in reads.items()}
                 rounds: dict[str, Round] = {
-                    f"Spark from a local Parquet file of {of:,} records to {sink}": partial(
-                        _rate, parquet, sink, directory, runs
-                    ),
-                    f"{name} to {sink}": partial(_rate, read, sink, directory, runs),
+                    each: partial(_rate, frame, sink, directory, runs) for each, frame in frames.items()
                 }
                 rates = interleaved(settings.slow_rounds, rounds, is_warmed_up=settings.is_warmed_up)
                 compared = compare("source", "records/s", rates, partial(_detail, of))

@@ -133,8 +133,16 @@ class ShardSlice:
     """The record that the range ends with."""
 
 
-def ranges_between(start: StreamOffset, end: StreamOffset) -> list[ShardSlice]:
-    """The ranges of the batch from one offset to another.
+def ranges_between(
+    start: StreamOffset, end: StreamOffset, between: Mapping[str, Mapping[int, ShardOffset]] | None = None
+) -> list[ShardSlice]:
+    """The ranges of the batch from one offset to another, those of a shard one after the other.
+
+    Args:
+        start: where the batch begins.
+        end: where it ends.
+        between: places at which a range of a shard ends and another one begins, by shard and by their counts in
+            ascending order; those that do not lie within the batch are left alone.
 
     Raises:
         StreamClientException: the end is not behind the start.
@@ -142,16 +150,21 @@ def ranges_between(start: StreamOffset, end: StreamOffset) -> list[ShardSlice]:
     found = []
     for shard, one in end.shards.items():
         before = start.shards.get(shard)
-        count = one.count - (0 if before is None else before.count)
-        if not count:
+        first = 0 if before is None else before.count
+        if one.count == first:
             continue
         at = end.begins.get(shard) or (None if before is None else before.at)
-        if count < 0 or at is None or one.last is None:
+        if one.count < first or at is None or one.last is None:
             raise StreamClientException(
-                f"shard {shard} has {one.count} records at the end of the batch and "
-                f"{0 if before is None else before.count} at its start: the checkpoint is damaged, or of two queries"
+                f"shard {shard} has {one.count} records at the end of the batch and {first} at its start: the "
+                "checkpoint is damaged, or of two queries"
             )
-        found.append(ShardSlice(end.stream_id, shard, at, count, one.last))
+        within = [place for count, place in (between or {}).get(shard, {}).items() if first < count < one.count]
+        for place in (*within, one):
+            assert at is not None, "only the last place may lie at the end of the shard"
+            assert place.last is not None, "records lie before it"
+            found.append(ShardSlice(end.stream_id, shard, at, place.count - first, place.last))
+            at, first = place.at, place.count
     return found
 
 

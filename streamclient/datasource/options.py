@@ -146,6 +146,7 @@ _OPTIONS = (
     _Option("startingTimestamp", _STREAM, _moment),
     _Option("maxOffsetsPerTrigger", _STREAM, _whole(1)),
     _Option("maxOffsetsPerShard", _STREAM, _whole(1), others=("maxOffsetsPerChannel",)),
+    _Option("maxRecordsPerPartition", _STREAM, _whole(1)),
     _Option("failOnDataLoss", _STREAM, _flag),
     _Option("tunnelId", _STREAM, others=("tunnel.id",)),
     _Option("layout", _READS, _member(Layout)),
@@ -179,6 +180,8 @@ class SourceOptions:
     max_per_shard: int = 100_000
     """Of each shard in one batch. The planner reads each page to count it, so a batch without bound would be counted to
     the end of a backlog before its first row is worked on."""
+    max_per_partition: int | None = None
+    """Of a shard's part of a batch in one task; ``None`` for all of them, in order."""
     fails_on_data_loss: bool = True
     layout: Layout | None = None
     sample_rows: int = 1_000
@@ -246,6 +249,7 @@ _FIELDS = {
     "startingTimestamp": "starting_micros",
     "maxOffsetsPerTrigger": "max_per_trigger",
     "maxOffsetsPerShard": "max_per_shard",
+    "maxRecordsPerPartition": "max_per_partition",
     "failOnDataLoss": "fails_on_data_loss",
     "layout": "layout",
     "sampleRows": "sample_rows",

@@ -18,9 +18,11 @@ from attrs import define, evolve, field
 from streamclient.core.position import Position
 from streamclient.datasource.offsets import (
     ShardOffset,
+    ShardSlice,
     StreamOffset,
     may_have_lost,
     new_shards,
+    ranges_between,
     without_forgotten,
 )
 from streamclient.datasource.options import EARLIEST, LATEST, SourceOptions
@@ -78,6 +80,8 @@ class StreamPlanner:
     """Ends of all batches of a query that reads what is there now; ``None`` for one that goes on."""
     _wants_chain: bool = field(init=False, default=False)
     _latest: StreamOffset | None = field(init=False, default=None)
+    _partition_ends: dict[str, dict[int, ShardOffset]] = field(init=False, factory=dict)
+    """Places that were passed where a partition has as many records as it may, by shard and count."""
     _pool: ThreadPoolExecutor = field(init=False, factory=lambda: ThreadPoolExecutor(READERS, "tablestore-planner"))
 
     def latest(self, start: StreamOffset, most: int | None, per_shard: int | None) -> StreamOffset:
@@ -101,6 +105,19 @@ class StreamPlanner:
             end = later[0] if later else start
         self._latest = end
         return end
+
+    def ranges(self, start: StreamOffset, end: StreamOffset) -> list[ShardSlice]:
+        """What the tasks of a batch read; calls nobody.
+
+        A shard's part is cut where ``maxRecordsPerPartition`` says, if this planner walked it. That of a batch which
+        was planned before a restart is one range: the same records, in one task.
+        """
+        for shard, before in start.shards.items():
+            places = self._partition_ends.pop(shard, {})
+            ahead = {count: place for count, place in places.items() if count > before.count}
+            if ahead:
+                self._partition_ends[shard] = ahead
+        return ranges_between(start, end, self._partition_ends)
 
     def stop_at_present(self) -> None:
         """Give out nothing that is written from now on."""
@@ -252,6 +269,9 @@ class StreamPlanner:
                 before = begin or end.shards[shard].at
                 end = self._advanced(end, shard, page, begin)
                 taken[shard] += len(page.records)
+                most_of_partition = self.options.max_per_partition
+                if page.records and most_of_partition is not None and taken[shard] % most_of_partition == 0:
+                    self._partition_ends.setdefault(shard, {})[end.shards[shard].count] = end.shards[shard]
                 left = None if left is None else left - len(page.records)
                 is_up = self._is_caught_up(shard, before, end.shards[shard], page, latest)
                 if not is_up and (per_shard is None or taken[shard] < per_shard):
@@ -267,6 +287,8 @@ class StreamPlanner:
         share = PAGE_RECORDS if left is None else max(1, min(PAGE_RECORDS, -(-left // len(active))))
         for shard in sorted(active, key=lambda one: (taken[one], one)):
             size = share if per_shard is None else min(share, per_shard - taken[shard])
+            if self.options.max_per_partition is not None:
+                size = min(size, self.options.max_per_partition - taken[shard] % self.options.max_per_partition)
             if left is not None:
                 size = min(size, left)
                 left -= size

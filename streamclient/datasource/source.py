@@ -203,9 +203,9 @@ class ChangeStreamReader(spark.DataSourceStreamReader, SupportsTriggerAvailableN
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[RangePartition]:
         """The ranges of a batch; calls nobody."""
-        from streamclient.datasource.offsets import StreamOffset, ranges_between  # noqa: PLC0415
+        from streamclient.datasource.offsets import StreamOffset  # noqa: PLC0415
 
-        found = ranges_between(StreamOffset.from_json(start), StreamOffset.from_json(end))
+        found = self._plan().ranges(StreamOffset.from_json(start), StreamOffset.from_json(end))
         return [RangePartition(one) for one in found]
 
     def read(self, partition: RangePartition) -> Iterator[RecordBatch]:

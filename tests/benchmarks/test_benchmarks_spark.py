@@ -25,5 +25,8 @@ def test_source_rows_are_measured_beside_spark(stage: Stage, spark: object) -> N
     """Into nothing; what Spark reads beside it, the source has written into files."""
     lines = lines_of(stage, "source")
 
-    assert [line.ratio for line in lines[::2]] == [1.0] * 3
-    assert [target_of(line) for line in lines[1::2]] == [f"at least {each} x the first" for each in (0.8, 0.7, 1)]
+    firsts, aimed = (0, 4, 6), (1, 5, 7)
+    assert [lines[place].ratio for place in firsts] == [1.0] * 3
+    assert [target_of(lines[place]) for place in aimed] == [f"at least {each} x the first" for each in (0.8, 0.7, 1)]
+    assert lines[2].name.endswith("in two partitions")
+    assert lines[3].name.endswith("batches made before")

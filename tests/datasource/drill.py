@@ -367,7 +367,8 @@ def drill(seed: int, *, on_cluster: bool) -> Iterator[Drill]:
             "master": master,
             "conf": CONF | (CLUSTER_CONF if on_cluster else {}),
             "zip": str(package_zip(out)) if on_cluster else "",
-            "options": frame_options(source.local, "changes") | {"maxOffsetsPerTrigger": "40"},
+            "options": frame_options(source.local, "changes")
+            | {"maxOffsetsPerTrigger": "40", "maxRecordsPerPartition": "15"},
             "copy": frame_options(source.local, "copy"),
             "schema": schema_text(),
             "out": scratch,

@@ -10,7 +10,7 @@ import pyarrow as pa
 from attrs import define, field
 
 from streamclient.core.position import Position
-from streamclient.datasource.offsets import ShardSlice, StreamOffset, ranges_between
+from streamclient.datasource.offsets import ShardSlice, StreamOffset
 from streamclient.datasource.options import SourceOptions
 from streamclient.datasource.planner import StreamPlanner
 from streamclient.datasource.reading import RangeReader
@@ -181,7 +181,7 @@ class Query:
         self.committed = batch + 1
 
     def parts(self, batch: int) -> list[ShardSlice]:
-        return ranges_between(self._offset(batch - 1), self._offset(batch))
+        return self.planner.ranges(self._offset(batch - 1), self._offset(batch))
 
     def rows(self, part: ShardSlice) -> Iterator[dict[str, Any]]:
         reader = RangeReader(self.stream, COLUMNS, self.options.fails_on_data_loss, batch_records=10)  # type: ignore[arg-type]

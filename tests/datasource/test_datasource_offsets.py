@@ -65,11 +65,13 @@ def step(stream: MemoryStream, query: Query, what: tuple[Any, ...]) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(STEPS, st.integers(1, 12))
-def test_each_change_comes_once_in_order_and_behind_its_parents(steps: list[Any], page: int) -> None:
+@given(STEPS, st.integers(1, 12), st.sampled_from([{}, {"maxRecordsPerPartition": "4"}]))
+def test_each_change_comes_once_in_order_and_behind_its_parents(
+    steps: list[Any], page: int, given: dict[str, str]
+) -> None:
     stream = two_shards()
     stream.page_records = page
-    query = Query(stream)
+    query = Query(stream, options(**given))
     for what in steps:
         step(stream, query, what)
     if query.log:
@@ -92,11 +94,13 @@ def test_each_change_comes_once_in_order_and_behind_its_parents(steps: list[Any]
 
 
 @settings(max_examples=25, deadline=None)
-@given(STEPS, st.integers(1, 12))
-def test_a_batch_that_is_repeated_after_any_delay_has_the_same_rows(steps: list[Any], page: int) -> None:
+@given(STEPS, st.integers(1, 12), st.sampled_from([{}, {"maxRecordsPerPartition": "4"}]))
+def test_a_batch_that_is_repeated_after_any_delay_has_the_same_rows(
+    steps: list[Any], page: int, given: dict[str, str]
+) -> None:
     """The first one too, whose beginning Spark does not store: the oldest record is another one by then."""
     stream = two_shards(5)
-    query = Query(stream)
+    query = Query(stream, options(**given))
     for what in steps:
         step(stream, query, what)
         step(stream, query, ("plan", 13, None))
@@ -167,6 +171,38 @@ def test_limits_hold_and_are_shared_fairly() -> None:
 
     assert (first.count("s1"), first.count("s2")) == (10, 10)
     assert (second.count("s1"), second.count("s2")) == (5, 5)
+
+
+@pytest.mark.parametrize("jumps", [False, True], ids=["plain", "empty pages between"])
+def test_a_large_part_of_a_shard_is_cut_into_ranges_that_follow_each_other(jumps: bool) -> None:
+    stream = two_shards(20)
+    stream.write("s1", 5)
+    stream.jumps = jumps
+    query = Query(stream, options(maxRecordsPerPartition="8"))
+
+    def sizes() -> list[tuple[str, int]]:
+        return [(part.shard_id, part.count) for part in query.parts(len(query.log) - 1)]
+
+    query.plan(None, 20)
+    first = sizes()
+    query.run()
+    query.plan(None, 20)
+    query.run()
+
+    assert first == [("s1", 8), ("s1", 8), ("s1", 4), ("s2", 8), ("s2", 8), ("s2", 4)]
+    assert sizes() == [("s1", 5)], "counted from where the batch begins"
+    assert query.keys() == list(range(45))
+
+
+def test_ranges_of_a_batch_that_was_planned_before_a_restart_are_whole() -> None:
+    """Spark stores where a batch ends, and not how it was cut: the records are the same."""
+    query = Query(two_shards(20), options(maxRecordsPerPartition="8"))
+    query.plan(None, 20)
+    query.start()
+
+    assert [part.count for part in query.parts(0)] == [20, 20]
+    query.run()
+    assert query.keys() == list(range(40))
 
 
 @pytest.mark.parametrize("jumps", [False, True], ids=["plain", "empty pages between"])
@@ -268,15 +304,17 @@ def test_lost_records_end_the_query_unless_that_is_allowed(lose: Any, said: str,
             assert len(query.keys()) == len(set(query.keys())), "none twice"
 
 
-def test_a_loss_between_plan_and_read_is_allowed_or_ends_the_query() -> None:
+@pytest.mark.parametrize("trimmed", [1, 3, 4])
+@pytest.mark.parametrize("given", [{}, {"maxRecordsPerPartition": "3"}], ids=["whole", "cut"])
+def test_a_loss_between_plan_and_read_is_allowed_or_ends_the_query(given: dict[str, str], trimmed: int) -> None:
     stream = two_shards(20)
-    query = Query(stream, options(failOnDataLoss="false"))
+    query = Query(stream, options(failOnDataLoss="false", **given))
     query.plan(16)
-    stream.trimmed["s1"] = 4
+    stream.trimmed["s1"] = trimmed
     query.run()
     query.catch_up()
 
-    assert query.keys() == list(range(4, 40)), "up to the planned end, and each once"
+    assert query.keys() == list(range(trimmed, 40)), "up to the planned end, and each once"
 
 
 def test_a_shard_that_a_listing_lacks_is_neither_lost_nor_read_again() -> None:
