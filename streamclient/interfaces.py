@@ -119,8 +119,9 @@ class IRecordProcessorCheckpointer(ABC):
 
         Afterwards commit to the sink, then call ``checkpoint()`` on what is returned. If this process dies in between,
         the next processor of the shard finds value and state as ``InitializationInput.pending_checkpoint`` and knows
-        exactly one batch that may or may not be committed. Preparing again replaces what was prepared; any stored
-        checkpoint removes it. Values, errors and threads as in ``checkpoint``; ``state`` has at most 64 KiB.
+        exactly one batch that may or may not be committed. Preparing again replaces what was prepared; a stored
+        checkpoint removes it, but for one at the position that was stored before. Values, errors and threads as in
+        ``checkpoint``; ``state`` has at most 64 KiB.
         """
 
     @property
@@ -214,7 +215,8 @@ class ILeaseManager(ABC):
     def update_lease(self, lease: Lease, checkpoint: str) -> bool:
         """Checkpoint = ``checkpoint``, counter + 1, if counter and owner are those of ``lease``.
 
-        What ``prepare_lease`` stored is removed in the same step.
+        What ``prepare_lease`` stored is removed in the same step, unless ``checkpoint`` is stored already and another
+        position was prepared: ``PendingCheckpoint.survives``.
         """
 
     def prepare_lease(self, lease: Lease, pending: PendingCheckpoint) -> bool:

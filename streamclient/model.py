@@ -41,6 +41,14 @@ class PendingCheckpoint:
     epoch: int
     """Epoch of the acquisition that prepared it."""
 
+    def survives(self, value: str, stored: str) -> bool:
+        """Whether it is still prepared once ``value`` is the checkpoint in place of ``stored``.
+
+        Whoever stores once more what is stored already says nothing of the batch behind it, which a sink may have
+        committed: a processor does so that failed before it looked, and stores its position at its end.
+        """
+        return value == stored != self.value
+
 
 @frozen
 class Pause:

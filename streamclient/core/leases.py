@@ -104,9 +104,16 @@ def transfer(seen: Lease, new_owner: str) -> LeaseWrite:
 
 
 def checkpoint(seen: Lease, value: str, progress: Progress | None = None) -> LeaseWrite:
-    """Store progress; counts as a heartbeat. What was prepared is void from then on, whatever was stored."""
-    result = evolve(seen, checkpoint=value, counter=seen.counter + 1, pending=None, progress=progress or seen.progress)
-    optional = (("pending", seen.pending), ("progress", progress))
+    """Store progress; counts as a heartbeat. What was prepared is void once any other position is stored."""
+    void = None if seen.pending is None or seen.pending.survives(value, seen.checkpoint) else seen.pending
+    result = evolve(
+        seen,
+        checkpoint=value,
+        counter=seen.counter + 1,
+        pending=None if void is not None else seen.pending,
+        progress=progress or seen.progress,
+    )
+    optional = (("pending", void), ("progress", progress))
     return LeaseWrite(WriteKind.CHECKPOINT, seen, result, tuple(name for name, value in optional if value is not None))
 
 

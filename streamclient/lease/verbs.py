@@ -52,7 +52,10 @@ class WritingLeaseManager(ILeaseManager):
         return self._write(_argument_checked(lambda: rule.transfer(lease, new_owner)))
 
     def update_lease(self, lease: Lease, checkpoint: str) -> bool:
-        """Checkpoint = ``checkpoint``, no pending one, counter + 1, if counter and owner are those of ``lease``."""
+        """Checkpoint = ``checkpoint``, counter + 1, if counter and owner are those of ``lease``.
+
+        What is pending is void, unless it ``survives``.
+        """
         return self._write(rule.checkpoint(lease, checkpoint))
 
     def prepare_lease(self, lease: Lease, pending: PendingCheckpoint) -> bool:

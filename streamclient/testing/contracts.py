@@ -201,8 +201,12 @@ def _a_pending_checkpoint_stands_beside_the_stored_one(manager: ILeaseManager, s
     _expect("row afterwards", manager.get_lease("shard-1"), taken)
     again = PendingCheckpoint("next", b"", records=12, epoch=4)
     _expect("prepare of the same position", manager.prepare_lease(taken, again), True)
-    _expect("checkpoint", manager.update_lease(evolve(taken, counter=10, pending=again), "next"), True)
-    _expect("row at last", manager.get_lease("shard-1"), evolve(lease, owner="b", counter=11, checkpoint="next"))
+    prepared = evolve(taken, counter=10, pending=again)
+    _expect("checkpoint at the stored position", manager.update_lease(prepared, "progress"), True)
+    kept = evolve(prepared, counter=11)
+    _expect("row afterwards", manager.get_lease("shard-1"), kept)
+    _expect("checkpoint", manager.update_lease(kept, "next"), True)
+    _expect("row at last", manager.get_lease("shard-1"), evolve(lease, owner="b", counter=12, checkpoint="next"))
 
 
 def _epochs_grow_with_each_acquisition(manager: ILeaseManager, stream_id: str) -> None:

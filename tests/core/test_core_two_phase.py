@@ -41,6 +41,19 @@ def test_what_is_prepared_stands_beside_the_checkpoint_until_one_is_stored() -> 
     assert driver.table["a"] == row("a", "me", 3, checkpoint="i2")
 
 
+def test_storing_once_more_what_is_stored_leaves_what_is_prepared_behind_it() -> None:
+    """A processor that failed before it looked stores its position at its end."""
+    driver = reader()
+    driver.settle(prepare(driver))
+    commands = driver.settle(driver.checkpoint("a", "i1", 2))
+    assert answers(commands) == [(2, "stored")]
+    assert driver.table["a"] == row("a", "me", 3, checkpoint="i1", pending=PENDING)
+
+    driver.settle(prepare(driver, evolve(PENDING, value="i1"), 3))
+    driver.settle(driver.checkpoint("a", "i1", 4))
+    assert driver.table["a"] == row("a", "me", 5, checkpoint="i1"), "what is completed is gone, where it stands already"
+
+
 def test_preparing_again_replaces_what_was_prepared() -> None:
     driver = reader()
     driver.settle(prepare(driver))

@@ -104,6 +104,26 @@ def test_a_processor_that_fails_between_its_phases_is_followed_by_one_that_knows
     assert processor.batches.count(keys(4)) == (1 if moment == "committed" else 2)
 
 
+def test_a_start_that_fails_forgets_nothing_of_what_was_prepared() -> None:
+    """Its processor raised before it asked the sink, and stores its position in ``shutdown``, as many do."""
+    world, sink, processor, _ = scene()
+    processor.stop_at = "committed"
+    failures = iter([False, True, True])
+
+    def initialize(found: RecordingProcessor, given: InitializationInput) -> None:
+        if next(failures, False):
+            processor.seen.append(given.pending_checkpoint)
+            raise ValueError("the sink is away")
+        processor.initialize(found, given)
+
+    world.journal.on_initialize = initialize
+    world.journal.on_shutdown = lambda found, given: given.checkpointer.checkpoint()
+    reached(world, sink, 10)
+
+    assert sink.rows == keys(10)
+    assert [pending and pending.state for pending in processor.seen] == [None, b"k0-k3", b"k0-k3", b"k0-k3"]
+
+
 def test_a_repeated_batch_ends_at_the_very_record_though_pages_are_cut_otherwise() -> None:
     """The next worker reads more records at once; the stream has more by now."""
     world, sink, processor, first = scene(max_records=4)

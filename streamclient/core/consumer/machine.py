@@ -131,8 +131,11 @@ class ConsumerMachine(PageReader):
     def _checkpoint_answered(self, event: events.CheckpointAnswered) -> None:
         self.open_requests -= 1
         if event.outcome is CheckpointOutcome.STORED:
-            self._pending = event.pending
-            if event.pending is None:
+            if event.pending is not None:
+                self._pending = event.pending
+            else:
+                if self._pending is not None and not self._pending.survives(event.value, self.stored):
+                    self._pending = None
                 self._has_stored(event)
         if not self.is_calling and not self.open_requests:
             if self.phase is Phase.STARTING:

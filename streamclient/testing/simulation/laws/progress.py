@@ -143,7 +143,10 @@ class AnswersAreTrue(Law):
     def row_changed(
         self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
     ) -> None:
-        if after is None or not actor.is_python or what not in (WriteKind.CHECKPOINT.value, WriteKind.PREPARE.value):
+        if after is None:
+            return
+        self._stored.add((after.lease_key, after.checkpoint, False))  # whoever stored it, and with whatever write
+        if not actor.is_python or what not in (WriteKind.CHECKPOINT.value, WriteKind.PREPARE.value):
             return  # a Java worker stores the same end of a shard by itself
         is_first_phase = what == WriteKind.PREPARE.value
         value = after.pending.value if is_first_phase and after.pending is not None else after.checkpoint
