@@ -139,13 +139,15 @@ class AnswersAreTrue(Law):
         super().__init__(world)
         self._stored: set[Asked] = set()
         self._denied: set[Asked] = set()
+        self._held: set[Asked] = set()
+        """What rows have held, whoever stored it: asked for again, it is stored, also if no write of it arrives."""
 
     def row_changed(
         self, actor: Actor, what: str, before: Lease | None, after: Lease | None, write: LeaseWrite | None
     ) -> None:
         if after is None:
             return
-        self._stored.add((after.lease_key, after.checkpoint, False))  # whoever stored it, and with whatever write
+        self._held.add((after.lease_key, after.checkpoint, False))
         if not actor.is_python or what not in (WriteKind.CHECKPOINT.value, WriteKind.PREPARE.value):
             return  # a Java worker stores the same end of a shard by itself
         is_first_phase = what == WriteKind.PREPARE.value
@@ -158,7 +160,7 @@ class AnswersAreTrue(Law):
     def checkpoint_answered(self, process: ProcessRole, request: Request, answer: AnswerCheckpoint) -> None:
         asked, key = request.asked, request.consumer.lease_key
         if answer.outcome is CheckpointOutcome.STORED:
-            if asked not in self._stored:
+            if asked not in self._stored and asked not in self._held:
                 raise self.broken(key, f"{request.value} of {process.label} was answered as stored, but it is not")
         elif answer.outcome in (CheckpointOutcome.LEASE_LOST, CheckpointOutcome.REJECTED):
             is_untrue = asked in self._stored and self.world.asked[asked] == 1
