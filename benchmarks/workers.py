@@ -6,10 +6,12 @@ import itertools
 import math
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
+from attrs import define, field
 from tablestore import OTSClient
 
 from benchmarks.java import JavaMissingError, java_rounds
@@ -171,32 +173,58 @@ WITH_MD5, WITHOUT_MD5 = "with the MD5 of answers", "without the MD5 of pages"
 
 _JAVA_PAGE = PAGE_SIZES[0]
 
+ROLES = ("fetch", "owner", "processor", "status", "renew")
+"""The threads of a worker, by what their names end with."""
+
+
+@define
+class Spent:
+    """Processor time of one candidate."""
+
+    rates: list[float] = field(factory=list)
+    """Records per second of it, by round."""
+    seconds: defaultdict[str, float] = field(factory=lambda: defaultdict(float))
+    """Of all rounds, by the role of the thread."""
+
+    def add(self, records: int, seconds: float, by_role: Mapping[str, float]) -> None:
+        """One round; what no thread of the worker has spent is of the start and the end."""
+        self.rates.append(records / seconds)
+        for role, own in by_role.items():
+            self.seconds[role] += own
+        self.seconds["start and end"] += seconds - sum(by_role.values())
+
+    def shares(self) -> str:
+        """Who has spent how much of it."""
+        whole = sum(self.seconds.values())
+        most_first = sorted(self.seconds, key=self.seconds.__getitem__, reverse=True)
+        return ", ".join(f"{role} {self.seconds[role] / whole:.0%}" for role in most_first)
+
 
 def measure(stage: Stage, settings: Settings) -> list[Line]:
     """Every combination of shards and page size, over equally many records; what of them the client itself costs."""
     rounds: dict[str, Round] = {}
-    in_processor_time: dict[str, list[float]] = {}
+    spent: dict[str, Spent] = {}
     for (shards, size), (what, make) in itertools.product(itertools.product(SHARDS, PAGE_SIZES), CANDIDATES.items()):
         table = stage.table(shards, settings.worker_records)
         name = _name(shards, size, what)
-        in_processor_time[name] = []
-        rounds[name] = partial(_rate, stage.client(), table, size, make, in_processor_time[name])
+        spent[name] = Spent()
+        rounds[name] = partial(_rate, stage.client(), table, size, make, spent[name])
     trusting = with_integrity(stage.client(), Integrity.CHECKSUMS)
     for shards, what in itertools.product(SHARDS, JAVA_TARGETS):
         name, table = _without_md5(shards, what), stage.table(shards, settings.worker_records)
-        in_processor_time[name] = []
-        rounds[name] = partial(_rate, trusting, table, _JAVA_PAGE, CANDIDATES[what], in_processor_time[name])
-    rounds |= _java_rounds(stage, settings, in_processor_time)
+        spent[name] = Spent()
+        rounds[name] = partial(_rate, trusting, table, _JAVA_PAGE, CANDIDATES[what], spent[name])
+    rounds |= _java_rounds(stage, settings, spent)
     rates = interleaved(settings.slow_rounds, rounds, is_warmed_up=settings.is_warmed_up)
-    measured = {name: each[-settings.slow_rounds :] for name, each in in_processor_time.items()}
+    measured = {name: each.rates[-settings.slow_rounds :] for name, each in spent.items()}
+
+    def in_processor_time(name: str, figure: float) -> str:
+        beside_java = _beside_java(measured, name, is_wall=False)
+        return "; ".join(filter(None, (beside_java, spent[name].shares())))
+
     return [
         *compare("worker", "records/s", rates, lambda name, _: _beside_java(rates, name, is_wall=True)),
-        *compare(
-            "worker",
-            "records/CPU s of the client",
-            measured,
-            lambda name, _: _beside_java(measured, name, is_wall=False),
-        ),
+        *compare("worker", "records/CPU s of the client", measured, in_processor_time),
     ]
 
 
@@ -225,20 +253,20 @@ def _beside_java(rates: Mapping[str, list[float]], name: str, *, is_wall: bool) 
     return ""
 
 
-def _java_rounds(stage: Stage, settings: Settings, in_processor_time: dict[str, list[float]]) -> dict[str, Round]:
+def _java_rounds(stage: Stage, settings: Settings, spent: dict[str, Spent]) -> dict[str, Round]:
     """The same by the official Java client, whose compiler is warm by then; or the reason why it is not here."""
     try:
         java_rounds()
     except JavaMissingError as error:
         missing = f"{JAVA}: not here: {error}"
-        in_processor_time[missing] = [math.nan] * settings.slow_rounds
+        spent[missing] = Spent([math.nan] * settings.slow_rounds)
         return {missing: lambda: math.nan}
     rounds: dict[str, Round] = {}
     for checks_md5, shards, what in itertools.product((False, True), SHARDS, JAVA_TARGETS):
         name = _java_name(shards, what, checks_md5=checks_md5)
         table, looks = stage.table(shards, settings.worker_records), what == "each cell looked at"
-        noted = in_processor_time[name] = []
-        rounds[name] = partial(_java_rate, stage, table, looks=looks, checks_md5=checks_md5, in_processor_time=noted)
+        spent[name] = Spent()
+        rounds[name] = partial(_java_rate, stage, table, looks=looks, checks_md5=checks_md5, spent=spent[name])
         if checks_md5:
             continue  # it is the same code but for the digest, whose code is Java's own: the unmeasured round warms it
         until = time.monotonic() + settings.java_warm_seconds
@@ -248,9 +276,7 @@ def _java_rounds(stage: Stage, settings: Settings, in_processor_time: dict[str, 
     return rounds
 
 
-def _java_rate(
-    stage: Stage, table: FilledTable, *, looks: bool, checks_md5: bool, in_processor_time: list[float]
-) -> float:
+def _java_rate(stage: Stage, table: FilledTable, *, looks: bool, checks_md5: bool, spent: Spent) -> float:
     status_table = f"{table.name}_status_java_{next(_numbers)}"
     keys = (DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET, DEFAULT_INSTANCE)
     how = (_JAVA_PAGE, str(looks).lower(), table.records, str(checks_md5).lower())
@@ -258,7 +284,7 @@ def _java_rate(
     stage.client().delete_table(status_table)
     if found["records"] != table.records:
         raise RuntimeError(f"{JAVA} found {found['records']} records, expected {table.records}")
-    in_processor_time.append(table.records / found["cpu_nanos"] * 1e9)
+    spent.rates.append(table.records / found["cpu_nanos"] * 1e9)
     return float(table.records / found["nanos"] * 1e9)
 
 
@@ -267,12 +293,24 @@ def _rate(
     table: FilledTable,
     page_size: int,
     make: Callable[[Meter], CheckpointingProcessor],
-    in_processor_time: list[float],
+    spent: Spent,
 ) -> float:
     """By the wall; notes the rate by the processor time of this process, start and end of the worker included."""
     meter = Meter(table.records)
+    before = set(threading.enumerate())
     started = time.process_time()
     with running_worker(client, table, page_size, lambda: make(meter), ClientConfig()) as worker:
         meter.wait(worker)
-    in_processor_time.append(table.records / (time.process_time() - started))
+        by_role = _seconds_by_role(set(threading.enumerate()) - before)
+    spent.add(table.records, time.process_time() - started, by_role)
     return meter.rate
+
+
+def _seconds_by_role(threads: set[threading.Thread]) -> Mapping[str, float]:
+    """Processor time of these threads; one that has ended meanwhile counts as start and end."""
+    found: defaultdict[str, float] = defaultdict(float)
+    for thread in threads:
+        role = next((role for role in ROLES if f"-{role}-" in thread.name), "")
+        if role and thread.ident is not None and thread.is_alive():
+            found[role] += time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,8 @@ def test_worker_rows_are_measured_for_shards_and_page_sizes(stage: Stage) -> Non
         assert sum(name.endswith("Java stream client with the MD5 of answers") for name in names) == 8
         assert sum("x Java stream client with the MD5 of answers" in line.detail for line in lines) == 8
     assert sum(name.endswith("without the MD5 of pages") for name in names) == 8
+    by_role = [line.detail for line in lines if "CPU s" in line.unit and "Java stream client" not in line.name]
+    assert all(re.search(r"fetch \d+%", detail) and re.search(r"owner \d+%", detail) for detail in by_role)
 
 
 @pytest.mark.slow
