@@ -234,6 +234,8 @@ class PostgresDestination:
 
     def _prepare(self, cursor: Cursor[Any]) -> None:
         _check_server(cursor)
+        if self._is_prepared(cursor):
+            return  # without a lock: whoever only looks waits for no writer, least of all for one that is frozen
         # Two creators at once would meet in PostgreSQL's catalogue, with an error.
         cursor.execute("select pg_advisory_xact_lock(hashtext(%s))", (self._names.rows,))
         cursor.execute(f"create table if not exists {self._names.rows} ()")
@@ -249,6 +251,16 @@ class PostgresDestination:
         )
         if self._key:
             cursor.execute(f"alter table {self._names.rows} add column if not exists {_quoted(KEY)} bytea primary key")
+
+    def _is_prepared(self, cursor: Cursor[Any]) -> bool:
+        tables = (self._names.rows, self._names.shards, self._names.commits)
+        cursor.execute(
+            "select bool_and(to_regclass(name) is not null) and (%s or exists(select from pg_attribute "
+            "where attrelid = to_regclass(%s) and attname = %s and not attisdropped)) from unnest(%s::text[]) as name",
+            (not self._key, self._names.rows, KEY, list(tables)),
+        )
+        found = cursor.fetchone()
+        return found is not None and bool(found[0])
 
     def _columns(self, cursor: Cursor[Any]) -> Schema:
         cursor.execute(

@@ -141,6 +141,24 @@ def test_a_writer_that_freezes_in_its_transaction_does_not_keep_the_shard_from_i
     assert isinstance(errors[0], FencedCommit | DependencyException)
 
 
+def test_whoever_looks_waits_for_no_merge(opened: Open) -> None:
+    """Or a writer that is frozen in one would keep everybody from looking, for as long as it may keep its locks."""
+    writer = opened()
+    writer.key_by(["id"])
+    first = store(writer, None, [change(1)])
+    seen = []
+
+    def fold(rows: pa.Table) -> pa.Table:
+        reader = opened(answer_seconds=1.0)
+        reader.key_by(["id"])
+        seen.append((len(list(reader.log())), stored_numbers(reader)))
+        return rows
+
+    writer.merge(pa.table({"id": [1]}), fold, [batch(first, [change(2)])])
+
+    assert seen == [(1, [1])]
+
+
 def test_a_server_that_does_not_answer_leaves_it_unknown(tmp_path: object) -> None:
     destination = PostgresDestination(f"host={tmp_path} user=nobody dbname=none", "t", answer_seconds=0.5)
     with pytest.raises(DependencyException, match=r"within 0\.5 s") as raised:
