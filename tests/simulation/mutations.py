@@ -26,7 +26,7 @@ from streamclient.core.held import Consuming, HeldLease, Intention, LeaseStep, R
 from streamclient.core.rows import RULES, Rule, WorkerWriteKind, WriteKind, WriteOutcome, was_applied
 from streamclient.core.shards import Gate
 from streamclient.core.state import WorkerState
-from streamclient.model import Lease
+from streamclient.model import Lease, PendingCheckpoint
 from streamclient.reasons import Cause, Reason
 from streamclient.testing.simulation.faults import Do
 from streamclient.testing.simulation.plan import Action, Plan
@@ -49,6 +49,18 @@ def _with_rows_that_vanish(plan: Plan) -> Plan:
         for where in (0.0, 0.3, 0.6, 0.9)
     ]
     return evolve(plan, actions=tuple(sorted([*plan.actions, *vandals], key=lambda action: action.at)))
+
+
+def _with_starts_that_fail(plan: Plan) -> Plan:
+    """Checkpoints are cut off, and the processors that come after them fail for a while."""
+    times = [40.0 * number for number in range(1, int(plan.storm_seconds // 40))]
+    cuts = [Action(at=at, do=Do.CUT, seconds=15.0) for at in times]
+    failures = [
+        Action(at=at + 10.0, do=Do.FAIL, where=where, seconds=25.0)
+        for at in times
+        for where in (0.1, 0.3, 0.5, 0.7, 0.9)
+    ]
+    return evolve(plan, actions=tuple(sorted([*plan.actions, *cuts, *failures], key=lambda action: action.at)))
 
 
 def _has_sessions(plan: Plan) -> bool:
@@ -312,6 +324,13 @@ MUTATIONS = (
         frozenset({"prepared is remembered"}),
         [(settle, "StartConsumer", _forgets_what_was_prepared)],
         fits=lambda plan: plan.is_two_phase,
+    ),
+    Mutation(
+        "storing once more what is stored forgets what was prepared",
+        frozenset({"nothing is repeated"}),
+        [(PendingCheckpoint, "survives", lambda pending, value, stored: False)],
+        fits=lambda plan: plan.is_two_phase,
+        made_to_fit=_with_starts_that_fail,
     ),
     Mutation(
         "a row that was put anew is not given back what it lost",
