@@ -19,9 +19,6 @@ from streamclient.model import PendingCheckpoint, ShutdownReason
 from streamclient.testing.simulation.roles import ConsumerRole, Request
 from streamclient.testing.simulation.world import SimulatedWorld
 
-CHECKPOINTED_SHARE = 0.8
-"""Share of batches after which it writes and checkpoints; the others it keeps, until the next one of those."""
-
 FORGETFUL_SHARE = 0.05
 """Share of shard ends that it forgets to store."""
 
@@ -84,7 +81,7 @@ class SimulatedProcessor:
             consumer.returns(RAISED, value=True)
         elif world.plan.is_two_phase:
             self._prepare(lambda: self._commit(places))
-        elif consumer.process.dice.chance(CHECKPOINTED_SHARE) or not world.is_writing:
+        elif consumer.process.dice.chance(world.checkpointed_share) or not world.is_writing:
             self._write([*self._kept, *places], lambda: self._ask(None, self._return))
         else:
             self._kept += places
