@@ -422,29 +422,15 @@ def _sql_type(kind: DataType) -> str:
 
 
 def _arrow_type(name: str, sql: str) -> DataType:
-    pa = pyarrow()
     wanted = _SPELLINGS.get(sql, sql)
     if wanted == "json" and name in ADDED:
         return added_types()[name]
-    by_name = {
-        str(one): one
-        for one in (
-            pa.int64(),
-            pa.int32(),
-            pa.int16(),
-            pa.float64(),
-            pa.float32(),
-            pa.bool_(),
-            pa.string(),
-            pa.binary(),
-            pa.date32(),
-            pa.timestamp("us", tz="UTC"),
-        )
-    }
     arrow = next((arrow for arrow, own in _SQL_TYPES.items() if own == wanted), None)
     if arrow is None:
         raise ConfigurationError(f"column {name!r} is {sql}, which no rows of ours have: write to a table of their own")
-    return by_name[arrow]
+    pa = pyarrow()
+    stamp = pa.timestamp("us", tz="UTC")  # the one type of these that has no alias
+    return stamp if arrow == str(stamp) else pa.type_for_alias(arrow)
 
 
 def _python_values(column: Any, kind: DataType) -> list[Any]:
