@@ -15,8 +15,9 @@ from streamclient.core.leases import LeaseWrite
 from streamclient.core.plan.beside_java import missing_moves
 from streamclient.core.rows import WriteKind, WriteOutcome
 
-QUIET_ROUNDS = 25
-"""Longer than a lease duration: whatever a worker remembers of others is forgotten by then."""
+QUIET_ROUNDS = 60
+"""Three lease durations. Whatever a worker remembers of others is forgotten after one, and with stale views a worker
+acts in every other round only, by chance: then 30 rounds without a move were seen before the next one came."""
 ROUNDS_MAX = 200
 """Within 70 a thousand fleets were quiet; a chance that decides against somebody for long is no failure."""
 
