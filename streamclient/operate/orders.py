@@ -11,7 +11,7 @@ Laws:
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 
 from attrs import field, frozen
@@ -26,7 +26,7 @@ from streamclient.operate.liveness import is_pause_on, living_workers
 from streamclient.operate.plans import PAUSE_RESERVE_SECONDS, ChangePlan, Hindrance, PlannedWrite, Planner, pause_lasts
 from streamclient.operate.site import Site, text_of
 from streamclient.operate.text import duration
-from streamclient.operate.watching import RowWatcher, still_there
+from streamclient.operate.watching import RowWatcher, may_be_read, still_there
 from streamclient.operate.writing import StatusTableWriter
 
 ABANDONED_SECONDS = 900.0
@@ -124,18 +124,19 @@ class OrderExecutor:
         """
         facts = self._facts()
         planner = order.prepare(facts)
-        plan, still = self._watched_plan(facts, planner)
-        to_pause = [each.shard_id for each in plan.refusals if each.hindrance is Hindrance.OWNER_RUNS]
-        if len(plan.refusals) > (0 if pause_seconds is None else len(to_pause)):
+        facts, still = self._watched(facts, planner)
+        plan = planner(facts, still)
+        hindered = [each.shard_id for each in plan.refusals if each.hindrance is Hindrance.OWNER_RUNS]
+        if len(plan.refusals) > (0 if pause_seconds is None else len(hindered)):
             return OrderReport(status=OrderStatus.PLANNED if dry_run else OrderStatus.REFUSED, plan=plan)
-        facts = self._collector.refreshed(facts)
-        whole = planner(facts, {*still, *to_pause})
+        whole = planner(facts, {*still, *hindered})
         if dry_run:
-            return OrderReport(status=OrderStatus.PLANNED, plan=whole, notes=_first_paused(facts, to_pause))
+            return OrderReport(status=OrderStatus.PLANNED, plan=whole, notes=_first_paused(facts, hindered))
         if not whole.changes:
             return OrderReport(status=OrderStatus.UNCHANGED, plan=whole)
         records = self._intend(order, whole.changes)
         work = _Work(order=order, plan=whole, planner=planner, records=records, still=still)
+        to_pause = [*hindered, *_to_be_taken(facts, whole, still)]
         if to_pause and pause_seconds is not None:
             return self._paused(work, facts, to_pause, pause_seconds)
         return self._completed(work, facts, self._writer.write(facts, planner, still, whole.changes))
@@ -152,16 +153,15 @@ class OrderExecutor:
             raise StreamClientException(f"data table {facts.stream.table_name!r} has no stream")
         return facts
 
-    def _watched_plan(self, facts: FleetFacts, planner: Planner) -> tuple[ChangePlan, Mapping[str, Lease]]:
-        """The plan, once owners that seem dead were watched; and the leases that stood still."""
-        plan = planner(facts, ())
-        unobserved = [each.shard_id for each in plan.refusals if each.hindrance is Hindrance.UNOBSERVED]
+    def _watched(self, facts: FleetFacts, planner: Planner) -> tuple[FleetFacts, Mapping[str, Lease]]:
+        """The facts once owners that seem dead were watched, and the leases that stood still."""
+        unobserved = [each.shard_id for each in planner(facts, ()).refusals if each.hindrance is Hindrance.UNOBSERVED]
         if not unobserved:
-            return plan, {}
+            return facts, {}
         self._say(f"watching {len(unobserved)} lease(s) for up to {duration(facts.lease_duration_seconds)}")
         still = self._watcher.standing_still(facts, unobserved)
         facts = self._collector.refreshed(facts)
-        return planner(facts, still_there(facts, still)), still
+        return facts, still_there(facts, still)
 
     # --- pause, change, resume -------------------------------------------------------------------------------------
 
@@ -183,15 +183,23 @@ class OrderExecutor:
     def _change_quietly(
         self, work: _Work, facts: FleetFacts, to_pause: Sequence[str], pauses: Mapping[str, Pause], seconds: float
     ) -> tuple[Sequence[str], Mapping[str, str]]:
-        """Pause, wait, and write once nobody reads; shards that are still read, or else the outcomes."""
+        """Pause, wait, and write once nobody reads; shards that are still read, or else the outcomes.
+
+        Whoever takes a lease meanwhile finds the pause in its row, so it is waited for, and nothing else is.
+        """
         facts = self._writer.put_pauses(facts, pauses)
         self._wake_owners(facts, to_pause)
         self._say(f"paused {len(pauses)} shard(s), waiting up to {duration(seconds)} for their owners")
-        late = self._watcher.await_quiet(facts, to_pause, seconds)
-        if late:
-            return late, {}
-        facts = self._collector.refreshed(facts)
-        return (), self._writer.write(facts, work.order.prepare(facts), work.still, work.plan.changes)
+        deadline, outcomes, taken = self._watcher.now() + seconds, dict[str, str](), to_pause
+        while taken:
+            late = self._watcher.await_quiet(facts, {*to_pause, *taken}, deadline - self._watcher.now())
+            if late:
+                return ([] if outcomes else late), outcomes
+            facts = self._collector.refreshed(facts)
+            outcomes = self._writer.write(facts, work.order.prepare(facts), work.still, work.plan.changes)
+            facts = self._collector.refreshed(facts)
+            taken = [key for key, outcome in outcomes.items() if outcome != DONE and may_be_read(facts, key)]
+        return (), outcomes
 
     def _own_pause(self, order: Order, seconds: float) -> Pause:
         lasting = seconds + ABANDONED_SECONDS + PAUSE_RESERVE_SECONDS
@@ -255,6 +263,12 @@ class OrderExecutor:
 def _first_paused(facts: FleetFacts, shard_ids: Sequence[str]) -> tuple[str, ...]:
     owners = sorted({lease.owner for key in shard_ids if (lease := facts.lease(key)) is not None})
     return (f"worker {', '.join(owners)} would first pause {', '.join(shard_ids)}",) if shard_ids else ()
+
+
+def _to_be_taken(facts: FleetFacts, plan: ChangePlan, still: Collection[str]) -> list[str]:
+    """Leases on the way from one worker to another, or without an owner: by the time of the write they may be read."""
+    leases = {change.shard_id: change.write.seen for change in plan.changes if living_workers(facts)}
+    return [key for key, lease in leases.items() if key not in still and (lease.is_handed_over or not lease.owner)]
 
 
 def _concerned(write: LeaseWrite) -> tuple[str, ...]:

@@ -155,7 +155,8 @@ def plan_reset(facts: FleetFacts, stood_still: Collection[str], *, targets: Mapp
 def _moves(facts: FleetFacts, stood_still: Collection[str], positions: Mapping[str, Target]) -> ChangePlan:
     """Ancestors first: from the first write on, what is below waits for what is above."""
     parents = facts.parents
-    changes, refusals = [], []
+    changes: list[PlannedWrite] = []
+    refusals = []
     ranks: dict[str, int] = {}
     for key in ancestors_first(parents, sorted(positions)):
         lease, target = facts.leases[key], positions[key]
@@ -163,12 +164,18 @@ def _moves(facts: FleetFacts, stood_still: Collection[str], positions: Mapping[s
         refusal = owner_hindrance(facts, lease, stood_still)
         if refusal is not None:
             refusals.append(refusal)
-        elif lease.checkpoint != target.checkpoint or lease.pending is not None:
+        elif lease.checkpoint != target.checkpoint or lease.pending is not None or _may_begin(facts, lease, changes):
             effect = f"goes on at {target.text}"
             changes.append(PlannedWrite(write=rule.rewind(lease, target.checkpoint), effect=effect, rank=ranks[key]))
     if not changes and not refusals:
         return ChangePlan(notes=("nothing to change: every position is as asked",))
     return ChangePlan(changes=tuple(changes), refusals=tuple(refusals))
+
+
+def _may_begin(facts: FleetFacts, lease: Lease, changes: Sequence[PlannedWrite]) -> bool:
+    """Whether a shard below one that is moved may still be begun, until that is written."""
+    is_below = any(change.shard_id in facts.parents.get(lease.lease_key, ()) for change in changes)
+    return is_below and parents_finished(lease, facts.leases, facts.stream.listing).is_open
 
 
 def _descendants_with_rows(facts: FleetFacts, shard_id: str) -> list[str]:

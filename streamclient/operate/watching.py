@@ -29,6 +29,10 @@ class RowWatcher:
         self._monotonic = monotonic
         self._wait = wait or Event().wait
 
+    def now(self) -> float:
+        """Seconds of the clock by which is waited."""
+        return self._monotonic()
+
     def standing_still(self, facts: FleetFacts, shard_ids: Iterable[str]) -> Mapping[str, Lease]:
         """Leases whose counter and owner stay the same for longer than the lease duration, by this machine's clock.
 

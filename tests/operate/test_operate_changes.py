@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from operate_scene import Owner, Scene, closed_family, read_shard
 
 from streamclient.core import leases as rule
 from streamclient.model import Pause
+from streamclient.operate.collection import FleetReader
 from streamclient.operate.connection import operator_name
 from streamclient.operate.facts import FleetFacts
 from streamclient.operate.watching import RowWatcher
 from tests.patience import until
-
-if TYPE_CHECKING:
-    pass
 
 OLDEST, END = "TRIM_HORIZON", "SHARD_END"
 
@@ -115,7 +114,7 @@ def test_a_finished_parent_is_only_rewound_together_with_its_descendants(scene: 
 
     assert ran.code == 0, ran
     assert [scene.lease(key).checkpoint for key in (parent, first, second)] == [OLDEST] * 3
-    assert {record["shard"] for record in scene.audit()} == {parent, first}
+    assert {record["shard"] for record in scene.audit()} == {parent, first, second}, "one could be begun meanwhile"
     assert len({record["change"] for record in scene.audit()}) == 1
 
 
@@ -223,6 +222,40 @@ def test_an_owner_that_does_not_stop_in_time_gets_its_shard_back_unchanged(scene
     assert f"worker w1 did not stop reading {shard} in time; nothing was changed" in ran.out
     assert (scene.lease().checkpoint, scene.lease().pause) == (checkpoint, None)
     assert scene.audit()[0]["outcome"] == "not changed: not every owner paused in time"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("owner", ["", "w2"])
+@pytest.mark.parametrize(
+    "moment", [(FleetReader, "collect", 2), (FleetReader, "refreshed", 1), (RowWatcher, "await_quiet", 1)]
+)
+def test_a_lease_that_is_taken_while_the_command_runs_is_changed_with_the_others(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, moment: tuple[type, str, int], owner: str
+) -> None:
+    """It is on its way to w2, or free, when it is looked at, and w2 has it as soon as that is over."""
+    parent, first, second = closed_family(scene)
+    scene.put_lease(first, "w1", parents=[parent], checkpoint=scene.iterator(first, after=3))
+    scene.put_lease(second, owner, stealer=owner, parents=[parent], checkpoint=scene.iterator(second, after=3))
+    scene.put_worker("w2")
+    looks, look, number = moment
+    looked, calls = getattr(looks, look), []
+
+    def look_and_take(*arguments: Any) -> Any:
+        seen = looked(*arguments)
+        calls.append(seen)
+        if len(calls) == number:
+            scene.send(rule.take(scene.lease(second), "w2"))
+            workers.enter_context(Owner(scene, "w2", second))
+        return seen
+
+    monkeypatch.setattr(looks, look, look_and_take)
+    with ExitStack() as workers:
+        workers.enter_context(Owner(scene, "w1", first))
+        ran = scene.run("leases", "rewind", parent, "--to", "oldest", "--with-descendants", "--pause", "600s")
+    assert ran.code == 0, ran
+    assert {scene.lease(key).checkpoint for key in (parent, first, second)} == {OLDEST}
+    assert {scene.lease(key).pause for key in (parent, first, second)} == {None}
+    assert [record["outcome"] for record in scene.audit()] == ["done"] * 3
 
 
 @pytest.mark.slow

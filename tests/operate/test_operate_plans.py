@@ -129,8 +129,20 @@ def test_a_parent_is_not_read_again_without_the_children_that_have_begun() -> No
 def test_with_descendants_all_of_them_are_set_back_ancestors_first() -> None:
     plan = plan_rewind(facts(*family()), (), shard_id="p", target=OLD, with_descendants=True)
 
-    assert results(plan) == dict.fromkeys(("p", "c1", "c2"), ("rewind", OLDEST))
-    assert [(change.shard_id, change.rank) for change in plan.changes] == [("p", 0), ("c1", 1), ("c2", 1)]
+    assert results(plan) == dict.fromkeys(("p", "c1", "c2", "g"), ("rewind", OLDEST))
+    assert [(change.shard_id, change.rank) for change in plan.changes] == [("p", 0), ("c1", 1), ("c2", 1), ("g", 2)]
+
+
+def test_what_lies_below_and_is_at_its_beginning_is_written_only_while_it_could_be_begun() -> None:
+    """A write that compares finds whoever began it since; behind an unfinished parent nobody can."""
+    rows = [
+        *family()[:2],
+        row("open", checkpoint=OLDEST, parents=["c1"]),
+        row("far", checkpoint=OLDEST, parents=["open"]),
+    ]
+    plan = plan_rewind(facts(*rows), (), shard_id="p", target=OLD, with_descendants=True)
+
+    assert sorted(results(plan)) == ["c1", "open", "p"]
 
 
 def test_a_parent_whose_children_have_not_begun_may_be_read_again_alone() -> None:
@@ -177,7 +189,7 @@ def test_a_reset_moves_every_shard_and_refuses_malformed_rows() -> None:
     good = plan_reset(facts(*family()), (), targets=dict.fromkeys(("p", "c1", "c2", "g"), OLD))
     bad = plan_reset(facts(*family(), broken), (), targets={"p": OLD})
 
-    assert sorted(results(good)) == ["c1", "c2", "p"]
+    assert sorted(results(good)) == ["c1", "c2", "g", "p"]
     assert reasons(bad) == [("x", Hindrance.FINAL)]
 
 
