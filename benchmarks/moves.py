@@ -27,7 +27,7 @@ from streamclient.testing.simulation.plan import Plan
 from streamclient.testing.simulation.roles import ConsumerRole
 from streamclient.testing.simulation.table import Actor, Outsider
 from streamclient.testing.simulation.trace import Entry
-from streamclient.testing.simulation.world import SimulatedWorld
+from streamclient.testing.simulation.world import CHECKPOINTED_SHARE, SimulatedWorld
 
 WORKERS, SHARDS = 10, 900
 LEASE_SECONDS = 20.0
@@ -40,6 +40,7 @@ REGULAR_SECONDS = 10.0
 STEADY_SECONDS = 600.0
 WATCH_SECONDS = 120.0
 LOOK_SECONDS = 0.1
+"""Between looks at whether a fleet is even, which takes about a second."""
 RENEWALS_PER_REQUEST, WRITES_PER_REQUEST = 200, 50
 """As the worker's shell groups them."""
 
@@ -51,8 +52,8 @@ QUIET_WRITE_SECONDS, QUIET_ROUND_SECONDS = 30.0, 5.0
 """A quiet one where only the table's calls are counted."""
 SEED = 1
 HOT_WRITE_SECONDS = 1.0
-WHOLE_SHARE = 1.0
-"""While something moves, processors write every batch: one that is kept for later would pass for a gap."""
+EVERY_BATCH = 1.0
+"""Share of batches that processors write at once while something moves: one that is kept would pass for a gap."""
 
 FLEET = Outsider("operator", "operator", "outside", is_python=False)
 """Puts the rows of a stream that was read before."""
@@ -164,8 +165,6 @@ class MeasuredWorld(SimulatedWorld):
         self.meter = Meter(lambda: self.now)
         super().__init__(plan, lambda world: [Watching(world, self.meter)], self.meter)
         self.fleet = SimulatedFleet(self)
-        if plan.write_seconds == WRITE_SECONDS:
-            self.checkpointed_share = WHOLE_SHARE
 
     def java_processed(self, lease_key: str, start: int, end: int) -> None:
         """A Java worker processed records: the one that owns the lease."""
@@ -208,7 +207,9 @@ class Line:
     java: str
 
 
-def world_of(workers: int, shards: int, *, java: bool, has_rows: bool = True, **changes: Any) -> MeasuredWorld:
+def world_of(
+    workers: int, shards: int, *, java: bool, has_rows: bool = True, share: float = EVERY_BATCH, **changes: Any
+) -> MeasuredWorld:
     """Start a fleet at once on a stream that is written all the time, and was read before if it has rows."""
     plan = Plan(
         seed=SEED,
@@ -219,6 +220,7 @@ def world_of(workers: int, shards: int, *, java: bool, has_rows: bool = True, **
         signal_interval_millis=400,
     )
     world = MeasuredWorld(evolve(plan, **changes))
+    world.checkpointed_share = share
     for shard_id in sorted(world.stream.open_ids) if has_rows else ():
         world.table.put(FLEET, "create", shard_id, Lease(shard_id, "stream"))
     for number in range(workers):
@@ -280,7 +282,8 @@ def loss(*, java: bool) -> str:
 
 def steady(workers: int, *, java: bool) -> tuple[str, str, str, str]:
     """A fleet at rest: moves per hour; requests and rows read per minute, for each lease and, ours, for each worker."""
-    world = world_of(workers, SHARDS, java=java, write_seconds=QUIET_WRITE_SECONDS, round_seconds=QUIET_ROUND_SECONDS)
+    quiet: dict[str, Any] = {"write_seconds": QUIET_WRITE_SECONDS, "round_seconds": QUIET_ROUND_SECONDS}
+    world = world_of(workers, SHARDS, java=java, share=CHECKPOINTED_SHARE, **quiet)
     world.run_until(lambda: world.is_even(workers), SETTLE_SECONDS)
     world.agenda.run_until(world.now + 2 * LEASE_SECONDS)
     world.meter.reset()
@@ -299,7 +302,8 @@ def steady(workers: int, *, java: bool) -> tuple[str, str, str, str]:
 
 def load_spread(by: BalanceBy) -> str:
     """One shard in ten is written ten times as fast: most and least records per second of a worker, by its leases."""
-    world = world_of(WORKERS, 100, java=False, balance_by=by.value, write_seconds=HOT_WRITE_SECONDS)
+    hot_stream: dict[str, Any] = {"balance_by": by.value, "write_seconds": HOT_WRITE_SECONDS}
+    world = world_of(WORKERS, 100, java=False, share=CHECKPOINTED_SHARE, **hot_stream)
     hot = set(sorted(world.stream.open_ids)[::10])
     _write_more(world, hot)
     world.agenda.run_until(SETTLE_SECONDS)

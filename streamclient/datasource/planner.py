@@ -256,7 +256,7 @@ class StreamPlanner:
     ) -> StreamOffset:
         """A page of each shard in turn until all are read up, or have their share."""
         taken = dict.fromkeys(readable, 0)
-        left = most
+        left, partition = most, self.options.max_per_partition
         active = list(readable)
         while active and left != 0:
             sizes = self._sizes(active, taken, left, per_shard)
@@ -269,8 +269,7 @@ class StreamPlanner:
                 before = begin or end.shards[shard].at
                 end = self._advanced(end, shard, page, begin)
                 taken[shard] += len(page.records)
-                most_of_partition = self.options.max_per_partition
-                if page.records and most_of_partition is not None and taken[shard] % most_of_partition == 0:
+                if page.records and partition is not None and taken[shard] % partition == 0:
                     self._partition_ends.setdefault(shard, {})[end.shards[shard].count] = end.shards[shard]
                 left = None if left is None else left - len(page.records)
                 is_up = self._is_caught_up(shard, before, end.shards[shard], page, latest)

@@ -143,13 +143,13 @@ def test_a_writer_that_freezes_in_its_transaction_does_not_keep_the_shard_from_i
 
 def test_whoever_looks_waits_for_no_merge(opened: Open) -> None:
     """Or a writer that is frozen in one would keep everybody from looking, for as long as it may keep its locks."""
-    writer = opened()
+    writer = opened(answer_seconds=30.0)  # after which it loses its locks: a reader that waited for them is found out
     writer.key_by(["id"])
     first = store(writer, None, [change(1)])
     seen = []
 
     def fold(rows: pa.Table) -> pa.Table:
-        reader = opened(answer_seconds=1.0)
+        reader = opened(answer_seconds=60.0)
         reader.key_by(["id"])
         seen.append((len(list(reader.log())), stored_numbers(reader)))
         return rows

@@ -35,6 +35,7 @@ ANEW_DURATIONS = 4.0
 process is frozen."""
 
 CHECKPOINTED_SHARE = 0.8
+"""Share of batches after which a processor writes and checkpoints; it keeps the others, until the next one of those."""
 
 QUIET_WRITES = frozenset({WriteKind.RENEW.value})
 """Writes too many and too dull for the trace of a history."""
@@ -84,7 +85,6 @@ class SimulatedWorld:
         self.patience_seconds = plan.duration_seconds * (1.0 - 2.0 * plan.drift) - 1e-6
         self.is_writing = True
         self.checkpointed_share = CHECKPOINTED_SHARE
-        """Share of batches after which a processor writes and checkpoints; it keeps the others, until the next one."""
         self.events = 0
         """How many events the cores handled."""
         self.asked: Counter[tuple[str, str, bool]] = Counter()
