@@ -21,13 +21,14 @@ from streamclient.core.leases import LeaseWrite
 from streamclient.core.rows import WorkerWriteKind, WriteKind
 from streamclient.model import BalanceBy, Lease
 from streamclient.testing.simulation.actors.java.worker import JavaWorker
+from streamclient.testing.simulation.actors.process import PythonProcess
 from streamclient.testing.simulation.fleet import SimulatedFleet
 from streamclient.testing.simulation.laws.base import Law
 from streamclient.testing.simulation.plan import Plan
 from streamclient.testing.simulation.roles import ConsumerRole
 from streamclient.testing.simulation.table import Actor, Outsider
 from streamclient.testing.simulation.trace import Entry
-from streamclient.testing.simulation.world import CHECKPOINTED_SHARE, SimulatedWorld
+from streamclient.testing.simulation.world import Habits, SimulatedWorld
 
 WORKERS, SHARDS = 10, 900
 LEASE_SECONDS = 20.0
@@ -51,9 +52,13 @@ WRITE_SECONDS, ROUND_SECONDS = 0.1, 0.05
 QUIET_WRITE_SECONDS, QUIET_ROUND_SECONDS = 30.0, 5.0
 """A quiet one where only the table's calls are counted."""
 SEED = 1
+MOMENTS = (0.0, 1.2, 2.4, 3.6, 4.8)
+"""When a worker leaves, seconds after the fleet was even: between two scans there are six."""
 HOT_WRITE_SECONDS = 1.0
-EVERY_BATCH = 1.0
-"""Share of batches that processors write at once while something moves: one that is kept would pass for a gap."""
+AT_REST = Habits(prompt_seconds=0.0, queued_share=0.0)
+"""No time for the user's code but in its batches, as in the model beside."""
+MOVING = evolve(AT_REST, checkpointed_share=1.0)
+"""While something moves, every batch is written at once: one that is kept would pass for a gap."""
 
 FLEET = Outsider("operator", "operator", "outside", is_python=False)
 """Puts the rows of a stream that was read before."""
@@ -92,6 +97,8 @@ class Meter:
     takes: int = 0
     resets: int = 0
     """Rows with an owner over which a new one was put."""
+    checkpoints: int = 0
+    """Checkpoints that processors stored."""
     processed: dict[str, int] = field(factory=dict)
     read_by_others: dict[str, float] = field(factory=dict)
     """Shard to when somebody else than before processed it first."""
@@ -109,7 +116,7 @@ class Meter:
     def reset(self) -> None:
         """Count from now on."""
         self.for_leases, self.for_workers = Cost(), Cost()
-        self.gaps, self.repeated, self.takes, self.read_by_others = [], 0, 0, {}
+        self.gaps, self.repeated, self.takes, self.read_by_others, self.checkpoints = [], 0, 0, {}, 0
 
     # --- the observer's side ---------------------------------------------------------------------------------
 
@@ -128,6 +135,7 @@ class Meter:
                 case events.WriteLease() | events.WriteWorker():
                     is_heartbeat = command.write.kind in (WriteKind.RENEW, WorkerWriteKind.BEAT)
                     heartbeats, writes = heartbeats + is_heartbeat, writes + (not is_heartbeat)
+                    self.checkpoints += command.write.kind is WriteKind.CHECKPOINT
                 case events.ReadRows():
                     self.for_leases.add(2)
                 case events.ReadRow() | events.DrawEpoch():
@@ -208,7 +216,7 @@ class Line:
 
 
 def world_of(
-    workers: int, shards: int, *, java: bool, has_rows: bool = True, share: float = EVERY_BATCH, **changes: Any
+    workers: int, shards: int, *, java: bool, has_rows: bool = True, habits: Habits = MOVING, **changes: Any
 ) -> MeasuredWorld:
     """Start a fleet at once on a stream that is written all the time, and was read before if it has rows."""
     plan = Plan(
@@ -220,7 +228,7 @@ def world_of(
         signal_interval_millis=400,
     )
     world = MeasuredWorld(evolve(plan, **changes))
-    world.checkpointed_share = share
+    world.habits = habits
     for shard_id in sorted(world.stream.open_ids) if has_rows else ():
         world.table.put(FLEET, "create", shard_id, Lease(shard_id, "stream"))
     for number in range(workers):
@@ -247,43 +255,47 @@ def scale_out(*, java: bool) -> tuple[str, str, str]:
 
 
 def shutdown(*, java: bool) -> tuple[str, str]:
-    """One of ten is asked to stop. The Java client releases nothing: its leases run out."""
-    world = world_of(WORKERS, SHARDS, java=java)
-    world.run_until(lambda: world.is_even(WORKERS), SETTLE_SECONDS)
-    world.agenda.run_until(world.now + REGULAR_SECONDS)
-    name = f"w{WORKERS - 1:02d}"
-    theirs = {key for key, row in world.table.rows.items() if row.owner == name}
-    world.meter.reset()
-    worker = world.fleet.workers[name]
-    if isinstance(worker, JavaWorker):
-        worker.crash()
-    else:
-        worker.stop()
-    world.run_until(lambda: theirs <= world.meter.read_by_others.keys(), WATCH_SECONDS)
-    return _gaps(world.meter.gaps), str(world.meter.repeated)
+    """One of ten is asked to stop, at five moments. The Java client releases nothing: its leases run out."""
+    gaps: list[float] = []
+    repeated = 0
+    for moment in MOMENTS:
+        world, worker, theirs = _leaving(REGULAR_SECONDS + moment, java=java)
+        if isinstance(worker, JavaWorker):
+            worker.crash()
+        else:
+            worker.stop()
+        world.run_until(partial(theirs.issubset, world.meter.read_by_others), WATCH_SECONDS)
+        gaps += world.meter.gaps
+        repeated += world.meter.repeated
+    return _gaps(gaps), str(repeated)
 
 
 def loss(*, java: bool) -> str:
     """One of ten is gone: how long until each of its shards is processed elsewhere, over five moments of its life."""
     seconds: list[float] = []
-    for moment in range(5):
-        world = world_of(WORKERS, SHARDS, java=java)
-        world.run_until(partial(world.is_even, WORKERS), SETTLE_SECONDS)
-        world.agenda.run_until(world.now + moment * 1.2)
-        name = f"w{WORKERS - 1:02d}"
-        theirs = {key for key, row in world.table.rows.items() if row.owner == name}
-        world.meter.reset()
+    for moment in MOMENTS:
+        world, worker, theirs = _leaving(moment, java=java)
         crashed_at = world.now
-        world.fleet.workers[name].crash()
+        worker.crash()
         world.run_until(partial(theirs.issubset, world.meter.read_by_others), WATCH_SECONDS)
         seconds += [world.meter.read_by_others.get(key, float("inf")) - crashed_at for key in theirs]
     return f"median {statistics.median(seconds):.1f} s, longest {_seconds(max(seconds))}"
 
 
+def _leaving(after: float, *, java: bool) -> tuple[MeasuredWorld, PythonProcess | JavaWorker, set[str]]:
+    """A fleet that was even for so many seconds, one of its workers, and that one's shards; the meter starts anew."""
+    world = world_of(WORKERS, SHARDS, java=java)
+    world.run_until(partial(world.is_even, WORKERS), SETTLE_SECONDS)
+    world.agenda.run_until(world.now + after)
+    name = f"w{WORKERS - 1:02d}"
+    world.meter.reset()
+    return world, world.fleet.workers[name], {key for key, row in world.table.rows.items() if row.owner == name}
+
+
 def steady(workers: int, *, java: bool) -> tuple[str, str, str, str]:
     """A fleet at rest: moves per hour; requests and rows read per minute, for each lease and, ours, for each worker."""
     quiet: dict[str, Any] = {"write_seconds": QUIET_WRITE_SECONDS, "round_seconds": QUIET_ROUND_SECONDS}
-    world = world_of(workers, SHARDS, java=java, share=CHECKPOINTED_SHARE, **quiet)
+    world = world_of(workers, SHARDS, java=java, habits=AT_REST, **quiet)
     world.run_until(lambda: world.is_even(workers), SETTLE_SECONDS)
     world.agenda.run_until(world.now + 2 * LEASE_SECONDS)
     world.meter.reset()
@@ -292,9 +304,10 @@ def steady(workers: int, *, java: bool) -> tuple[str, str, str, str]:
     minutes = STEADY_SECONDS / 60
     for_leases = world.java_cost().less(before) if java else world.meter.for_leases
     for_workers = world.meter.for_workers
+    checkpoints = "" if java else f", {world.meter.checkpoints / SHARDS / minutes:.2f} of them checkpoints"
     return (
         f"{world.meter.takes * 60 / minutes:.0f}",
-        f"{for_leases.requests / SHARDS / minutes:.2f}",
+        f"{for_leases.requests / SHARDS / minutes:.2f}{checkpoints}",
         f"{for_leases.rows_read / SHARDS / minutes:.1f}",
         f"{for_workers.requests / workers / minutes:.0f} and {for_workers.rows_read / workers / minutes:.0f}",
     )
@@ -303,7 +316,7 @@ def steady(workers: int, *, java: bool) -> tuple[str, str, str, str]:
 def load_spread(by: BalanceBy) -> str:
     """One shard in ten is written ten times as fast: most and least records per second of a worker, by its leases."""
     hot_stream: dict[str, Any] = {"balance_by": by.value, "write_seconds": HOT_WRITE_SECONDS}
-    world = world_of(WORKERS, 100, java=False, share=CHECKPOINTED_SHARE, **hot_stream)
+    world = world_of(WORKERS, 100, java=False, habits=AT_REST, **hot_stream)
     hot = set(sorted(world.stream.open_ids)[::10])
     _write_more(world, hot)
     world.agenda.run_until(SETTLE_SECONDS)

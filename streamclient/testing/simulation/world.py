@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import count
 
+from attrs import frozen
+
 from streamclient.core.events import AnswerCheckpoint, Report, Severity
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite
@@ -34,11 +36,20 @@ ANEW_DURATIONS = 4.0
 """For so many lease durations after it, a row that was destroyed may be taken for what it was before: longer than any
 process is frozen."""
 
-CHECKPOINTED_SHARE = 0.8
-"""Share of batches after which a processor writes and checkpoints; it keeps the others, until the next one of those."""
-
 QUIET_WRITES = frozenset({WriteKind.RENEW.value})
 """Writes too many and too dull for the trace of a history."""
+
+
+@frozen
+class Habits:
+    """How user code behaves while nothing is wrong."""
+
+    checkpointed_share: float = 0.8
+    """Share of batches that processors write and checkpoint at once; they keep the others, until the next such one."""
+    prompt_seconds: float = 0.02
+    """How long a call takes that does nothing."""
+    queued_share: float = 0.05
+    """Share of calls that wait for a thread, and can be taken back meanwhile."""
 
 
 class SimulatedWorld:
@@ -84,7 +95,7 @@ class SimulatedWorld:
         """Shards with consumers in several processes."""
         self.patience_seconds = plan.duration_seconds * (1.0 - 2.0 * plan.drift) - 1e-6
         self.is_writing = True
-        self.checkpointed_share = CHECKPOINTED_SHARE
+        self.habits = Habits()
         self.events = 0
         """How many events the cores handled."""
         self.asked: Counter[tuple[str, str, bool]] = Counter()

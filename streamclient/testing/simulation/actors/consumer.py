@@ -19,7 +19,7 @@ from streamclient.errors import DependencyException, ErrorKind, TrimmedDataExcep
 from streamclient.interfaces import RetryableAction
 from streamclient.model import ParkedRecord, ShutdownReason
 from streamclient.records import StreamRecord
-from streamclient.testing.simulation.actors.processor import PROMPT_SECONDS, SimulatedProcessor
+from streamclient.testing.simulation.actors.processor import SimulatedProcessor
 from streamclient.testing.simulation.network import NO_ANSWER, UNREADABLE
 from streamclient.testing.simulation.roles import ProcessRole, Request
 from streamclient.testing.simulation.stream import STREAM_ID, PartOfShard, SimulatedPage, place_of, places_of
@@ -32,9 +32,6 @@ RECORD_BYTES = 100
 
 BACKLOG_PART = 4
 """A page also has this part of what waits, so that a shard that fell behind catches up in a few rounds."""
-
-QUEUED_SHARE = 0.05
-"""Share of calls that wait for a thread, and can be taken back meanwhile."""
 
 STORE_DOWN_SHARE = 0.1
 """Share of calls of the parking store that fail during the storm."""
@@ -136,7 +133,7 @@ class Consumer:
     def _start_call(self, name: str, call: Callable[..., None], *arguments: Any) -> None:
         """Run a call when a thread is free, mostly at once."""
         self._call += 1
-        self._is_queued = self.process.dice.chance(QUEUED_SHARE)
+        self._is_queued = self.process.dice.chance(self.world.habits.queued_share)
         if self._is_queued:
             self._later(self.world.plan.round_seconds, self._run, self._call, name, call, arguments)
         else:
@@ -180,7 +177,7 @@ class Consumer:
         self._start_call("shutdown", self._present.shutdown, command.reason)
 
     def _ask_strategy(self, command: facts.AskStrategy) -> None:
-        self._start_call("retry_strategy", self.work, PROMPT_SECONDS, self._strategy_says, command)
+        self._start_call("retry_strategy", self.work, self.world.habits.prompt_seconds, self._strategy_says, command)
 
     def _strategy_says(self, command: facts.AskStrategy) -> None:
         strategy = self.world.config.task_retry_strategy
@@ -190,7 +187,7 @@ class Consumer:
     # --- the parking store ---------------------------------------------------------------------------------------
 
     def _ask_parked_keys(self, command: facts.AskParkedKeys) -> None:
-        self._start_call("parked_keys", self.work, PROMPT_SECONDS, self._keys_found)
+        self._start_call("parked_keys", self.work, self.world.habits.prompt_seconds, self._keys_found)
 
     def _keys_found(self) -> None:
         if self._is_store_down():
@@ -199,7 +196,7 @@ class Consumer:
             self.returns(value=list(self.world.parking.parked_keys(STREAM_ID)))
 
     def _park(self, command: facts.Park) -> None:
-        self._start_call("park", self.work, PROMPT_SECONDS, self._parked, command)
+        self._start_call("park", self.work, self.world.habits.prompt_seconds, self._parked, command)
 
     def _parked(self, command: facts.Park) -> None:
         records = [_parked_record(self, command, number) for number in range(len(command.indices))]
@@ -288,7 +285,7 @@ class Consumer:
             return
         progress = request.progress
         self.handle(facts.CheckpointAnswered(outcome, request.value, progress, request.pending))
-        self._later(PROMPT_SECONDS, request.answered, outcome)
+        self._later(self.world.habits.prompt_seconds, request.answered, outcome)
 
     # --- what others want to know --------------------------------------------------------------------------------
 

@@ -25,9 +25,6 @@ FORGETFUL_SHARE = 0.05
 NOT_MADE_SHARE = 0.5
 """Share of failed starts in which not even the processor was made."""
 
-PROMPT_SECONDS = 0.02
-"""How long a call takes that does nothing."""
-
 RAISED = ValueError("cannot digest this")
 REFUSED = ShutdownException("the destination knows a later owner")
 LOST = ShutdownException("the lease is lost")
@@ -54,7 +51,7 @@ class SimulatedProcessor:
 
     def initialize(self) -> None:
         """The first call."""
-        self.consumer.work(PROMPT_SECONDS, self._initialize)
+        self.consumer.work(self.world.habits.prompt_seconds, self._initialize)
 
     def _initialize(self) -> None:
         consumer, world = self.consumer, self.world
@@ -81,7 +78,7 @@ class SimulatedProcessor:
             consumer.returns(RAISED, value=True)
         elif world.plan.is_two_phase:
             self._prepare(lambda: self._commit(places))
-        elif consumer.process.dice.chance(world.checkpointed_share) or not world.is_writing:
+        elif consumer.process.dice.chance(world.habits.checkpointed_share) or not world.is_writing:
             self._write([*self._kept, *places], lambda: self._ask(None, self._return))
         else:
             self._kept += places
@@ -105,7 +102,7 @@ class SimulatedProcessor:
 
     def shutdown(self, reason: ShutdownReason) -> None:
         """The last call."""
-        self.consumer.work(PROMPT_SECONDS, self._shut_down, reason)
+        self.consumer.work(self.world.habits.prompt_seconds, self._shut_down, reason)
 
     def _shut_down(self, reason: ShutdownReason) -> None:
         forgets = reason is ShutdownReason.TERMINATE and self.consumer.process.dice.chance(FORGETFUL_SHARE)
