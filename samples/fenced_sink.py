@@ -174,16 +174,16 @@ def main() -> None:
 
         def freeze() -> None:
             hangs.set()
-            wakes.wait(60)
+            wakes.wait(600)
 
         first, second = Telling("worker-1", sink, freeze), Telling("worker-2", sink)
         with Worker("worker-1", QUICK, config, lambda: first) as worker:
-            worker.wait(30, until=hangs.is_set)
+            worker.wait(600, until=hangs.is_set)
         # The worker has ended without the call that hangs, so its lease runs out.
         with Worker("worker-2", QUICK, config, lambda: second) as worker:
-            worker.wait(30, until=second.is_done.is_set)
+            worker.wait(600, until=second.is_done.is_set)
             wakes.set()
-            first.is_done.wait(30)
+            first.is_done.wait(600)
         print(f"{sink.count()} changes in the sink, each once")
         sink.close()
 

@@ -76,7 +76,7 @@ def main() -> None:
         config = StreamConfig(client=client, data_table_name="orders", status_table_name="orders_shipping")
         started = time.monotonic()
         with Worker("worker-1", ClientConfig(), config, factory) as worker:
-            worker.wait(60, until=shipping.is_complete.is_set)
+            worker.wait(600, until=shipping.is_complete.is_set)
             seconds = time.monotonic() - started
         done = shipping.changes_by_customer
         one_by_one = CHANGES * SECONDS_PER_CHANGE

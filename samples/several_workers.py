@@ -110,7 +110,7 @@ def main() -> None:
             for name in ("worker-1", "worker-2")
         ]
         with workers[0], workers[1]:
-            workers[0].wait(60, until=lambda: tally.is_complete.is_set() or workers[1].exception is not None)
+            workers[0].wait(600, until=lambda: tally.is_complete.is_set() or workers[1].exception is not None)
         manager.close()
     print(f"{sum(tally.by_worker.values())} records, by {len(tally.by_worker)} workers")
 

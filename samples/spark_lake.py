@@ -91,7 +91,7 @@ def main(lake: str) -> None:
         Worker("spark-worker", ClientConfig(), config, factory) as worker,
     ):
         reader = destination.another()  # a handle is for one thread at a time
-        worker.wait(120, until=lambda: sum(one.count for entry in reader.log() for one in entry.commits) == expected)
+        worker.wait(600, until=lambda: sum(one.count for entry in reader.log() for one in entry.commits) == expected)
     changes = read_delta(spark, lake)
     order = ("_epoch", "_timestamp", "_row_index")
     changes.orderBy(*order).select("_operation", "customer", "order_id", "amount", "with_tax", "paid").show(5)

@@ -40,7 +40,7 @@ def main() -> None:
 
         config = TunnelWorkerConfig(heartbeat_interval_seconds=5)
         with TunnelDaemon(tunnel_id, tunnel_client, consume, config) as daemon:
-            daemon.wait(60, until=everything.is_set)
+            daemon.wait(600, until=everything.is_set)
         print("progress is stored: the next daemon on this tunnel goes on here")
 
 

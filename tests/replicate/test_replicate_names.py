@@ -14,6 +14,7 @@ from streamclient.records import ColumnOperation, RecordColumn, RecordType
 from streamclient.replicate.verify import compare_tables, scan
 from streamclient.server import LocalTablestore
 from tests.column_names import ODD_NAMES, VALUES, write_rows
+from tests.patience import PATIENCE_SECONDS
 from tests.replicate.drill import command, configuration, make_source
 
 
@@ -63,7 +64,11 @@ def test_a_table_with_any_names_is_replicated_and_equal(reader: dict[str, str], 
         config = tmp_path / "copy.json"
         config.write_text(json.dumps(configuration(source, destination, endTime="2020-01-01 00:00:00", **reader)))
         ended = subprocess.run(
-            command(str(config), "--poll-seconds", "0.2"), capture_output=True, text=True, check=False, timeout=60
+            command(str(config), "--poll-seconds", "0.2"),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE_SECONDS,
         )
 
         assert ended.returncode == 0, ended.stderr

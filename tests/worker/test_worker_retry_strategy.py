@@ -67,7 +67,7 @@ def test_a_slow_strategy_is_asked_in_the_executor_and_costs_no_lease(what: str) 
 
     def take_long() -> bool:
         asking.set()
-        return not hurry.wait(30) or True
+        return not hurry.wait(PATIENCE_SECONDS) or True
 
     strategy = Asked(take_long)
     if what == "reading":
@@ -80,10 +80,10 @@ def test_a_slow_strategy_is_asked_in_the_executor_and_costs_no_lease(what: str) 
     lease_millis = 1_500
     quick = {"lease_duration_millis": lease_millis, "renewer_interval_millis": 200, "taker_interval_millis": 100}
     with scene.worker(task_retry_strategy=strategy, **quick) as worker:
-        assert asking.wait(30)
+        assert asking.wait(PATIENCE_SECONDS)
         counters = {lease.lease_key: lease.counter for lease in scene.leases.list_leases()}
         moved = lambda: [lease.counter - counters[lease.lease_key] for lease in scene.leases.list_leases()]  # noqa: E731
-        worker.wait(30, until=lambda: min(moved()) >= 8)
+        worker.wait(PATIENCE_SECONDS, until=lambda: min(moved()) >= 8)
         assert {lease.owner for lease in scene.leases.list_leases()} == {"w1"}
         assert worker.health.is_healthy or what == "reading"
         assert not hurry.is_set()
