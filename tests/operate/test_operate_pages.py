@@ -114,9 +114,11 @@ def is_read(scene: Scene) -> bool:
 
 
 def is_settled(scene: Scene) -> bool:
+    """The parent is finished, and each worker has a child: until then it counts as work, which one of them may have."""
     rows = leases(scene)
-    owners = {row["owner"] for row in rows if row["situation"] != "finished"}
-    return len(rows) == 3 and owners == {"worker-1", "worker-2"} and not any(row["stealer"] for row in rows)
+    owners = [str(row["owner"]) for row in rows if row["situation"] != "finished"]
+    is_one_finished = len(rows) == 3 and len(owners) == 2
+    return is_one_finished and set(owners) == {"worker-1", "worker-2"} and not any(row["stealer"] for row in rows)
 
 
 def test_a_wrong_output_would_be_noticed() -> None:
