@@ -185,7 +185,7 @@ class OrderExecutor:
     ) -> tuple[Sequence[str], Mapping[str, str]]:
         """Pause, wait, and write once nobody reads; shards that are still read, or else the outcomes.
 
-        Whoever takes a lease meanwhile finds the pause in its row, so it is waited for, and nothing else is.
+        Whoever takes a lease meanwhile finds the pause in its row, and is waited for, too.
         """
         facts = self._writer.put_pauses(facts, pauses)
         self._wake_owners(facts, to_pause)
@@ -267,7 +267,9 @@ def _first_paused(facts: FleetFacts, shard_ids: Sequence[str]) -> tuple[str, ...
 
 def _to_be_taken(facts: FleetFacts, plan: ChangePlan, still: Collection[str]) -> list[str]:
     """Leases on the way from one worker to another, or without an owner: by the time of the write they may be read."""
-    leases = {change.shard_id: change.write.seen for change in plan.changes if living_workers(facts)}
+    if not living_workers(facts):
+        return []
+    leases = {change.shard_id: change.write.seen for change in plan.changes}
     return [key for key, lease in leases.items() if key not in still and (lease.is_handed_over or not lease.owner)]
 
 

@@ -158,24 +158,26 @@ def _moves(facts: FleetFacts, stood_still: Collection[str], positions: Mapping[s
     changes: list[PlannedWrite] = []
     refusals = []
     ranks: dict[str, int] = {}
+    moved: set[str] = set()
+
+    def may_begin(key: str) -> bool:
+        """Whether a shard below one that is moved may still be begun, until that is written."""
+        is_below = not moved.isdisjoint(parents.get(key, ()))
+        return is_below and parents_finished(facts.leases[key], facts.leases, facts.stream.listing).is_open
+
     for key in ancestors_first(parents, sorted(positions)):
         lease, target = facts.leases[key], positions[key]
         ranks[key] = 1 + max((ranks.get(parent, -1) for parent in parents.get(key, ())), default=-1)
         refusal = owner_hindrance(facts, lease, stood_still)
         if refusal is not None:
             refusals.append(refusal)
-        elif lease.checkpoint != target.checkpoint or lease.pending is not None or _may_begin(facts, lease, changes):
+        elif lease.checkpoint != target.checkpoint or lease.pending is not None or may_begin(key):
             effect = f"goes on at {target.text}"
             changes.append(PlannedWrite(write=rule.rewind(lease, target.checkpoint), effect=effect, rank=ranks[key]))
+            moved.add(key)
     if not changes and not refusals:
         return ChangePlan(notes=("nothing to change: every position is as asked",))
     return ChangePlan(changes=tuple(changes), refusals=tuple(refusals))
-
-
-def _may_begin(facts: FleetFacts, lease: Lease, changes: Sequence[PlannedWrite]) -> bool:
-    """Whether a shard below one that is moved may still be begun, until that is written."""
-    is_below = any(change.shard_id in facts.parents.get(lease.lease_key, ()) for change in changes)
-    return is_below and parents_finished(lease, facts.leases, facts.stream.listing).is_open
 
 
 def _descendants_with_rows(facts: FleetFacts, shard_id: str) -> list[str]:
