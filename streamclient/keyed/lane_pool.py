@@ -31,7 +31,7 @@ class LanePool:
         self._failed: dict[tuple[str, str], SequenceInfo] = {}
 
     def enter(self, look_around: Callable[[], object]) -> None:
-        """One more processor works here; it is known by what is called now and then to find slow records."""
+        """One more processor works here; it is known by what is called now and then, to find what is slow or late."""
         with self._lock:
             self._members.add(look_around)
             if self._pool is None:

@@ -36,7 +36,7 @@ class KeyedProcessor(IRecordProcessor):
         self._shard = initialization_input.shard_info
         self._checkpointer = initialization_input.checkpointer
         self._marker = initialization_input.shutdown_marker
-        self._lane_pool.enter(self._warn_about_slow_records)
+        self._lane_pool.enter(self._look_around)
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
         """Queue the batch and return, waiting for room only; behind a failure, return when it is done.
@@ -64,7 +64,7 @@ class KeyedProcessor(IRecordProcessor):
         try:
             self._close(shutdown_input)
         finally:
-            self._lane_pool.leave(self._warn_about_slow_records)
+            self._lane_pool.leave(self._look_around)
 
     def _process_carefully(self, keyed: Sequence[tuple[Hashable, StreamRecord]], position: str) -> None:
         """Finish this batch before the next one is taken; nothing else is pending."""
@@ -98,6 +98,11 @@ class KeyedProcessor(IRecordProcessor):
             raise _as_error(failure)
 
     # --- in the pool's threads -------------------------------------------------------------------------------
+
+    def _look_around(self) -> None:
+        """What no record's end would do: a shard may be at rest, or wait for its one record under way."""
+        self._warn_about_slow_records()
+        self._store_if_due()
 
     def _give_up(self, failure: LaneFailure) -> None:
         """Ask for a new processor, which meets the failure in the batch where it belongs."""
