@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from client_process import ClientProcess, build_with_maven, copied, run_build
-
-_ARRIVALS = itertools.count()
 
 
 def build_java(directory: Path) -> list[str]:
@@ -25,15 +22,11 @@ def build_go(directory: Path) -> list[str]:
 
 
 class TunnelClientProcess(ClientProcess):
-    """One running consumer. Each event has its place in the order of all arrivals."""
+    """One running consumer."""
 
     def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         super().__init__(name, command, log, environment)
 
-    def tag(self) -> dict[str, Any]:
-        """The client's name, and the event's place."""
-        return {**super().tag(), "arrival": next(_ARRIVALS)}
-
     def records(self) -> list[dict[str, Any]]:
-        """The records among them."""
+        """The records that it was given; ``nanos`` says when, by the clock of this machine."""
         return [event for event in self.events if event["event"] == "record"]

@@ -317,10 +317,11 @@ def test_passing_trouble_at_start_is_waited_out() -> None:
 
 def test_a_worker_that_waits_for_the_service_can_be_stopped() -> None:
     scene = Scene()
-    scene.stream = DeniedStream(DependencyException("busy", kind=ErrorKind.THROTTLED), 1_000_000)
+    scene.stream = stream = DeniedStream(DependencyException("busy", kind=ErrorKind.THROTTLED), 1_000_000)
     worker = scene.worker()
     runner = threading.Thread(target=worker.run)
     runner.start()
+    scene.until(lambda: stream.left < 1_000_000)
     assert worker.shutdown()
     runner.join(PATIENCE_SECONDS)
 

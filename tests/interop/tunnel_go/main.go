@@ -31,6 +31,7 @@ func process(context *tunnel.ChannelContext, records []*tunnel.Record) error {
 		event := map[string]interface{}{
 			"event": "record", "channel": context.ChannelId, "type": record.Type.String(),
 			"key": record.PrimaryKey.PrimaryKeys[0].Value, "value": nil, "micros": record.Timestamp,
+			"nanos": time.Now().UnixNano(),
 		}
 		for _, column := range record.Columns {
 			if column.Name != nil && *column.Name == "value" && column.Type == tunnel.RCT_Put {

@@ -8,6 +8,8 @@ import com.alicloud.openservices.tablestore.tunnel.worker.IChannelProcessor;
 import com.alicloud.openservices.tablestore.tunnel.worker.ProcessRecordsInput;
 import com.alicloud.openservices.tablestore.tunnel.worker.TunnelWorker;
 import com.alicloud.openservices.tablestore.tunnel.worker.TunnelWorkerConfig;
+import java.time.Instant;
+import java.util.concurrent.TimeUnit;
 
 /** Consumes a tunnel with the official worker and prints one JSON object per line; stops when its input is closed. */
 public final class TunnelConsumer {
@@ -50,6 +52,7 @@ public final class TunnelConsumer {
 
     private static String line(String channel, StreamRecord record) {
         PrimaryKeyColumn key = record.getPrimaryKey().getPrimaryKeyColumn(0);
+        Instant now = Instant.now();
         String value = "null";
         for (RecordColumn column : record.getColumns()) {
             if (column.getColumn().getName().equals("value") && column.getColumnType() == RecordColumn.ColumnType.PUT) {
@@ -59,6 +62,7 @@ public final class TunnelConsumer {
         return "{\"event\":\"record\",\"channel\":\"" + channel + "\",\"type\":\"" + record.getRecordType()
                 + "\",\"key\":" + key.getValue().asLong() + ",\"value\":" + value
                 + ",\"micros\":" + record.getSequenceInfo().getTimestamp()
+                + ",\"nanos\":" + (TimeUnit.SECONDS.toNanos(now.getEpochSecond()) + now.getNano())
                 + ",\"originals\":" + (record.getOriginColumns() == null ? 0 : record.getOriginColumns().size()) + "}";
     }
 
