@@ -33,8 +33,7 @@ def test_a_restart_under_the_same_name_hands_a_marked_lease_over(scene: Scene) -
         scene.until(lambda: scene.diary.accepted() == ["a1"])
         assert is_well(first)
         assert is_well(second)
-
-    assert [entry.worker for entry in scene.diary.starts()] == ["w2"]
+        assert [entry.worker for entry in scene.diary.starts()] == ["w2"]
 
 
 def test_a_restart_under_the_same_name_reads_on_at_once(scene: Scene) -> None:

@@ -321,7 +321,7 @@ def test_a_worker_that_waits_for_the_service_can_be_stopped() -> None:
     worker = scene.worker()
     runner = threading.Thread(target=worker.run)
     runner.start()
-    scene.until(lambda: stream.left < 1_000_000)
+    until(lambda: stream.left < 1_000_000)
     assert worker.shutdown()
     runner.join(PATIENCE_SECONDS)
 
