@@ -22,6 +22,7 @@ help:
 	@echo "make test      lint, types, all tests, documentation"
 	@echo "make test-twenty  every test that starts a thread, a process or a server, TIMES=$(TIMES) times in a row (TESTS=tests/worker)"
 	@echo "make test-busy    all tests once, at nice 19 beside eight busy processes (TESTS=tests/worker)"
+	@echo "make test-late    all tests once, with threads that begin and go on late by chance (TESTS=tests/worker)"
 	@echo "make test-connect Spark Connect, whose packages the bounds of the Tablestore SDK keep out of $(VENV)"
 	@echo "make bench     one table of measurements"
 	@echo "make bench-leases  what moving leases costs: cold start, one worker more, shutdown"
@@ -58,6 +59,10 @@ test-twenty:
 test-busy:
 	@tools/setup-environment spark,cli,docs,dev
 	@$(BIN)/python -m tests.busy $(TESTS)
+
+test-late:
+	@tools/setup-environment spark,cli,docs,dev
+	@$(BIN)/python -m tests.late -n $(TESTERS) --dist loadfile --no-loadscope-reorder $(TESTS)
 
 CONNECT = build/spark-connect
 # What pyspark[connect] asks for, without what the environment has. Its messages need protobuf 6.33.5; the SDK says below 6.
