@@ -243,13 +243,13 @@ def _java_name(shards: int, what: str, *, checks_md5: bool = False) -> str:
 def _beside_java(rates: Mapping[str, list[float]], name: str, *, is_wall: bool) -> str:
     """The ratio to the Java client that does the same, where it is there, and the target."""
     for shards, (what, (one, several, processor)) in itertools.product(SHARDS, JAVA_TARGETS.items()):
+        target = processor if not is_wall else one if shards == 1 else several
         if name == _name(shards, _JAVA_PAGE, what):
-            target = processor if not is_wall else one if shards == 1 else several
             with_md5 = beside(rates, name, _java_name(shards, what, checks_md5=True), called=f"{JAVA} {WITH_MD5}")
             found = beside(rates, name, _java_name(shards, what), target, called=JAVA)
             return "; ".join(filter(None, (found, with_md5)))
         if name == _without_md5(shards, what):
-            return beside(rates, name, _java_name(shards, what), called=JAVA)
+            return beside(rates, name, _java_name(shards, what), target, called=JAVA)
     return ""
 
 

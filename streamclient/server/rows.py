@@ -30,6 +30,10 @@ VERSION_BYTES = 8
 """What a version's timestamp adds to a row's size, where it counts."""
 
 
+_SIZES = tuple(range(4_096))
+"""One object for each size that is common: a number of its own would take 32 bytes in every row."""
+
+
 def value_size(value: ColumnValue) -> int:
     """Bytes of a value by the service's rule for capacity and limits."""
     if isinstance(value, str):
@@ -71,7 +75,7 @@ class StoredRow:
         self._data = data
         """A PlainBuffer row without header, or the stream record that holds it."""
         self.written_millis = written_millis
-        self.size_bytes = size_bytes
+        self.size_bytes = _SIZES[size_bytes] if size_bytes < len(_SIZES) else size_bytes
         self.version_count = version_count
         self._oldest_millis = oldest_millis
         self.is_single = is_single
