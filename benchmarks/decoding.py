@@ -113,7 +113,7 @@ def _process_rate(process: Callable[[], RoundsProcess], path: Path, pages: int) 
 
 def _decoders(shape: Shape) -> dict[str, Callable[[], Any]]:
     body, twin, codec = shape.body, PurePythonCodec(), default_codec()
-    decoders: dict[str, Callable[[], Any]] = {SDK: lambda: list(map(_read_with_sdk, shape.rows))}
+    decoders: dict[str, Callable[[], Any]] = {SDK: lambda: list(map(read_with_sdk, shape.rows))}
     if native.NATIVE_AVAILABLE:
         decoders["SDK, its decoder in C, bare rows"] = lambda: list(map(native.parse_single_row, shape.rows))
     decoders[TWIN] = lambda: _passed(twin.decode_page(body).records)
@@ -182,7 +182,8 @@ def _wall_rate(body: bytes, threads: int, count: int) -> float:
     return PAGE_RECORDS * (count // threads) * threads / seconds_of(run)
 
 
-def _read_with_sdk(row: bytes) -> Any:
+def read_with_sdk(row: bytes) -> Any:
+    """A bare row, by the decoder of the SDK in Python."""
     return PlainBufferCodedInputStream(PlainBufferInputStream(row)).read_row()
 
 

@@ -6,13 +6,13 @@ import random
 import statistics
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from attrs import field, frozen
 from tablestore import Condition, OTSClient, Row, RowExistenceExpectation
 
-from benchmarks.report import Line, progress
+from benchmarks.report import Line, Round, aimed, compare, interleaved, progress, ratio_of_at_most
 from benchmarks.settings import Settings
 from benchmarks.stage import Stage
 from benchmarks.tables import make_table
@@ -26,6 +26,7 @@ from streamclient import (
     StreamConfig,
     Worker,
 )
+from streamclient.stream import TablestoreStreamApi
 
 GAPS_SECONDS = (None, 10.0, 1.0, 0.2)
 """Mean time between two records, at random as of a Poisson process; ``None`` for a shard without any."""
@@ -40,6 +41,15 @@ CONFIGS = {
 START_SECONDS = 30.0
 """Bound for a worker to begin to read; it takes a second or two."""
 
+CALLS = 200
+"""In one round: some tens of milliseconds, many times the step of the clock."""
+
+IDLE_READ = "read of a shard without records"
+
+MOST_OF_SDK = 0.1
+"""Of the processor time of a small call through the SDK, as which such a read began."""
+
+_READ_TABLE = "polling_reads"
 _SECONDS_PER_MINUTE = 60
 
 
@@ -117,7 +127,30 @@ def measure(stage: Stage, settings: Settings) -> list[Line]:
         for writer in writers:
             writer.join()
     factor = _SECONDS_PER_MINUTE / settings.polling_seconds
-    return [line for gap in GAPS_SECONDS for line in _lines(gap, trials, requests, factor)]
+    rhythms = [line for gap in GAPS_SECONDS for line in _lines(gap, trials, requests, factor)]
+    return [*rhythms, *_one_read(stage, settings)]
+
+
+def _one_read(stage: Stage, settings: Settings) -> list[Line]:
+    """What a read that finds nothing costs its process, beside as small a call through the SDK."""
+    client = stage.client()
+    streams = TablestoreStreamApi(client)
+    stream_id = make_table(client, _READ_TABLE, 1)
+    iterator = streams.get_shard_iterator(stream_id, streams.describe_stream(stream_id).shards[0].shard_id)
+    key = [("customer", "nobody"), ("order_id", 0)]
+    rounds: dict[str, Round] = {
+        "GetRow of no row, through the SDK": lambda: _cost(lambda: client.get_row(_READ_TABLE, key, max_version=1)),
+        IDLE_READ: lambda: _cost(lambda: streams.get_stream_record(iterator)),
+    }
+    lines = compare("polling", "µs of CPU per call", interleaved(settings.rounds, rounds, is_warmed_up=True))
+    return aimed(lines, {IDLE_READ: ratio_of_at_most(MOST_OF_SDK)})
+
+
+def _cost(call: Callable[[], object]) -> float:
+    before = time.process_time()
+    for _ in range(CALLS):
+        call()
+    return (time.process_time() - before) / CALLS * 1e6
 
 
 def _worker(stage: Stage, trial: Trial) -> Worker:

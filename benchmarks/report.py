@@ -115,6 +115,11 @@ def ratio_of_at_least(least: float) -> Callable[[Line], str]:
     return lambda line: at_least(line.ratio, least, "x the first")
 
 
+def ratio_of_at_most(most: float) -> Callable[[Line], str]:
+    """What a ratio may be at most, for ``aimed``."""
+    return lambda line: bound(line.ratio, most, "x the first")
+
+
 def aimed(lines: Sequence[Line], targets: Mapping[str, Callable[[Line], str]]) -> list[Line]:
     """The lines, with what those of these names have to reach, by ``bound`` or ``at_least``.
 

@@ -45,14 +45,15 @@ def test_server_rows_are_measured(stage: Stage) -> None:
 def test_request_rows_are_measured_for_each_operation_and_for_memory(stage: Stage) -> None:
     lines = lines_of(stage, "requests")
 
-    assert [line.name.partition(",")[0] for line in lines[:4]] == [
+    assert [line.name.partition(",")[0] for line in lines[1:5]] == [
         "PutRow",
         "BatchWriteRow",
         "GetRange",
         "GetStreamRecord",
     ]
-    assert lines[0].figure > lines[1].figure  # a request for each row costs more than one for all
-    assert lines[4].unit == "MB"
+    assert all("target: at most" in line.detail for line in lines[1:])
+    assert lines[1].figure > lines[2].figure  # a request for each row costs more than one for all
+    assert lines[5].unit == "MB"
 
 
 @pytest.mark.slow
@@ -150,8 +151,11 @@ def test_flow_rows_are_measured_with_and_without(stage: Stage) -> None:
 def test_polling_rows_are_measured_for_rhythms_and_settings(stage: Stage) -> None:
     lines = GROUPS["polling"](stage, QUICK)
 
-    assert [line.ratio for line in lines[::3]] == [1.0] * 4
-    assert all("waited" in line.detail for line in lines[-3:])
+    *rhythms, sdk, read = lines
+    assert [line.ratio for line in rhythms[::3]] == [1.0] * 4
+    assert all("waited" in line.detail for line in rhythms[-3:])
+    assert sdk.figure > read.figure
+    assert "target: at most" in read.detail
 
 
 @pytest.mark.slow
@@ -168,7 +172,7 @@ def test_lease_rows_stand_beside_what_is_calculated(stage: Stage) -> None:
 
 @pytest.mark.slow
 def test_replication_rows_are_measured_for_one_channel_and_for_several(stage: Stage) -> None:
-    assert [line.unit for line in lines_of(stage, "replication")] == ["rows/s"] * 2
+    assert [line.unit for line in lines_of(stage, "replication")] == ["rows/s"] * 3
 
 
 @pytest.mark.slow
