@@ -173,7 +173,7 @@ WITH_MD5, WITHOUT_MD5 = "with the MD5 of answers", "without the MD5 of pages"
 
 _JAVA_PAGE = PAGE_SIZES[0]
 
-ROLES = ("fetch", "owner", "processor", "status", "renew")
+ROLES = ("fetch", "owner", "processor", "scan", "status", "renew")
 """The threads of a worker, by what their names end with."""
 
 

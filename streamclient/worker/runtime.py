@@ -87,13 +87,15 @@ class SharedParts:
     ) -> None:
         self.client_config = client_config
         self.runtime = runtime
+        self.scan_pool = runtime.make_pool(f"{worker_identifier}-scan", client_config.renew_thread_pool_size)
         self.status_pool = runtime.make_pool(f"{worker_identifier}-status", client_config.renew_thread_pool_size)
         self.renew_pool = runtime.make_pool(f"{worker_identifier}-renew", client_config.renew_thread_pool_size)
         self.fetch_pool = runtime.make_pool(f"{worker_identifier}-fetch", FETCH_THREADS)
         self.reads = ReadQueue(self.fetch_pool)
         self.executor = executor or runtime.make_pool(f"{worker_identifier}-processor", USER_THREADS)
         self.prefetch = PrefetchBudget(client_config.prefetch_total_bytes)
-        self._own_pools = [self.status_pool, self.renew_pool, self.fetch_pool, *([] if executor else [self.executor])]
+        own_executor = [] if executor else [self.executor]
+        self._own_pools = [self.scan_pool, self.status_pool, self.renew_pool, self.fetch_pool, *own_executor]
 
     def close(self) -> None:
         """Stop every thread that is not inside a call that hangs."""

@@ -70,11 +70,13 @@ class ServiceCalls:
     """The worker rows of the store, if it keeps any."""
     stream_api: StreamApi
     loop: OwnerLoop
+    scan_pool: Executor
+    """For reads of the status table and of the list of shards. They repeat themselves, and a user's retry strategy that
+    decides on that may take its time: no write waits behind them, as a lease whose write waits is not renewed."""
     status_pool: Executor
-    """For the status table and the list of shards; reading records never keeps it busy."""
+    """For writes to the status table but heartbeats."""
     renew_pool: Executor
-    """For heartbeats alone: reads of the status table repeat themselves, and a user's retry strategy that decides on
-    that may take its time."""
+    """For heartbeats alone."""
     fetch_pool: Executor
     emit: Callable[[Event], None]
     wall_micros: Callable[[], int]
@@ -131,7 +133,7 @@ class ServiceCalls:
 
     def wake_workers(self, worker_ids: tuple[str, ...]) -> None:
         """Have other workers scan."""
-        self._call(WakeWorkers(worker_ids), partial(self._wake, worker_ids))
+        self._call(WakeWorkers(worker_ids), partial(self._wake, worker_ids), self.status_pool)
 
     def read_row(self, lease_key: str) -> None:
         """Read one row of the status table."""
@@ -177,7 +179,7 @@ class ServiceCalls:
         stream = self.stream_api.describe_stream(self.stream_id)
         return ShardList(tuple(stream.shards), stream.expiration_time_hours)
 
-    def _call(self, call: Call[Each], carry_out: Callable[[], Each]) -> None:
+    def _call(self, call: Call[Each], carry_out: Callable[[], Each], pool: Executor | None = None) -> None:
         def run() -> None:
             try:
                 answer = Answered(call, carry_out())
@@ -185,7 +187,7 @@ class ServiceCalls:
                 answer = Answered(call, error=error)
             self.loop.post(partial(self.emit, answer))
 
-        self.status_pool.submit(run)
+        (pool or self.scan_pool).submit(run)
 
     def _send(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> None:
         # Before the request leaves: from then on a lease is valid, whatever the answer's delay.

@@ -257,6 +257,7 @@ class StreamRun:
             directory=directory,
             stream_api=stream_api,
             loop=loop,
+            scan_pool=shared.scan_pool,
             status_pool=shared.status_pool,
             renew_pool=shared.renew_pool,
             fetch_pool=shared.fetch_pool,

@@ -201,8 +201,8 @@ def test_a_lease_managers_strategy_that_fails_is_logged_and_the_services_error_i
     assert "the retry strategy failed, so" in caplog.text
 
 
-def test_a_lease_managers_strategy_that_takes_long_holds_up_no_heartbeat() -> None:
-    """All threads for reads of the status table are inside it."""
+def test_a_lease_managers_strategy_that_takes_long_holds_up_no_heartbeat_and_no_checkpoint() -> None:
+    """All threads for reads of the status table are inside it. A lease whose checkpoint waited would not be renewed."""
     scene = Scene("a")
     go, began, old_list = threading.Event(), threading.Event(), scene.leases.list_leases
 
@@ -216,11 +216,12 @@ def test_a_lease_managers_strategy_that_takes_long_holds_up_no_heartbeat() -> No
     with scene.worker(renew_thread_pool_size=1, **quick) as worker:
         scene.until(lambda: "a" in scene.journal.by_shard)
         scene.leases.list_leases = hang  # type: ignore[method-assign]
-        worker.pause("a")
-        worker.resume("a")
         scene.leases.wake(["w1"])
         try:
             assert began.wait(PATIENCE_SECONDS)
+            worker.pause("a")
+            worker.resume("a")
+            scene.until(lambda: scene.journal.shutdowns("a") == [ShutdownReason.PAUSED])
             (before,) = old_list()
             assert worker.wait(PATIENCE_SECONDS, until=lambda: old_list()[0].counter >= before.counter + 8)
             assert old_list()[0].owner == "w1"

@@ -77,6 +77,7 @@ class Calls:
             store=self.store,
             stream_api=self.stream,
             loop=self.loop,
+            scan_pool=pool,
             status_pool=pool,
             renew_pool=pool,
             fetch_pool=pool,

@@ -133,12 +133,12 @@ def test_a_worker_at_rest_has_its_owner_and_threads_for_calls_and_one_more_if_it
             until(lambda worker=worker: len(worker.shard_statuses()) == 1)  # type: ignore[misc]
             names = {thread.name for thread in set(threading.enumerate()) - before}
         own = {name.removeprefix("w1-").rstrip("-0123456789") for name in names if name.startswith("w1-")}
-        assert {"run", "owner-orders", "status"} <= own <= {*KINDS_OF_THREADS, "run", "owner-orders"}
+        assert {"run", "owner-orders", "scan", "status"} <= own <= {*KINDS_OF_THREADS, "run", "owner-orders"}
         assert sorted(name for name in names if not name.startswith("w1-")) == others
         assert {thread.name for thread in set(threading.enumerate()) - before} == set()
 
 
-KINDS_OF_THREADS = {"status", "renew", "fetch", "processor"}
+KINDS_OF_THREADS = {"scan", "status", "renew", "fetch", "processor"}
 """Of each there are as many as calls were under way at once in the last minute."""
 
 

@@ -45,7 +45,7 @@ class QueuedPool(Executor):
         self.is_frozen = False
         """Whether its process stands still: nothing of it runs."""
         self.calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
-        self.may_wait = not name.endswith(("-status", "-fetch"))
+        self.may_wait = not name.endswith(("-scan", "-status", "-fetch"))
         """Whether its calls are user code, which may wait for a checkpoint; the others never do."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -216,7 +216,7 @@ class Simulation:
         return pool
 
     def pool(self, name: str) -> QueuedPool:
-        """The pool of a name, as ``<worker>-status``, ``<worker>-fetch`` or ``<worker>-processor``."""
+        """The pool of a name: the worker's, and ``-scan``, ``-status``, ``-renew``, ``-fetch`` or ``-processor``."""
         return next(pool for pool in self.pools if pool.name == name)
 
 
