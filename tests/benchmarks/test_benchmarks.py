@@ -131,7 +131,7 @@ def test_worker_rows_are_measured_for_shards_and_page_sizes(stage: Stage) -> Non
         assert sum("Java stream client: not here: no Java" in name for name in names) == 2
     else:
         assert sum(name.endswith("Java stream client") for name in names) == 8
-        assert sum("x Java stream client, target" in line.detail for line in lines) == 8
+        assert sum("x Java stream client, target" in line.detail for line in lines) == 16
         assert sum(name.endswith("Java stream client with the MD5 of answers") for name in names) == 8
         assert sum("x Java stream client with the MD5 of answers" in line.detail for line in lines) == 8
     assert sum(name.endswith("without the MD5 of pages") for name in names) == 8
