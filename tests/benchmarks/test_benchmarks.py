@@ -52,7 +52,6 @@ def test_request_rows_are_measured_for_each_operation_and_for_memory(stage: Stag
         "GetStreamRecord",
     ]
     assert all("target: at most" in line.detail for line in lines[1:])
-    assert lines[1].figure > lines[2].figure  # a request for each row costs more than one for all
     assert lines[5].unit == "MB"
 
 
@@ -151,10 +150,9 @@ def test_flow_rows_are_measured_with_and_without(stage: Stage) -> None:
 def test_polling_rows_are_measured_for_rhythms_and_settings(stage: Stage) -> None:
     lines = GROUPS["polling"](stage, QUICK)
 
-    *rhythms, sdk, read = lines
+    *rhythms, _, read = lines
     assert [line.ratio for line in rhythms[::3]] == [1.0] * 4
     assert all("waited" in line.detail for line in rhythms[-3:])
-    assert sdk.figure > read.figure
     assert "target: at most" in read.detail
 
 
