@@ -185,6 +185,23 @@ def test_checkpoints_keep_their_distance_while_records_are_pending() -> None:
     shard.shut_down(ShutdownReason.STOLEN)
 
 
+def test_a_checkpoint_that_has_become_due_is_stored_while_one_record_takes_long() -> None:
+    now = [1.0]
+    work = Work()
+    first, long = work.hold("b1"), work.hold("a2")
+    factory = KeyedProcessorFactory(work, slow_record_warning_millis=20, monotonic=lambda: now[0])
+    shard = Shard(factory)
+    shard.deliver("p1", rec("b1"))
+    shard.deliver("p2", rec("a2"))
+    first.set()
+    until(lambda: factory.pending_bytes == record_bytes(rec("a2")))
+    now[0] += 2.0
+    until(lambda: shard.checkpointer.stored == ["p1"])
+
+    long.set()
+    shard.shut_down(ShutdownReason.STOLEN)
+
+
 # --- failures ---------------------------------------------------------------------------------------------------------
 
 
