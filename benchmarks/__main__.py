@@ -27,7 +27,7 @@ from benchmarks import (
     tunnels,
     workers,
 )
-from benchmarks.report import Line, as_json, from_json, load, machine, progress, regressions, table
+from benchmarks.report import Line, as_json, from_json, load, machine, progress, regressions, table, targets_table
 from benchmarks.settings import FULL, QUICK, Settings
 from benchmarks.stage import Stage
 from streamclient.errors import ConfigurationError
@@ -74,10 +74,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         metavar=("BEFORE", "AFTER"),
         help="measure nothing: name what got worse between two files of --json, with exit code 1 if anything did",
     )
+    parser.add_argument(
+        "--targets",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="measure nothing: print what had to be reached, and what was in each of such runs",
+    )
     given = sys.argv[1:] if arguments is None else list(arguments)
     options = parser.parse_args(given)
     if options.compare is not None:
-        sys.exit(_compared(*options.compare))
+        sys.exit(_compared(*_runs(options.compare)))
+    if options.targets is not None:
+        print(targets_table(_runs(options.targets)))
+        return
     started, load_before = time.monotonic(), load()
     lines = run(options.only or list(GROUPS), QUICK if options.quick else FULL)
     seconds = time.monotonic() - started
@@ -90,14 +100,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         options.json.write_text(as_json(run_as, lines), encoding="utf-8")
 
 
-def _compared(before: Path, after: Path) -> int:
-    try:
-        found = regressions(*(from_json(path.read_text(encoding="utf-8")) for path in (before, after)))
-    except (OSError, ConfigurationError) as error:
-        print(error, file=sys.stderr)
-        return 2
+def _compared(before: list[Line], after: list[Line]) -> int:
+    found = regressions(before, after)
     print("\n".join(found) if found else "nothing got worse by more than the rounds differ")
     return 1 if found else 0
+
+
+def _runs(paths: Sequence[Path]) -> list[list[Line]]:
+    try:
+        return [from_json(path.read_text(encoding="utf-8")) for path in paths]
+    except (OSError, ConfigurationError) as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -19,10 +19,11 @@ from benchmarks.report import (
     LATENCY,
     REQUESTS,
     ROWS,
+    Aim,
     Line,
     Round,
     aimed,
-    bound,
+    at_most,
     compare,
     interleaved,
     name_of,
@@ -165,8 +166,8 @@ def _aimed(place: Place, lines: list[Line]) -> list[Line]:
     return aimed(lines, {name: partial(_within, most) for name, most in names.items() if name in present})
 
 
-def _within(most: float, line: Line) -> str:
-    return bound(line.figure, most, LATENCY)
+def _within(most: float, line: Line) -> Aim:
+    return at_most(line.figure, most, LATENCY)
 
 
 # --- where tables lie -----------------------------------------------------------------------------------------------

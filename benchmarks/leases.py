@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.report import Line, bound, progress
+from attrs import frozen
+
+from benchmarks.report import Line, at_most, progress
 from benchmarks.settings import Settings
 from benchmarks.stage import Stage
 from benchmarks.tables import FilledTable
@@ -38,29 +41,45 @@ def measure(stage: Stage, settings: Settings) -> list[Line]:
     return [*_requests(stage, settings), *_idle(stage, settings)]
 
 
+@frozen
+class Span:
+    """Seconds without a record from and to which the processor time of idle shards is counted."""
+
+    name: str
+    start: float
+    end: float
+    most: float | None = None
+    """What they may cost, as a part of a core in a hundred."""
+
+    def line(self, shards: int, clocks: Mapping[float, tuple[float, float]]) -> Line:
+        """From the readings of two clocks, that on the wall and that of the processor, at both moments."""
+        (wall_before, before), (wall_after, after) = clocks[self.start], clocks[self.end]
+        share, unit = (after - before) / (wall_after - wall_before) * 100, "% of a core"
+        name = f"{shards} idle shards in one worker, {self.name}"
+        detail = f"from {self.start:.0f} to {self.end:.0f} s without a record"
+        aims = () if self.most is None else (at_most(share, self.most, unit),)
+        return Line("leases", name, share, unit, 1.0, detail, aims=aims)
+
+
 def _idle(stage: Stage, settings: Settings) -> list[Line]:
     """Processor time of this process with one worker, read with default settings, at first and after a silence."""
-    count = max(settings.lease_counts)
-    memory, lines = _memory_bytes(), []
+    count, window, silence = max(settings.lease_counts), settings.lease_window_seconds, settings.silence_seconds
+    spans = (
+        Span("at first", 0.0, window),
+        Span("in the first minutes", 0.0, settings.first_minutes_seconds, MOST_AT_FIRST),
+        Span("later", silence, silence + window, MOST_LATER),
+    )
+    memory, clocks = _memory_bytes(), {}
     with ExitStack() as running:
-        begun = time.monotonic()
         _await_leases(_start(running, stage, count, ClientConfig(), "idle"), count)
-        for name, silence, most in (("in the first minutes", 0.0, MOST_AT_FIRST), ("later", None, MOST_LATER)):
-            wanted = settings.silence_seconds if silence is None else silence
-            threading.Event().wait(max(0.0, begun + wanted - time.monotonic()))
-            progress(f"{count} idle shards, {name}: counting for {settings.lease_window_seconds:.0f} s")
-            used, since = time.process_time(), time.monotonic()
-            threading.Event().wait(settings.lease_window_seconds)
-            share = (time.process_time() - used) / (time.monotonic() - since) * 100
-            text = f"{count} idle shards in one worker, {name}"
-            lines.append(Line("leases", text, share, "% of a core", 1.0, _silence(since - begun, share, most)))
+        begun = time.monotonic()
+        for moment in sorted({moment for span in spans for moment in (span.start, span.end)}):
+            progress(f"{count} idle shards: waiting for {moment:.0f} s without a record")
+            threading.Event().wait(max(0.0, begun + moment - time.monotonic()))
+            clocks[moment] = time.monotonic(), time.process_time()
         grown = (_memory_bytes() - memory) / 1e6
-    detail = bound(grown, MOST_MEGABYTES, "MB")
-    return [*lines, Line("leases", f"memory of {count} idle shards and their worker", grown, "MB", 1.0, detail)]
-
-
-def _silence(seconds: float, share: float, most: float) -> str:
-    return f"after {seconds:.0f} s without a record; {bound(share, most, '%')}"
+    name, aim = f"memory of {count} idle shards and their worker", at_most(grown, MOST_MEGABYTES, "MB")
+    return [*(span.line(count, clocks) for span in spans), Line("leases", name, grown, "MB", 1.0, aims=(aim,))]
 
 
 def _memory_bytes() -> int:

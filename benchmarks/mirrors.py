@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from benchmarks.report import Line, Round, aimed, bound, compare, interleaved, ratio_of_at_least, seconds_of
+from benchmarks.report import Line, Round, aimed, at_most, compare, interleaved, ratio_of_at_least, seconds_of
 from benchmarks.settings import Settings
 from benchmarks.stage import Stage
 from streamclient.destinations import Commit, DeltaDestination
@@ -48,7 +48,7 @@ def measure(stage: Stage, settings: Settings) -> list[Line]:
         return f"{CHANGES / figure:.2f} s per merge, {merge.processor_seconds:.2f} s of processor time"
 
     merged = compare("mirror", "changes/s", rates, detail)
-    return lines + aimed(merged, {name: lambda line: bound(CHANGES / line.figure, 1.0, "s per merge")})
+    return lines + aimed(merged, {name: lambda line: at_most(CHANGES / line.figure, 1.0, "s per merge")})
 
 
 def _record(number: int, sequence: int, columns: int, kind: RecordType = RecordType.PUT) -> StreamRecord:

@@ -9,7 +9,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -22,6 +22,47 @@ Round = Callable[[], float]
 """Runs a candidate once and returns its rate."""
 
 
+_WHOLE_FROM = 100.0
+"""Whole numbers from here on have the three digits that a figure is worth."""
+
+
+@frozen
+class Aim:
+    """A figure of a line, or what it comes to beside another one, and the target that it has to reach."""
+
+    figure: float
+    unit: str
+    bound: float
+    is_most: bool = False
+    """Whether the bound is the most that it may be, and not the least."""
+
+    @property
+    def is_missed(self) -> bool:
+        """Whether the figure is on the wrong side of the bound."""
+        return self.figure > self.bound if self.is_most else self.figure < self.bound
+
+    @property
+    def target(self) -> str:
+        """What has to be reached."""
+        return f"{self._bound} {self.unit}"
+
+    @property
+    def reached(self) -> str:
+        """What was."""
+        return f"{self._number}, missed" if self.is_missed else self._number
+
+    @property
+    def _bound(self) -> str:
+        return f"at {'most' if self.is_most else 'least'} {self.bound:,g}"
+
+    @property
+    def _number(self) -> str:
+        return f"{self.figure:,.0f}" if self.figure >= _WHOLE_FROM else f"{self.figure:.3g}"
+
+    def __str__(self) -> str:
+        return f"{self._number} {self.unit} (target: {self._bound}{', missed' if self.is_missed else ''})"
+
+
 @frozen
 class Line:
     """One figure, and its ratio to the first one of its comparison."""
@@ -32,9 +73,10 @@ class Line:
     unit: str
     ratio: float
     detail: str = ""
-    """The same figure in other units, where it comes from, and what it has to reach."""
+    """The same figure in other units, and where it comes from."""
     spread: float = field(default=0.0, eq=False)
     """Half of the distance between the best and the worst round, as a part of the figure."""
+    aims: tuple[Aim, ...] = ()
 
     @property
     def is_rate(self) -> bool:
@@ -43,7 +85,8 @@ class Line:
 
     def __str__(self) -> str:
         figure = f"{self.figure:,.0f} {self.unit}"
-        return f"| {self.group} | {self.name} | {figure} | {self.ratio:.2f} | {self.detail} |"
+        also = "; ".join(filter(None, (self.detail, *map(str, self.aims))))
+        return f"| {self.group} | {self.name} | {figure} | {self.ratio:.2f} | {also} |"
 
 
 HEADING = "| what | how | median | ratio | also |\n|---|---|---:|---:|---|"
@@ -77,51 +120,64 @@ def compare(
     unit: str,
     rates: dict[str, list[float]],
     detail: Callable[[str, float], str] = lambda name, figure: "",
+    aims: Callable[[str, float], Iterable[Aim]] = lambda name, figure: (),
 ) -> list[Line]:
-    """One line per candidate: its median rate, and the median of its ratios to the first one in the same round."""
+    """One line per candidate: its median rate, and the median of its ratios to the first one in the same round.
+
+    The last two are given a candidate's name and its median rate.
+    """
     base = next(iter(rates.values()))
     lines = []
     for name, measured in rates.items():
         ratio = statistics.median(own / other for own, other in zip(measured, base, strict=True))
         figure = statistics.median(measured)
         spread = (max(measured) - min(measured)) / 2 / figure if figure else 0.0
-        lines.append(Line(group, name, figure, unit, ratio, detail(name, figure), spread))
+        lines.append(Line(group, name, figure, unit, ratio, detail(name, figure), spread, tuple(aims(name, figure))))
     return lines
 
 
-def beside(
-    rates: Mapping[str, Sequence[float]], name: str, other: str, target: float | None = None, *, called: str
-) -> str:
-    """How many times another candidate's rate this one has, by the median over the rounds, and what it has to reach."""
+def beside(rates: Mapping[str, Sequence[float]], name: str, other: str, *, called: str) -> str:
+    """How many times another candidate's rate this one has, by the median over the rounds; empty where it has none."""
+    ratio = _ratio(rates, name, other)
+    return "" if ratio is None else f"{ratio:.1f} x {called}"
+
+
+def aims_beside(
+    rates: Mapping[str, Sequence[float]], name: str, other: str, least: float | None, *, called: str
+) -> list[Aim]:
+    """The same where it has to be at least so many times the other's; none where there is no other, or no target."""
+    ratio = _ratio(rates, name, other)
+    return [] if ratio is None or least is None else [at_least(ratio, least, f"x {called}")]
+
+
+def _ratio(rates: Mapping[str, Sequence[float]], name: str, other: str) -> float | None:
     if other not in rates or other == name:
-        return ""
-    ratio = statistics.median(own / base for own, base in zip(rates[name], rates[other], strict=True))
-    found = f"{ratio:.1f} x {called}"
-    return found if target is None else f"{found}, target {target:g}{'' if ratio >= target else ': missed'}"
+        return None
+    return statistics.median(own / base for own, base in zip(rates[name], rates[other], strict=True))
 
 
-def bound(figure: float, most: float, unit: str) -> str:
+def at_most(figure: float, most: float, unit: str) -> Aim:
     """What a figure may be at most."""
-    return f"target: at most {most:,g} {unit}{'' if figure <= most else ': missed'}"
+    return Aim(figure, unit, most, is_most=True)
 
 
-def at_least(figure: float, least: float, unit: str) -> str:
+def at_least(figure: float, least: float, unit: str) -> Aim:
     """What a figure has to be at least."""
-    return f"target: at least {least:,g} {unit}{'' if figure >= least else ': missed'}"
+    return Aim(figure, unit, least)
 
 
-def ratio_of_at_least(least: float) -> Callable[[Line], str]:
+def ratio_of_at_least(least: float) -> Callable[[Line], Aim]:
     """What a ratio has to be at least, for ``aimed``."""
     return lambda line: at_least(line.ratio, least, "x the first")
 
 
-def ratio_of_at_most(most: float) -> Callable[[Line], str]:
+def ratio_of_at_most(most: float) -> Callable[[Line], Aim]:
     """What a ratio may be at most, for ``aimed``."""
-    return lambda line: bound(line.ratio, most, "x the first")
+    return lambda line: at_most(line.ratio, most, "x the first")
 
 
-def aimed(lines: Sequence[Line], targets: Mapping[str, Callable[[Line], str]]) -> list[Line]:
-    """The lines, with what those of these names have to reach, by ``bound`` or ``at_least``.
+def aimed(lines: Sequence[Line], targets: Mapping[str, Callable[[Line], Aim]]) -> list[Line]:
+    """The lines, with what those of these names have to reach.
 
     Raises:
         ValueError: a target is of no line.
@@ -130,10 +186,7 @@ def aimed(lines: Sequence[Line], targets: Mapping[str, Callable[[Line], str]]) -
     if missing:
         raise ValueError(f"no line for the targets of {sorted(missing)}; there are {[line.name for line in lines]}")
     return [
-        evolve(line, detail="; ".join(filter(None, (line.detail, targets[line.name](line)))))
-        if line.name in targets
-        else line
-        for line in lines
+        evolve(line, aims=(*line.aims, targets[line.name](line))) if line.name in targets else line for line in lines
     ]
 
 
@@ -185,7 +238,7 @@ def parts_of(name: str) -> tuple[str, int]:
     return place, int(rest.partition(" ")[0].replace(",", ""))
 
 
-# --- two runs -------------------------------------------------------------------------------------------------------
+# --- several runs ---------------------------------------------------------------------------------------------------
 
 LEAST_NOISE = 0.1
 """Runs of the same code differ by as much on a quiet machine, whatever the rounds of one of them say."""
@@ -210,7 +263,9 @@ def from_json(text: str) -> list[Line]:
     """
     try:
         document: dict[str, Any] = json.loads(text)
-        return [Line(**line) for line in document["lines"]]
+        return [
+            Line(**{**line, "aims": tuple(Aim(**aim) for aim in line.get("aims", ()))}) for line in document["lines"]
+        ]
     except (ValueError, TypeError, KeyError) as error:
         raise ConfigurationError(f"expected a file written with --json, found {text[:40]!r}: {error}") from error
 
@@ -222,9 +277,9 @@ def regressions(before: Sequence[Line], after: Sequence[Line]) -> list[str]:
     slower, the machine did.
     """
     found = []
-    now = {(line.group, line.name, line.unit): line for line in after}
+    now = {_key(line): line for line in after}
     for old in before:
-        new = now.get((old.group, old.name, old.unit))
+        new = now.get(_key(old))
         if new is None:
             found.append(f"{old.group}: {old.name}: {old.unit} are not measured any more")
         elif _loss(old, new) > max(old.spread, new.spread, LEAST_NOISE):
@@ -247,3 +302,21 @@ def _loss(old: Line, new: Line) -> float:
         return loss
     ratio = new.ratio / old.ratio - 1
     return min(loss, -ratio if new.is_rate else ratio)
+
+
+def targets_table(runs: Sequence[Sequence[Line]]) -> str:
+    """What had to be reached and what was, run by run, as Markdown: a row for each target of the first run."""
+    first = runs[0]
+    found = [{(*_key(line), aim.unit): aim.reached for line in run for aim in line.aims} for run in runs]
+    heads = ["what", "how", "in", "target", *(f"run {number}" for number in range(1, len(runs) + 1))]
+    rows = [
+        (*_key(line), aim.target, *(run.get((*_key(line), aim.unit), "not measured") for run in found))
+        for line in first
+        for aim in line.aims
+    ]
+    marks = ["---"] * 4 + ["---:"] * len(runs)
+    return "\n".join([f"| {' | '.join(heads)} |", f"|{'|'.join(marks)}|", *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def _key(line: Line) -> tuple[str, str, str]:
+    return line.group, line.name, line.unit

@@ -23,7 +23,7 @@ from benchmarks.report import (
     Line,
     Round,
     aimed,
-    bound,
+    at_most,
     compare,
     interleaved,
     progress,
@@ -160,8 +160,8 @@ def _memory(caller: Caller, settings: Settings) -> Line:
         )
     used = caller.memory_bytes() - before
     name = f"memory of {rows:,} rows and their records"
-    detail = f"{used / rows:,.0f} bytes for a row and its record; {bound(used / rows, MOST_ROW_BYTES, 'bytes')}"
-    return Line("requests", name, used / _MEGABYTE, "MB", 1.0, detail)
+    aim = at_most(used / rows, MOST_ROW_BYTES, "bytes for a row and its record")
+    return Line("requests", name, used / _MEGABYTE, "MB", 1.0, aims=(aim,))
 
 
 def _frame(number: int, rows: int) -> bytes:

@@ -40,8 +40,10 @@ class Settings:
     lease_counts: tuple[int, ...]
     lease_window_seconds: float
     """How long requests to the status table are counted: a whole number of heartbeats."""
+    first_minutes_seconds: float
+    """How long what idle shards cost is measured at first."""
     silence_seconds: float
-    """How long idle shards have been idle when their cost is measured for the second time."""
+    """How long they have been idle when it is measured again."""
     keyed_records: int
     """Records that are processed one by one and key by key."""
     polling_seconds: float
@@ -83,6 +85,7 @@ FULL = Settings(
     source_sinks=("noop", "parquet"),
     lease_counts=(100, 1_000),
     lease_window_seconds=30.0,
+    first_minutes_seconds=120.0,
     silence_seconds=600.0,
     keyed_records=1_000,
     polling_seconds=180.0,
@@ -114,7 +117,8 @@ QUICK = Settings(
     source_sinks=("noop",),
     lease_counts=(10,),
     lease_window_seconds=6.0,
-    silence_seconds=0.0,
+    first_minutes_seconds=8.0,
+    silence_seconds=8.0,
     keyed_records=100,
     polling_seconds=3.0,
     shard_counts=(3, 10),

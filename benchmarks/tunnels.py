@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from benchmarks import tunnel_deaths
-from benchmarks.report import Line, Round, at_least, compare, interleaved
+from benchmarks.report import Aim, Line, Round, at_least, compare, interleaved
 from benchmarks.settings import Settings
 from benchmarks.stage import Stage
 from benchmarks.tunnel_target import Target, new_tunnel
@@ -33,8 +33,12 @@ def measure(stage: Stage, settings: Settings) -> list[Line]:
         for how, consume in _candidates(channels).items():
             rounds[f"{name}: {how}"] = partial(_rate, stage, table.name, kind, settings.stream_records, consume)
         rates = interleaved(settings.slow_rounds, rounds, is_warmed_up=settings.is_warmed_up)
-        lines += compare("tunnel", "records/s", rates, lambda _, rate: at_least(rate, LEAST_RATE, "records/s"))
+        lines += compare("tunnel", "records/s", rates, aims=_aims)
     return lines + tunnel_deaths.measure(stage, settings)
+
+
+def _aims(_: str, rate: float) -> list[Aim]:
+    return [at_least(rate, LEAST_RATE, "records/s")]
 
 
 # --- records per second --------------------------------------------------------------------------------------------

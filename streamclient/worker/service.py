@@ -123,13 +123,13 @@ class ServiceCalls:
 
     def read_rows(self) -> None:
         """Scan the status table."""
-        self._call(ReadRows(), self._scanned)
+        self._call(ReadRows(), self._scanned, self.scan_pool)
 
     def read_signals(self, worker_ids: tuple[str, ...]) -> None:
         """Read some rows of workers."""
         directory = self.directory
         if directory is not None:
-            self._call(ReadSignals(worker_ids), lambda: tuple(directory.read_workers(worker_ids)))
+            self._call(ReadSignals(worker_ids), lambda: tuple(directory.read_workers(worker_ids)), self.scan_pool)
 
     def wake_workers(self, worker_ids: tuple[str, ...]) -> None:
         """Have other workers scan."""
@@ -137,11 +137,11 @@ class ServiceCalls:
 
     def read_row(self, lease_key: str) -> None:
         """Read one row of the status table."""
-        self._call(ReadRow(lease_key), lambda: self.store.get_lease(lease_key))
+        self._call(ReadRow(lease_key), lambda: self.store.get_lease(lease_key), self.scan_pool)
 
     def list_shards(self) -> None:
         """Read the complete list of shards."""
-        self._call(ListShards(), self._described)
+        self._call(ListShards(), self._described, self.scan_pool)
 
     def write(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> None:
         """Send writes of different rows, heartbeats together and the others together."""
@@ -179,7 +179,7 @@ class ServiceCalls:
         stream = self.stream_api.describe_stream(self.stream_id)
         return ShardList(tuple(stream.shards), stream.expiration_time_hours)
 
-    def _call(self, call: Call[Each], carry_out: Callable[[], Each], pool: Executor | None = None) -> None:
+    def _call(self, call: Call[Each], carry_out: Callable[[], Each], pool: Executor) -> None:
         def run() -> None:
             try:
                 answer = Answered(call, carry_out())
@@ -187,7 +187,7 @@ class ServiceCalls:
                 answer = Answered(call, error=error)
             self.loop.post(partial(self.emit, answer))
 
-        (pool or self.scan_pool).submit(run)
+        pool.submit(run)
 
     def _send(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> None:
         # Before the request leaves: from then on a lease is valid, whatever the answer's delay.

@@ -10,7 +10,7 @@ from benchmarks.stage import Stage
 
 def target_of(line: Line) -> str:
     """What it has to reach; whether it does is not asked."""
-    return line.detail.partition("target: ")[2].removesuffix(": missed")
+    return ", ".join(aim.target for aim in line.aims)
 
 
 def lines_of(stage: Stage, group: str) -> list[Line]:

@@ -19,10 +19,11 @@ from benchmarks.report import (
     ROWS,
     Line,
     aimed,
+    aims_beside,
     as_json,
     at_least,
+    at_most,
     beside,
-    bound,
     compare,
     interleaved,
     parts_of,
@@ -51,7 +52,7 @@ def test_request_rows_are_measured_for_each_operation_and_for_memory(stage: Stag
         "GetRange",
         "GetStreamRecord",
     ]
-    assert all("target: at most" in line.detail for line in lines[1:])
+    assert all(target_of(line).startswith("at most") for line in lines[1:])
     assert lines[5].unit == "MB"
 
 
@@ -130,7 +131,7 @@ def test_worker_rows_are_measured_for_shards_and_page_sizes(stage: Stage) -> Non
         assert sum("Java stream client: not here: no Java" in name for name in names) == 2
     else:
         assert sum(name.endswith("Java stream client") for name in names) == 8
-        assert sum("x Java stream client, target" in line.detail for line in lines) == 16
+        assert sum(target_of(line).endswith("x Java stream client") for line in lines) == 16
         assert sum(name.endswith("Java stream client with the MD5 of answers") for name in names) == 8
         assert sum("x Java stream client with the MD5 of answers" in line.detail for line in lines) == 8
     assert sum(name.endswith("without the MD5 of pages") for name in names) == 8
@@ -153,19 +154,24 @@ def test_polling_rows_are_measured_for_rhythms_and_settings(stage: Stage) -> Non
     *rhythms, _, read = lines
     assert [line.ratio for line in rhythms[::3]] == [1.0] * 4
     assert all("waited" in line.detail for line in rhythms[-3:])
-    assert "target: at most" in read.detail
+    assert target_of(read) == "at most 0.1 x the first"
 
 
 @pytest.mark.slow
 def test_lease_rows_stand_beside_what_is_calculated(stage: Stage) -> None:
-    measured, calculated, first, later, memory = lines_of(stage, "leases")
+    measured, calculated, *idle, memory = lines_of(stage, "leases")
 
     assert "BatchWriteRow" in measured.detail
     assert "calculated" in calculated.name
     # Ten leases: ten heartbeats a minute each, two scans per heartbeat, six shard syncs with a scan.
     assert calculated.figure == 10 * 10 + 2 * 10 + 6
-    assert {first.unit, later.unit, memory.unit} == {"% of a core", "MB"}
-    assert all("target: at most" in line.detail for line in (first, later, memory))
+    assert [line.name.rpartition(", ")[2] for line in idle] == ["at first", "in the first minutes", "later"]
+    assert [target_of(line) for line in (*idle, memory)] == [
+        "",
+        "at most 15 % of a core",
+        "at most 5 % of a core",
+        "at most 200 MB",
+    ]
 
 
 @pytest.mark.slow
@@ -178,9 +184,11 @@ def test_start_rows_say_what_must_be_reached(stage: Stage) -> None:
     sdk, worker, _, server, first = lines_of(stage, "start")
 
     assert worker.ratio == pytest.approx(worker.figure / sdk.figure)
-    assert "at most 1.3 x the SDK alone" in worker.detail
-    assert "at most 500 ms" in server.detail
-    assert "at most 1,000 ms" in first.detail
+    assert [target_of(line) for line in (worker, server, first)] == [
+        "at most 1.3 x the SDK alone",
+        "at most 500 ms",
+        "at most 1,000 ms",
+    ]
 
 
 @pytest.mark.slow
@@ -220,10 +228,9 @@ def test_each_candidate_is_compared_with_the_first_in_the_same_round() -> None:
 def test_a_target_stands_beside_its_figure_and_has_one() -> None:
     lines = [Line("group", "one", 1.0, "s", 1.0, "more"), Line("group", "two", 2.0, "s", 2.0)]
 
-    assert [line.detail for line in aimed(lines, {"one": ratio_of_at_least(2.0)})] == [
-        "more; target: at least 2 x the first: missed",
-        "",
-    ]
+    one, two = aimed(lines, {"one": ratio_of_at_least(2.0)})
+    assert str(one) == "| group | one | 1 s | 1.00 | more; 1 x the first (target: at least 2, missed) |"
+    assert two == lines[1]
     with pytest.raises(ValueError, match=r"no line for the targets of \['three'\]"):
         aimed(lines, {"three": ratio_of_at_least(2.0)})
 
@@ -237,11 +244,19 @@ def test_table_has_one_row_per_line() -> None:
 def test_a_ratio_stands_beside_what_it_has_to_reach() -> None:
     rates = {"ours": [6.0, 8.0, 9.0], "theirs": [2.0, 4.0, 3.0]}
 
-    assert beside(rates, "ours", "theirs", 3.5, called="Java") == "3.0 x Java, target 3.5: missed"
-    assert beside(rates, "ours", "theirs", 3, called="Java") == "3.0 x Java, target 3"
-    assert beside(rates, "ours", "absent", 3, called="Java") == ""
-    assert (bound(5, 5, "%"), bound(6, 5, "%")) == ("target: at most 5 %", "target: at most 5 %: missed")
-    assert at_least(4, 5, "rows/s") == "target: at least 5 rows/s: missed"
+    assert beside(rates, "ours", "theirs", called="Java") == "3.0 x Java"
+    assert aims_beside(rates, "ours", "theirs", 3.5, called="Java") == [at_least(3.0, 3.5, "x Java")]
+    assert beside(rates, "ours", "absent", called="Java") == ""
+    assert aims_beside(rates, "ours", "absent", 3, called="Java") == []
+    assert aims_beside(rates, "ours", "theirs", None, called="Java") == []
+    assert [str(at_most(figure, 5, "%")) for figure in (5, 6)] == [
+        "5 % (target: at most 5)",
+        "6 % (target: at most 5, missed)",
+    ]
+    assert [str(at_least(figure, 5_000, "rows/s")) for figure in (5_000, 4_999)] == [
+        "5,000 rows/s (target: at least 5,000)",
+        "4,999 rows/s (target: at least 5,000, missed)",
+    ]
 
 
 def test_two_runs_differ_by_the_rows_that_got_worse_beyond_noise() -> None:
@@ -292,6 +307,27 @@ def test_runs_are_compared_by_their_files(tmp_path: Path, capsys: pytest.Capture
     assert outcomes == [0, 1, 2]
     assert output.out == "nothing got worse by more than the rounds differ\ng: n: 100 to 50 rows/s\n"
     assert "expected a file written with --json" in output.err
+
+
+def test_targets_of_several_runs_stand_beside_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "Arrow"
+    runs = [
+        [Line("decode", "no target", 5.0, "rows/s", 1.0)]
+        + [Line("decode", name, ratio, unit, 1.0, aims=(at_least(ratio, 150, "x SDK"),)) for unit in units]
+        for ratio, units in ((124.0, ("rows/s", "rows/CPU s")), (1_500.0, ("rows/s",)))
+    ]
+    files = [tmp_path / "first.json", tmp_path / "second.json"]
+    for path, lines in zip(files, runs, strict=True):
+        path.write_text(as_json("python -m benchmarks", lines))
+
+    main(["--targets", *map(str, files)])
+
+    assert capsys.readouterr().out.splitlines() == [
+        "| what | how | in | target | run 1 | run 2 |",
+        "|---|---|---|---|---:|---:|",
+        "| decode | Arrow | rows/s | at least 150 x SDK | 124, missed | 1,500 |",
+        "| decode | Arrow | rows/CPU s | at least 150 x SDK | 124, missed | not measured |",
+    ]
 
 
 def exit_code(*files: Path) -> object:
