@@ -1,4 +1,4 @@
-"""What leases and shards cost while nothing happens: requests to the status table, processor time, memory."""
+"""What leases and shards cost while nothing happens: requests to the status table, and processor time."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from pathlib import Path
 
 from attrs import frozen
+from tablestore import OTSClient
 
 from benchmarks.report import Line, at_most, progress
 from benchmarks.settings import Settings
 from benchmarks.stage import Stage
-from benchmarks.tables import FilledTable
 from benchmarks.workers import CheckpointingProcessor, Meter
 from streamclient import ClientConfig, ShardState, StreamConfig, Worker
 
@@ -30,8 +29,8 @@ JAVA_SCANS = ("taking", "noticing steals", "shard sync")
 """What makes each Java worker scan the status table, the first two per heartbeat, the third per shard sync (Java stream
 client: LeaseTaker, LeaseRenewer, ShardSyncTask)."""
 
-MOST_AT_FIRST, MOST_LATER, MOST_MEGABYTES = 15.0, 5.0, 200.0
-"""What a thousand idle shards may cost: parts of a core in a hundred, and memory."""
+MOST_AT_FIRST, MOST_LATER = 15.0, 5.0
+"""What a thousand idle shards may cost, as parts of a core in a hundred."""
 
 _MINUTE_MILLIS = 60_000
 
@@ -69,21 +68,15 @@ def _idle(stage: Stage, settings: Settings) -> list[Line]:
         Span("in the first minutes", 0.0, settings.first_minutes_seconds, MOST_AT_FIRST),
         Span("later", silence, silence + window, MOST_LATER),
     )
-    memory, clocks = _memory_bytes(), {}
+    clocks = {}
     with ExitStack() as running:
-        _await_leases(_start(running, stage, count, ClientConfig(), "idle"), count)
+        await_leases(_start(running, stage, count, ClientConfig(), "idle"), count)
         begun = time.monotonic()
         for moment in sorted({moment for span in spans for moment in (span.start, span.end)}):
             progress(f"{count} idle shards: waiting for {moment:.0f} s without a record")
             threading.Event().wait(max(0.0, begun + moment - time.monotonic()))
             clocks[moment] = time.monotonic(), time.process_time()
-        grown = (_memory_bytes() - memory) / 1e6
-    name, aim = f"memory of {count} idle shards and their worker", at_most(grown, MOST_MEGABYTES, "MB")
-    return [*(span.line(count, clocks) for span in spans), Line("leases", name, grown, "MB", 1.0, aims=(aim,))]
-
-
-def _memory_bytes() -> int:
-    return int(Path("/proc/self/status").read_text().partition("VmRSS:")[2].split()[0]) * 1024
+    return [span.line(count, clocks) for span in spans]
 
 
 def _requests(stage: Stage, settings: Settings) -> list[Line]:
@@ -92,7 +85,7 @@ def _requests(stage: Stage, settings: Settings) -> list[Line]:
     with ExitStack() as running:
         workers = {count: _start(running, stage, count, config) for count in settings.lease_counts}
         for count, worker in workers.items():
-            _await_leases(worker, count)
+            await_leases(worker, count)
         progress(f"counting requests to the status tables for {settings.lease_window_seconds:.0f} s")
         stage.reset_requests()
         threading.Event().wait(settings.lease_window_seconds)
@@ -107,15 +100,20 @@ def _status_table(count: int, prefix: str = "leases") -> str:
 
 def _start(running: ExitStack, stage: Stage, count: int, config: ClientConfig, prefix: str = "leases") -> Worker:
     progress(f"starting a worker with {count} shards")
-    client = stage.client()
-    table = FilledTable(f"{prefix}_{count}", stage.make_table(f"{prefix}_{count}", count), count, 0)
-    stream = StreamConfig(client=client, data_table_name=table.name, status_table_name=_status_table(count, prefix))
+    table = f"{prefix}_{count}"
+    stage.make_table(table, count)
+    return start_worker(running, stage.client(), table, _status_table(count, prefix), config)
+
+
+def start_worker(running: ExitStack, client: OTSClient, table: str, status_table: str, config: ClientConfig) -> Worker:
+    """A worker over a table to which nobody writes, ended with the stack."""
+    stream = StreamConfig(client=client, data_table_name=table, status_table_name=status_table)
     meter = Meter(expected=1)
-    worker = Worker(f"worker-{count}", config, stream, lambda: CheckpointingProcessor(meter))
-    return running.enter_context(worker)
+    return running.enter_context(Worker("worker", config, stream, lambda: CheckpointingProcessor(meter)))
 
 
-def _await_leases(worker: Worker, count: int) -> None:
+def await_leases(worker: Worker, count: int) -> None:
+    """Until the worker reads so many shards."""
     deadline = time.monotonic() + SETTLE_SECONDS
     pause = threading.Event()
     while True:

@@ -159,19 +159,22 @@ def test_polling_rows_are_measured_for_rhythms_and_settings(stage: Stage) -> Non
 
 @pytest.mark.slow
 def test_lease_rows_stand_beside_what_is_calculated(stage: Stage) -> None:
-    measured, calculated, *idle, memory = lines_of(stage, "leases")
+    measured, calculated, *idle = lines_of(stage, "leases")
 
     assert "BatchWriteRow" in measured.detail
     assert "calculated" in calculated.name
     # Ten leases: ten heartbeats a minute each, two scans per heartbeat, six shard syncs with a scan.
     assert calculated.figure == 10 * 10 + 2 * 10 + 6
     assert [line.name.rpartition(", ")[2] for line in idle] == ["at first", "in the first minutes", "later"]
-    assert [target_of(line) for line in (*idle, memory)] == [
-        "",
-        "at most 15 % of a core",
-        "at most 5 % of a core",
-        "at most 200 MB",
-    ]
+    assert [target_of(line) for line in idle] == ["", "at most 15 % of a core", "at most 5 % of a core"]
+
+
+@pytest.mark.slow
+def test_memory_of_idle_shards_is_that_of_new_processes(stage: Stage) -> None:
+    (line,) = lines_of(stage, "memory")
+
+    assert (line.name, target_of(line)) == ("memory of 10 idle shards of one worker", "at most 200 MB")
+    assert re.search(r"one shard, its process included, has [1-9]\d MB", line.detail)
 
 
 @pytest.mark.slow
