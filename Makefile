@@ -114,9 +114,9 @@ tunnel-rounds:
 destination-rounds: ROUNDS = 30
 destination-rounds:
 	@tools/setup-environment spark,cli,docs,dev
-	@$(BIN)/python tests/destinations/test_destination_histories.py 10000
+	@$(BIN)/python -m tests.destinations.test_destination_histories 10000
 	@for kind in delta spark iceberg postgres; do \
-	    $(BIN)/python tests/destinations/test_destination_rounds.py $$kind $(ROUNDS) $(SEED) || exit 1; \
+	    $(BIN)/python -m tests.destinations.test_destination_rounds $$kind $(ROUNDS) $(SEED) || exit 1; \
 	done
 
 source-drill:

@@ -323,3 +323,18 @@ def test_every_sample_is_named_in_the_documentation() -> None:
     unnamed = [name for name in samples if name not in text]
 
     assert unnamed == []
+
+
+def test_what_make_runs_of_the_tests_is_found_from_the_project_folder() -> None:
+    """In a process of its own: beside pytest, modules are found that are not when ``make`` starts them."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    modules = sorted(set(re.findall(r"python -m (tests\.[\w.]+)", makefile)))
+    program = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]"
+
+    done = subprocess.run(
+        [sys.executable, "-c", program, *modules], check=False, cwd=ROOT, capture_output=True, text=True
+    )
+
+    assert "tests.destinations.test_destination_rounds" in modules
+    assert "python tests/" not in makefile, "run it as a module: a script is not told where the project is"
+    assert done.returncode == 0, done.stderr

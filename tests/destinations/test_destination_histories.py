@@ -1,6 +1,6 @@
 """Simulated histories for a model of each destination: nothing lost, nothing twice.
 
-More of them: ``python tests/destinations/test_destination_histories.py 10000``, a part of ``make destination-rounds``.
+More of them: ``python -m tests.destinations.test_destination_histories 10000``, a part of ``make destination-rounds``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ import sys
 from collections import Counter
 
 import pytest
-from histories import Delta, Iceberg, Model, Postgres, run_history, violations
+
+from tests.destinations.histories import Delta, Iceberg, Model, Postgres, run_history, violations
 
 HISTORIES = 2_000
 FEW = 600

@@ -2,7 +2,7 @@
 
 A run counts the writers that a destination refused since they were fenced, and is not accepted without one.
 
-More rounds: ``python tests/destinations/test_destination_rounds.py delta 30``, also ``spark`` (Delta Lake behind the
+More rounds: ``python -m tests.destinations.test_destination_rounds delta 30``, also ``spark`` (Delta Lake behind the
 Spark processor), ``iceberg`` and ``postgres``; all of them are ``make destination-rounds``.
 """
 
@@ -22,12 +22,20 @@ from pathlib import Path
 
 import pytest
 from attrs import define, evolve, field
-from postgres_server import PostgresServer
-from rounds_worker import FREEZING, LAST_WORDS, SHARDS, Status, count_of, opened, records_of_shard
 
 from streamclient.destinations import Commit, records_digest, records_of
 from streamclient.destinations.verify import verify
 from streamclient.records import StreamRecord
+from tests.destinations.postgres_server import PostgresServer
+from tests.destinations.rounds_worker import (
+    FREEZING,
+    LAST_WORDS,
+    SHARDS,
+    Status,
+    count_of,
+    opened,
+    records_of_shard,
+)
 from tests.patience import PATIENCE_SECONDS
 
 ROUNDS = 4
