@@ -268,6 +268,7 @@ def run_spark(place: str, status: Status, shards: Sequence[str], work: Work) -> 
         return frame.withColumn("text", f.upper("text"))
 
     epochs = {shard: status.take(shard) for shard in shards}
+    say("taken")  # not before: one that is frozen first would take them from its successor when it wakes
     small = {
         "spark.driver.memory": "500m",
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -296,7 +297,6 @@ def main(kind: str, place: str, path: str, *given: str) -> None:
     status, work = Status(Path(path)), Work(random.Random(seed), int(records), Freezer(int(freezes_at)))
     try:
         if kind == "spark":
-            say("taken")
             run_spark(place, status, shards, work)
         else:
             worker = RoundsWorker(opened(kind, place), status, shards, work)
