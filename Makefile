@@ -54,7 +54,7 @@ test: check
 
 test-twenty:
 	@tools/setup-environment spark,cli,docs,dev
-	@$(BIN)/python -m tests.twenty --times $(TIMES) $(TESTS)
+	@$(BIN)/python -m tests.twenty --times $(TIMES) -n $(TESTERS) --dist loadfile --no-loadscope-reorder $(TESTS)
 
 test-busy:
 	@tools/setup-environment spark,cli,docs,dev

@@ -44,10 +44,10 @@ def test_alone():
 """
 
 
-def run(folder: Path, suite: str) -> tuple[int, str]:
+def run(folder: Path, suite: str, *options: str) -> tuple[int, str]:
     (folder / "test_suite.py").write_text(suite)
     done = subprocess.run(
-        [sys.executable, "-m", "tests.twenty", "--times", "3", str(folder), "-v", "-c", "/dev/null"],
+        [sys.executable, "-m", "tests.twenty", "--times", "3", str(folder), "-v", "-c", "/dev/null", *options],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -70,6 +70,18 @@ def test_what_runs_beside_something_runs_again_and_nothing_else(tmp_path: Path) 
         for name in ("test_thread", "test_thread", "test_process", "test_server", "test_server_again")
         for _ in range(3)
     ]
+
+
+@pytest.mark.slow
+def test_several_processes_share_the_turns(tmp_path: Path) -> None:
+    (tmp_path / "test_other.py").write_text(SUITE)
+    code, printed = run(tmp_path, SUITE, "-n", "2", "--dist", "loadfile")
+    passed = re.findall(r"(gw\d).* PASSED (\S+\.py)::(\w+)", printed.partition("times in a row")[2])
+
+    assert code == 0, printed
+    assert "10 tests do; each of them 3 times in a row" in printed
+    assert len(passed) == 30
+    assert len({(process, file) for process, file, _ in passed}) == 2
 
 
 @pytest.mark.slow

@@ -5,12 +5,16 @@ declared: first everything runs once, and the starts of threads and Python's aud
 something that runs beside them. Those run again, each the given number of times one after the other. Nothing is
 retried: one failure fails all.
 
+Several processes may share the tests (``-n``, as in ``make test``): the turns of one test stay in one of them where its
+file does (``--dist loadfile``).
+
 usage: python -m tests.twenty [--times N] [what pytest takes]
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -80,7 +84,7 @@ class Meeting:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("twenty")
-    group.addoption("--met", metavar="FILE", help="write the tests that start or meet something beside them")
+    group.addoption("--met", metavar="DIR", help="write the tests that start or meet something, a file each process")
     group.addoption("--only", metavar="FILE", help="run only the tests of such a file")
     group.addoption("--turns", type=int, default=1, help="run each test so many times in a row")
 
@@ -93,7 +97,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     meeting = session.config.pluginmanager.get_plugin("meeting")
     if meeting is not None:
-        Path(session.config.getoption("--met")).write_text("\n".join(sorted(meeting.tests)), encoding="utf-8")
+        met = Path(session.config.getoption("--met")) / f"{os.getpid()}"
+        met.write_text("\n".join(sorted(meeting.tests)), encoding="utf-8")
 
 
 @pytest.hookimpl(trylast=True)
@@ -128,14 +133,15 @@ def main(arguments: list[str]) -> int:
     options, words = parser.parse_known_args(arguments)
     command = [sys.executable, "-m", "pytest", "-p", "tests.twenty", *words]
     with tempfile.TemporaryDirectory() as directory:
-        met = Path(directory) / "met"
         print("once, to see which tests start a thread, a process or a server", flush=True)
-        code = subprocess.run([*command, f"--met={met}"], check=False).returncode
+        code = subprocess.run([*command, f"--met={directory}"], check=False).returncode
         if code != 0:
             return code
-        count = len(met.read_text(encoding="utf-8").splitlines())
-        print(f"{count} tests do; each of them {options.times} times in a row", flush=True)
-        return subprocess.run([*command, f"--only={met}", f"--turns={options.times}"], check=False).returncode
+        tests = {test for met in Path(directory).iterdir() for test in met.read_text(encoding="utf-8").splitlines()}
+        chosen = Path(directory) / "chosen"
+        chosen.write_text("\n".join(sorted(tests)), encoding="utf-8")
+        print(f"{len(tests)} tests do; each of them {options.times} times in a row", flush=True)
+        return subprocess.run([*command, f"--only={chosen}", f"--turns={options.times}"], check=False).returncode
 
 
 if __name__ == "__main__":
