@@ -1,4 +1,4 @@
-"""What the benchmarks of a file share."""
+"""What the tests of benchmarks use."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from benchmarks.stage import Stage
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def stage() -> Iterator[Stage]:
-    """One server and its tables for all groups, as in a whole run."""
-    with Stage() as shared:
-        yield shared
+    """A server of the test's own: a group makes its tables once, and an instance has room for 64 of them."""
+    with Stage() as own:
+        yield own

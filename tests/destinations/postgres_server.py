@@ -6,13 +6,24 @@ import os
 import pwd
 import shutil
 import subprocess
+import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 READY_SECONDS = 120.0
+
+AS_USER = """
+import os, sys
+user, group, *command = sys.argv[1:]
+os.setgroups([])
+os.setgid(int(group))
+os.setuid(int(user))
+os.execv(command[0], command)
+"""
+"""Becomes somebody else and then another program. To start a process as somebody else, Python must fork; and a process
+that has reserved more memory than the machine has, as other tests let it, is refused that."""
 
 
 def binaries() -> Path:
@@ -28,16 +39,16 @@ class PostgresServer:
     def __init__(self) -> None:
         # A short path, as that of a socket has a limit of some hundred bytes.
         self.directory = Path(tempfile.mkdtemp(prefix="pg"))
-        self._user: dict[str, Any] = {}
+        self._as_user: list[str] = []
         if os.geteuid() == 0:
             # The server refuses to run as root.
             nobody = pwd.getpwnam("nobody")
             os.chown(self.directory, nobody.pw_uid, nobody.pw_gid)
-            self._user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+            self._as_user = [sys.executable, "-c", AS_USER, str(nobody.pw_uid), str(nobody.pw_gid)]
 
     def _run(self, name: str, *arguments: str) -> None:
-        command = [str(binaries() / name), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=self.directory, **self._user)
+        command = [*self._as_user, str(binaries() / name), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=self.directory)
         assert done.returncode == 0, f"{command} gave {done.returncode}: {done.stdout}{done.stderr}"
 
     def __enter__(self) -> PostgresServer:
