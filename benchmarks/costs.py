@@ -22,9 +22,9 @@ from streamclient.server.clock import Clock
 from streamclient.server.engine import Engine
 from streamclient.server.storage import open_storage
 from streamclient.wire import schema
+from streamclient.wire.pages import FINISHED
 from streamclient.wire.plainbuffer import Cell, KeyBound, Row, encode_row
 from streamclient.wire.schema import OperationType, StartOffsetFlag, TunnelTypeNumber
-from streamclient.wire.tunnel import FINISHED
 
 TABLE = "orders"
 ROWS = 100

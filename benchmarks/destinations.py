@@ -16,7 +16,8 @@ from benchmarks.stage import Stage
 from streamclient.destinations import change_rows, columns_of_pages, records_digest
 from streamclient.records import SequenceInfo, StreamRecord
 from streamclient.wire import schema
-from streamclient.wire.records import DecodedPage, default_codec
+from streamclient.wire.pages import DecodedPage
+from streamclient.wire.records import default_codec
 
 _FIRST_MICROS = 1_700_000_000_000_000
 

@@ -24,7 +24,8 @@ from streamclient.tunnel.model import (
 )
 from streamclient.tunnel.transport import TunnelTransport
 from streamclient.wire import schema
-from streamclient.wire.tunnel import TunnelPage, decode_tunnel_page
+from streamclient.wire.pages import TunnelPage
+from streamclient.wire.tunnel import decode_tunnel_page
 
 _NANOS_PER_MICRO = 1_000
 

@@ -11,7 +11,7 @@ from streamclient.errors import StreamClientException
 from streamclient.records import StreamRecord
 from streamclient.stream.api import RecordPage, StreamDescription, StreamSummary
 from streamclient.tunnel.client import TunnelClient
-from streamclient.wire.tunnel import FINISHED, TunnelPage
+from streamclient.wire.pages import FINISHED, TunnelPage
 
 
 @frozen(kw_only=True)

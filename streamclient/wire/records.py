@@ -11,9 +11,9 @@ version has a timestamp, a deletion of all versions has neither, increments do n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from attrs import field, frozen
+from attrs import frozen
 
 from streamclient.errors import CodecError
 from streamclient.records import (
@@ -33,120 +33,13 @@ from streamclient.wire._reader import READ_ERRORS, ParsedRow, RawCell, as_codec_
 from streamclient.wire._tags import HEADER
 from streamclient.wire._writer import CellParts, write_row
 from streamclient.wire.columns import checked_schema, record_batch
+from streamclient.wire.pages import DecodedPage, PageRecords, PageSummary, Rows, TunnelPage
 from streamclient.wire.plainbuffer import OPERATIONS, RowWrite, write_of
 from streamclient.wire.rows import CellOperation, KeyBound
 from streamclient.wire.schema import ActionType
 
 if TYPE_CHECKING:
     from streamclient.wire._native import Page
-
-
-class PageContent(Protocol):
-    """What a page holds, verified as a whole, in the form in which its codec keeps it.
-
-    Records are named by their places in the page; ``rows`` are some places, as a range or a tuple.
-    """
-
-    @property
-    def record_count(self) -> int:
-        """How many records the page holds."""
-
-    def record(self, row: int, /) -> StreamRecord:
-        """One record: the one that somebody holds, or else a new one."""
-
-    def records(self, rows: Rows, /) -> Iterator[StreamRecord]:
-        """These records, each as ``record`` gives it."""
-
-    def sequence(self, row: int, /) -> SequenceInfo:
-        """The position of a record."""
-
-    def size(self, rows: Rows, /) -> int:
-        """How many bytes these records had on the wire."""
-
-    def writes(self, rows: Rows, /) -> list[RowWrite]:
-        """These records as the writes that do the same."""
-
-    def arrow(self, schema: Mapping[str, ColumnType] | None, rows: Rows) -> Any:
-        """The cells of these records by column."""
-
-
-Rows = range | tuple[int, ...]
-
-
-class PageRecords(Sequence[StreamRecord]):
-    """Records of one page, oldest first: a tuple whose items are made when somebody asks for them.
-
-    A slice is of this class too, and makes none; nor do the methods beside those of a tuple.
-    Equality, hash, ``repr`` and sums are those of the tuple of the same records, and a copy or a pickle is that tuple.
-
-    All parts of a page keep the whole of it in memory, as bytes. Of a compiled codec it keeps no record: one that
-    nobody holds is made anew when it is asked for again, so whoever goes through a page more than once may want a list.
-    Nor does a record keep the page: once no part of that is left, it keeps its own cells only.
-    """
-
-    __slots__ = ("_content", "_rows")
-
-    def __init__(self, content: PageContent, rows: Rows | None = None) -> None:
-        self._content = content
-        self._rows = range(content.record_count) if rows is None else rows
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    @overload
-    def __getitem__(self, index: int, /) -> StreamRecord: ...
-
-    @overload
-    def __getitem__(self, index: slice, /) -> PageRecords: ...
-
-    def __getitem__(self, index: int | slice, /) -> StreamRecord | PageRecords:
-        chosen = self._rows[index]
-        return self._content.record(chosen) if isinstance(chosen, int) else PageRecords(self._content, chosen)
-
-    def __iter__(self) -> Iterator[StreamRecord]:
-        return self._content.records(self._rows)
-
-    def select(self, indices: Iterable[int]) -> PageRecords:
-        """The records at these places of this sequence, in this order; ``IndexError`` where there is none."""
-        return PageRecords(self._content, tuple([self._rows[index] for index in indices]))
-
-    def sequence_info(self, index: int) -> SequenceInfo:
-        """That of the record at this index, which may be negative as for items; ``IndexError`` where there is none."""
-        return self._content.sequence(self._rows[index])
-
-    @property
-    def size_bytes(self) -> int:
-        """What these records had on the wire: their rows and the rows of their previous cells."""
-        return self._content.size(self._rows)
-
-    def writes(self) -> list[RowWrite]:
-        """These records as the writes that do the same."""
-        return self._content.writes(self._rows)
-
-    def arrow(self, schema: Mapping[str, ColumnType] | None = None) -> Any:
-        """These records by column: an object with ``__arrow_c_array__``, as of ``DecodedPage.arrow``."""
-        return self._content.arrow(schema, self._rows)
-
-    def __eq__(self, other: object) -> bool:
-        return self._made() == tuple(other) if isinstance(other, PageRecords | tuple) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self._made())
-
-    def __add__(self, other: Iterable[StreamRecord]) -> tuple[StreamRecord, ...]:
-        return (*self, *other) if isinstance(other, PageRecords | tuple) else NotImplemented
-
-    def __radd__(self, other: Iterable[StreamRecord]) -> tuple[StreamRecord, ...]:
-        return (*other, *self) if isinstance(other, tuple) else NotImplemented
-
-    def __repr__(self) -> str:
-        return repr(self._made())
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return tuple, (self._made(),)
-
-    def _made(self) -> tuple[StreamRecord, ...]:
-        return tuple(self)
 
 
 @frozen
@@ -214,66 +107,17 @@ class _NativePage:
         return columns
 
 
-@frozen
-class _Page:
-    """What pages of shards and of channels have in common."""
-
-    records: PageRecords = field(repr=False)
-    """In the order of the shard or channel. Each is made when it is asked for, if the codec is compiled."""
-
-    @property
-    def record_count(self) -> int:
-        """How many records the page holds."""
-        return len(self.records)
-
-    def arrow(self, schema: Mapping[str, ColumnType] | None = None) -> Any:
-        """The records by column, without making them: an object with ``__arrow_c_array__``.
-
-        ``pyarrow.record_batch`` and every other Arrow library takes it in; ``streamclient.wire.columns`` describes its
-        layout. A schema names the attribute columns, and their types, that columns are made of.
-
-        Raises:
-            CodecError: the records are not of one table.
-            ConfigurationError: the schema holds what Arrow cannot, or the codec is in Python and pyarrow is missing.
-        """
-        return self.records.arrow(schema)
-
-
-@frozen
-class DecodedPage(_Page):
-    """One GetStreamRecord response."""
-
-    next_shard_iterator: str | None
-    """``None`` (never empty) once the shard is closed and everything was read."""
-    may_more_record: bool | None
-    """The service's hint that more records wait; ``None`` where it gives none."""
-
-
-@frozen
-class TunnelPage(_Page):
-    """One ReadRecords response. Rows of full data have a sequence of zeros."""
-
-    next_token: str
-    """``finished`` behind the last record of the channel."""
-    may_more_record: bool | None
-    """The service's hint that more waits; ``None`` where it gives none."""
-    body_bytes: int
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether nothing follows, ever."""
-        return self.next_token == FINISHED
-
-
-FINISHED = "finished"
-"""The token behind the last record of a channel; as a checkpoint, it ends the channel."""
-
-
 class RecordCodec(Protocol):
     """Bytes to records and back. Implementations are stateless as seen from outside, and thread-safe."""
 
     def decode_page(self, body: bytes) -> DecodedPage:
         """Decode a GetStreamRecord response body; ``CodecError`` if any part is corrupt, and no record then."""
+
+    def summarize_page(self, body: bytes) -> PageSummary:
+        """Count the records of a GetStreamRecord response body and read the last one, but no other.
+
+        ``CodecError`` if that one is corrupt, or the message around the records.
+        """
 
     def decode_tunnel_page(self, body: bytes) -> TunnelPage:
         """Decode a ReadRecords response body; ``CodecError`` if any part is corrupt, and no record then."""
@@ -290,6 +134,17 @@ class PurePythonCodec:
         message = schema.parse(schema.GetStreamRecordResponse, body)
         records = _read_entries(message.stream_records, needs_sequence=True)
         return DecodedPage(records, message.next_shard_iterator or None, _hint(message))
+
+    def summarize_page(self, body: bytes) -> PageSummary:
+        """Count the records of a GetStreamRecord response body and read the last one, but no other.
+
+        ``CodecError`` if that one is corrupt, or the message around the records.
+        """
+        message = schema.parse(schema.GetStreamRecordResponse, body)
+        count = len(message.stream_records)
+        records = _read_entries(message.stream_records[-1:], needs_sequence=True, before=max(0, count - 1))
+        last = records.sequence_info(-1) if count else None
+        return PageSummary(count, last, message.next_shard_iterator or None, _hint(message))
 
     def decode_tunnel_page(self, body: bytes) -> TunnelPage:
         """Decode a ReadRecords response body; ``CodecError`` if any part is corrupt, and no record then."""
@@ -314,7 +169,8 @@ class PurePythonCodec:
         return int(_ACTIONS[record.record_type]), b"".join(parts), _encode_origin(record)
 
 
-def _read_entries(entries: Any, *, needs_sequence: bool) -> PageRecords:
+def _read_entries(entries: Any, *, needs_sequence: bool, before: int = 0) -> PageRecords:
+    """The last records of a page, in which so many stand before them."""
     records: list[StreamRecord] = []
     sizes: list[int] = []
     try:
@@ -323,7 +179,8 @@ def _read_entries(entries: Any, *, needs_sequence: bool) -> PageRecords:
             records.append(decode_record(entry.action_type, data, origin, needs_sequence))
             sizes.append(len(data) + len(origin))
     except CodecError as error:
-        raise CodecError(f"record {len(records)} of a page of {len(entries)}: {error}") from error
+        place = before + len(records)
+        raise CodecError(f"record {place} of a page of {before + len(entries)}: {error}") from error
     return PageRecords(_ReadRecords(tuple(records), tuple(sizes)))
 
 
@@ -347,6 +204,17 @@ class NativeCodec(PurePythonCodec):
         if page is None:
             return super().decode_page(body)
         return DecodedPage(PageRecords(_NativePage(page)), page.next or None, page.may_more_record)
+
+    def summarize_page(self, body: bytes) -> PageSummary:
+        """Count the records of a GetStreamRecord response body and read the last one, but no other.
+
+        ``CodecError`` if that one is corrupt, or the message around the records.
+        """
+        found = self._codec.summarize(bytes(body))
+        if found is None:
+            return super().summarize_page(body)
+        count, page = found
+        return PageSummary(count, page.sequence(0) if count else None, page.next or None, page.may_more_record)
 
     def decode_tunnel_page(self, body: bytes) -> TunnelPage:
         """Decode a ReadRecords response body; ``CodecError`` if any part is corrupt, and no record then."""

@@ -49,7 +49,8 @@ from streamclient.tunnel.model import (
 from streamclient.tunnel.transport import TunnelTransport
 from streamclient.wire import schema, signature
 from streamclient.wire._tags import TAG_ROW_KEY
-from streamclient.wire.tunnel import FINISHED, decode_token
+from streamclient.wire.pages import FINISHED
+from streamclient.wire.tunnel import decode_token
 
 TABLE = "orders"
 IGNORE = Condition(RowExistenceExpectation.IGNORE)

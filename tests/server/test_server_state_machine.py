@@ -145,6 +145,8 @@ class TableMachine(RuleBasedStateMachine):
         self.driver.create_with_stream(key=key, options={"max_versions": max_versions})
 
     def _set_clock(self) -> None:
+        """Each look at the clock costs a microsecond, and it never goes back: the looks so far may be a millisecond."""
+        self.millis = max(self.millis, self.driver.clock.now_micros() // 1000)
         self.driver.wall.micros = self.millis * 1000
 
     def _dated(self, offset: int | None) -> int | None:

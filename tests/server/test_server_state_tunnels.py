@@ -10,9 +10,10 @@ from server_state_driver import HOUR_SECONDS, Driver
 
 from streamclient.server.errors import ServiceError
 from streamclient.wire import schema
+from streamclient.wire.pages import FINISHED
 from streamclient.wire.plainbuffer import KeyBound, Row, encode_row
 from streamclient.wire.schema import ChannelStatusNumber, TunnelTypeNumber
-from streamclient.wire.tunnel import FINISHED, decode_token
+from streamclient.wire.tunnel import decode_token
 
 INT64_MAX = 2**63 - 1
 

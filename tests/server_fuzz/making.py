@@ -14,8 +14,9 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from streamclient.wire import schema
+from streamclient.wire.pages import FINISHED
 from streamclient.wire.plainbuffer import Cell, CellOperation, KeyBound, Row, encode_row, encode_value
-from streamclient.wire.tunnel import FINISHED, CodecError, Token, decode_token
+from streamclient.wire.tunnel import CodecError, Token, decode_token
 
 TABLES = ("t", "u", "no such table", "")
 COLUMNS = ("a", "b", "price-2", "公司", "a.b", "pk", "", "#", "x" * 300)

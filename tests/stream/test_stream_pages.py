@@ -22,7 +22,8 @@ from streamclient.records import (
 from streamclient.tunnel import ChannelRecordsInput
 from streamclient.wire import schema
 from streamclient.wire.columns import record_batch
-from streamclient.wire.records import DecodedPage, PurePythonCodec, default_codec
+from streamclient.wire.pages import DecodedPage
+from streamclient.wire.records import PurePythonCodec, default_codec
 
 RECORDS = tuple(
     StreamRecord(

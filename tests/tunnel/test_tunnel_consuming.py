@@ -32,7 +32,7 @@ from streamclient.tunnel import (
     TunnelWorkerConfig,
 )
 from streamclient.tunnel.coordinator import TunnelCoordinator
-from streamclient.wire.tunnel import TunnelPage
+from streamclient.wire.pages import TunnelPage
 from tests.interrupts import interrupted_after
 from tests.patience import PATIENCE_SECONDS, until
 

@@ -16,7 +16,7 @@ from streamclient import FailurePolicy, ReasonKind
 from streamclient.core.tunnel.turns import Turns
 from streamclient.records import StreamRecord
 from streamclient.tunnel import TunnelClient, TunnelStage, TunnelType
-from streamclient.wire.tunnel import TunnelPage
+from streamclient.wire.pages import TunnelPage
 from tests.patience import PATIENCE_SECONDS, until
 
 # --- the decision --------------------------------------------------------------------------------------------------

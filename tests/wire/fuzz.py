@@ -255,6 +255,13 @@ class Judge:
         del page, records, parts
         return seen, sizes, writes, repr(kept)
 
+    def summary(self, codec: Any, data: bytes) -> Any:
+        """What a page holds in short, or the text of the error."""
+        try:
+            return codec.summarize_page(data)
+        except self.error as error:
+            return str(error)
+
     @staticmethod
     def part(records: Any, dice: random.Random) -> Any:
         """Some records of a page, as any caller may ask for them."""
@@ -281,6 +288,8 @@ class Judge:
     def judge(self, seed: int, *, with_columns: bool) -> None:
         """Compare both on the page of a seed; ``AssertionError`` tells them apart."""
         data = self.page(seed)
+        summaries = [self.summary(codec, data) for codec in (self.native, self.twin)]
+        assert summaries[0] == summaries[1], f"seed {seed}, summarize_page: {data.hex()}\n{summaries}"
         for name in ("decode_page", "decode_tunnel_page"):
             own, other = getattr(self.native, name), getattr(self.twin, name)
             expected = self.outcome(other, data)

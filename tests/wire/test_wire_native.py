@@ -22,9 +22,9 @@ from wire_pages import body, records
 from streamclient.errors import CodecError
 from streamclient.records import NATIVE, ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
 from streamclient.wire import schema
+from streamclient.wire.pages import PageSummary, TunnelPage
 from streamclient.wire.plainbuffer import Cell, Row, encode_row
-from streamclient.wire.records import NativeCodec, PurePythonCodec, default_codec
-from streamclient.wire.tunnel import TunnelPage
+from streamclient.wire.records import NativeCodec, PurePythonCodec, RecordCodec, default_codec
 
 pytestmark = pytest.mark.skipif(NATIVE is None, reason="the compiled codec is not built here, or is switched off")
 
@@ -47,11 +47,20 @@ def outcome(decode: Callable[[bytes], Any], data: bytes) -> Any:
     return page.records, page.may_more_record, iterator, repr(page.records), page.records.writes()
 
 
+def summary(codec: RecordCodec, data: bytes) -> PageSummary | str:
+    try:
+        return codec.summarize_page(data)
+    except CodecError as error:
+        return str(error)
+
+
 def assert_same(data: bytes) -> None:
     """Both read the same, or neither reads anything; what is merely unusual must not be declined."""
     assert outcome(NativeCodec(NATIVE).decode_page, data) == outcome(TWIN.decode_page, data)
+    assert summary(NativeCodec(NATIVE), data) == summary(TWIN, data)
     is_refused = isinstance(outcome(TWIN.decode_page, data), str)
     assert (native().decode(data, False) is None) == is_refused
+    assert (native().summarize(data) is None) == isinstance(summary(TWIN, data), str)
 
 
 def flipped_bits(data: bytes) -> Iterator[bytes]:
@@ -76,6 +85,8 @@ def test_any_page_is_read_as_the_twin_reads_it(
 
     assert_same(data)
     assert NativeCodec(NATIVE).decode_page(data).records == tuple(page)
+    last = page[-1].sequence_info if page else None
+    assert summary(NativeCodec(NATIVE), data) == PageSummary(len(page), last, iterator or None, hint)
 
 
 @pytest.mark.slow
@@ -86,6 +97,7 @@ def test_every_truncation_and_every_flipped_bit_is_judged_as_the_twin_judges_it(
     for data in damaged:
         expected = outcome(TWIN.decode_page, data)
         assert outcome(codec.decode_page, data) == expected
+        assert summary(codec, data) == summary(TWIN, data)
         if plain.decode(data, False) is None:
             declined += not isinstance(expected, str)
         else:
@@ -109,6 +121,23 @@ def test_damaged_pages_are_judged_as_the_twin_judges_them(
         data = data[:start] + patch + data[start + removed :]
 
     assert outcome(NativeCodec(NATIVE).decode_page, data) == outcome(TWIN.decode_page, data)
+    assert summary(NativeCodec(NATIVE), data) == summary(TWIN, data)
+
+
+def test_a_summary_looks_into_the_last_record_only() -> None:
+    """Damage of any other one is for whoever decodes the page; its place in the message must be sound all the same."""
+    first, last = (
+        TWIN.encode_record(StreamRecord(RecordType.PUT, (("k", n),), (), SequenceInfo(0, n, 0))) for n in (1, 2)
+    )
+    broken = (first[0], first[1][:-1] + bytes([first[1][-1] ^ 1]), None)
+    for codec in (NativeCodec(NATIVE), TWIN):
+        assert summary(codec, body(broken, last)) == PageSummary(2, SequenceInfo(0, 2, 0), None, None)
+        assert "record 1 of a page of 2: at byte 58: found row checksum" in str(summary(codec, body(first, broken)))
+        assert summary(codec, body()) == PageSummary(0, None, None, None)
+    for entry in (b"", b"\x08\x01", b"\x12\x01x", b"\x08\x09\x12\x01x", b"\x08\x01\x12\x00", b"\x08\x01\x12"):
+        data = sized(0x0A, entry) + body(last)
+        assert summary(NativeCodec(NATIVE), data) == summary(TWIN, data)
+        assert native().summarize(data) is None
 
 
 @settings(deadline=None, max_examples=300)
@@ -319,6 +348,8 @@ def test_decoding_leaks_nothing() -> None:
         look(data, codec)
         look(data, NativeCodec(NATIVE))
         native().decode(broken, False)
+        native().summarize(broken)
+        codec.summarize_page(data)
         codec.decode_page(data)
 
     for _ in range(3):
@@ -352,6 +383,7 @@ def test_memory_of_the_system_does_not_grow_either() -> None:
         "def run(count):\n"
         "    for _ in range(count):\n"
         "        look(data, codec); look(data, NativeCodec(NATIVE)); codec._codec.decode(data[:-1], False)\n"
+        "        codec.summarize_page(data); codec._codec.summarize(data[:-1])\n"
         "run(60); first = peak(); run(240); print(peak() - first)\n"
     )
     done = subprocess.run(

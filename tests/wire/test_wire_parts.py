@@ -19,7 +19,8 @@ from wire_examples import RECORDS
 from wire_pages import body, records
 
 from streamclient.records import NATIVE, ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
-from streamclient.wire.records import NativeCodec, PageRecords, PurePythonCodec, RecordCodec
+from streamclient.wire.pages import PageRecords
+from streamclient.wire.records import NativeCodec, PurePythonCodec, RecordCodec
 
 TWIN = PurePythonCodec()
 CODECS: list[RecordCodec] = [TWIN] if NATIVE is None else [TWIN, NativeCodec(NATIVE)]

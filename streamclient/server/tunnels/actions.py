@@ -27,8 +27,8 @@ from streamclient.server.tunnels.channels import (
 )
 from streamclient.server.tunnels.positions import first_token, require_number
 from streamclient.wire import schema
+from streamclient.wire.pages import FINISHED
 from streamclient.wire.schema import ChannelStatusNumber, StartOffsetFlag, TunnelTypeNumber
-from streamclient.wire.tunnel import FINISHED
 
 DEFAULT_TIMEOUT_SECONDS = 300
 """Of a session whose client names none: the clients' own default."""

@@ -23,8 +23,8 @@ from attrs.setters import NO_OP
 
 from streamclient.server.tunnels.journal import ChangedParts, Part, PartKind, noted
 from streamclient.wire import schema
+from streamclient.wire.pages import FINISHED
 from streamclient.wire.schema import ChannelStatusNumber, StartOffsetFlag, TunnelTypeNumber
-from streamclient.wire.tunnel import FINISHED
 
 
 class Status(Enum):

@@ -9,7 +9,8 @@ from streamclient.server.errors import invalid
 from streamclient.server.iterators import ShardIterator, decode_iterator, encode_iterator
 from streamclient.server.streams import ShardLog, Stream
 from streamclient.server.tunnels.channels import Status, Tunnel, TunnelChannel
-from streamclient.wire.tunnel import FINISHED, Token, decode_token
+from streamclient.wire.pages import FINISHED
+from streamclient.wire.tunnel import Token, decode_token
 
 
 def read_token(text: str) -> Token:

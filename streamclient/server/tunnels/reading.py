@@ -20,9 +20,10 @@ from streamclient.server.tables import Table, check_key
 from streamclient.server.tunnels.channels import ChannelRange, Tunnel, TunnelChannel
 from streamclient.server.tunnels.positions import read_token, stream_place, stream_token
 from streamclient.wire import schema
+from streamclient.wire.pages import FINISHED
 from streamclient.wire.plainbuffer import HEADER, KeyBound, Row, decode_row, encode_row
 from streamclient.wire.schema import ActionType
-from streamclient.wire.tunnel import FINISHED, Token
+from streamclient.wire.tunnel import Token
 
 _HIGHEST = encode_key((KeyBound.INF_MAX,))
 _NANOS_PER_MICRO = 1_000

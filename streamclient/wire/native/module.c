@@ -367,9 +367,12 @@ static int name_new_ones(struct vocabulary *vocabulary)
     return 0;
 }
 
-static enum verdict read_page(struct page *page, struct names *names)
+/* All records, or with a place for their count only the last one. */
+static enum verdict read_page(struct page *page, struct names *names, size_t *record_count)
 {
     enum verdict verdict;
+    if (record_count != NULL)
+        return page_summarize(page, names, record_count);
     if (page->size < UNLOCK_FROM_BYTES)
         return page_read(page, names);
     Py_BEGIN_ALLOW_THREADS
@@ -398,23 +401,21 @@ static PyObject *page_of(PyTypeObject *page_type, PyObject *body, struct page *p
     return (PyObject *)object;
 }
 
-static PyObject *codec_decode(PyObject *self, PyObject *arguments)
+/* The page of a body, None for one that is declined, or NULL with an exception. */
+static PyObject *codec_read(PyObject *self, PyObject *body, enum page_kind kind, size_t *record_count)
 {
     struct codec *codec = (struct codec *)self;
-    PyObject *body;
-    int is_tunnel;
     char *bytes;
     Py_ssize_t size;
-    if (!PyArg_ParseTuple(arguments, "Sp:decode", &body, &is_tunnel) || PyBytes_AsStringAndSize(body, &bytes, &size) < 0)
+    if (PyBytes_AsStringAndSize(body, &bytes, &size) < 0)
         return NULL;
     struct state *state = PyType_GetModuleState(Py_TYPE(self));
     struct vocabulary *vocabulary = state == NULL ? NULL : take_vocabulary(codec);
     if (vocabulary == NULL)
         return NULL;
-    struct page page = {
-        .body = (const uint8_t *)bytes, .size = (size_t)size, .kind = is_tunnel ? TUNNEL_PAGE : STREAM_PAGE};
+    struct page page = {.body = (const uint8_t *)bytes, .size = (size_t)size, .kind = kind};
     page_swap_memory(&page, &vocabulary->spare);
-    enum verdict verdict = read_page(&page, &vocabulary->names);
+    enum verdict verdict = read_page(&page, &vocabulary->names, record_count);
     PyObject *result = NULL;
     if (verdict == OUT_OF_MEMORY)
         PyErr_NoMemory();
@@ -426,6 +427,22 @@ static PyObject *codec_decode(PyObject *self, PyObject *arguments)
         index_end(&page, vocabulary);
     return_vocabulary(codec, vocabulary);
     return result;
+}
+
+static PyObject *codec_decode(PyObject *self, PyObject *arguments)
+{
+    PyObject *body;
+    int is_tunnel;
+    if (!PyArg_ParseTuple(arguments, "Sp:decode", &body, &is_tunnel))
+        return NULL;
+    return codec_read(self, body, is_tunnel ? TUNNEL_PAGE : STREAM_PAGE, NULL);
+}
+
+static PyObject *codec_summarize(PyObject *self, PyObject *body)
+{
+    size_t record_count = 0;
+    PyObject *page = codec_read(self, body, STREAM_PAGE, &record_count);
+    return page == NULL || page == Py_None ? page : Py_BuildValue("nN", (Py_ssize_t)record_count, page);
 }
 
 static struct classes *classes_from(struct state *state, PyObject *const record_types[3],
@@ -484,6 +501,8 @@ static PyMethodDef codec_methods[] = {
     {"decode", codec_decode, METH_VARARGS,
      "decode(body, is_tunnel, /)\n--\n\nThe page, or None where the decoder in Python has to read it or to say what is "
      "wrong."},
+    {"summarize", codec_summarize, METH_O,
+     "summarize(body, /)\n--\n\nThe number of a page's records, and a page of the last one; None as for decode."},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot codec_slots[] = {

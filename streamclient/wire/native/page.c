@@ -141,13 +141,22 @@ static enum verdict read_origin(struct reader *reader, size_t offset, size_t siz
     return ACCEPTED;
 }
 
-static enum verdict read_record(struct reader *reader, uint64_t action, const struct field *record,
-                                const struct field *origin)
+/* Of one record. */
+struct entry {
+    uint64_t action;
+    struct field record, origin;
+};
+
+static bool is_action(uint64_t number) { return number >= PUT_ROW && number <= DELETE_ROW; }
+
+static enum verdict read_record(struct reader *reader, const struct entry *entry)
 {
+    const struct field *record = &entry->record, *origin = &entry->origin;
+    const uint64_t action = entry->action;
     struct page *page = reader->page;
     struct row_facts facts;
     struct row *row;
-    if (action < PUT_ROW || action > DELETE_ROW)
+    if (!is_action(action))
         return NOT_ACCEPTED;
     enum verdict verdict = add_row(page, &row);
     if (verdict != ACCEPTED)
@@ -186,40 +195,61 @@ static inline bool is_usual_entry(const uint8_t *body, const uint8_t *at, const 
     return true;
 }
 
-static enum verdict read_entry(struct reader *reader, const struct field *outer)
+static bool read_entry(const uint8_t *body, const struct field *outer, struct entry *entry)
 {
-    const uint8_t *body = reader->page->body, *at = body + outer->offset, *end = at + outer->size;
-    struct field field, record = {0}, origin = {0};
-    if (is_usual_entry(body, at, end, &record))
-        return read_record(reader, at[1], &record, &origin);
-    uint64_t action = 0;
+    const uint8_t *at = body + outer->offset, *end = at + outer->size;
+    struct field field;
     enum step step;
+    *entry = (struct entry){0};
+    if (is_usual_entry(body, at, end, &entry->record)) {
+        entry->action = at[1];
+        return true;
+    }
     while ((step = next_field(body, &at, end, &field)) == FIELD) {
         if (field.number == 1 && field.wire_type == VARINT)
-            action = field.value;
+            entry->action = field.value;
         else if (field.number == 2 && field.wire_type == BYTES)
-            record = field;
+            entry->record = field;
         else if (field.number == 3 && field.wire_type == BYTES)
-            origin = field;
+            entry->origin = field;
         else if (field.number <= 3)
-            return NOT_ACCEPTED;
+            return false;
     }
-    return step == END ? read_record(reader, action, &record, &origin) : NOT_ACCEPTED;
+    return step == END;
 }
 
 /* Fields of the two messages: GetStreamRecordResponse and ReadRecordsResponse. */
 enum { RECORDS_FIELD = 1, NEXT_FIELD = 2, CONSUMED_FIELD = 3, MORE_FIELD = 4, TUNNEL_MORE_FIELD = 3 };
 
-static enum verdict read_field(struct reader *reader, const struct field *field, bool *has_next)
+struct message {
+    struct reader reader;
+    struct entry last; /* that was met */
+    size_t entry_count;
+    bool is_summary; /* of which only the last record is read */
+    bool has_next;
+};
+
+static enum verdict take_entry(struct message *message, const struct field *field)
 {
-    struct page *page = reader->page;
+    struct entry *entry = &message->last;
+    if (field->wire_type != BYTES || !read_entry(message->reader.page->body, field, entry))
+        return NOT_ACCEPTED;
+    message->entry_count++;
+    if (message->is_summary) /* both parts are required, so the twin refuses a page that lacks one */
+        return is_action(entry->action) && entry->record.size ? ACCEPTED : NOT_ACCEPTED;
+    return read_record(&message->reader, entry);
+}
+
+static enum verdict read_field(struct message *message, const struct field *field)
+{
+    struct page *page = message->reader.page;
     bool is_stream = page->kind == STREAM_PAGE;
     if (field->number == RECORDS_FIELD)
-        return field->wire_type == BYTES ? read_entry(reader, field) : NOT_ACCEPTED;
+        return take_entry(message, field);
     if (field->number == NEXT_FIELD) {
         page->next.offset = field->offset;
         page->next.size = field->size;
-        *has_next = true;
+        message->has_next = true;
         return field->wire_type == BYTES ? ACCEPTED : NOT_ACCEPTED;
     }
     if (field->number == (is_stream ? MORE_FIELD : TUNNEL_MORE_FIELD)) {
@@ -231,24 +261,37 @@ static enum verdict read_field(struct reader *reader, const struct field *field,
     return ACCEPTED; /* a field that later versions added */
 }
 
-enum verdict page_read(struct page *page, struct names *names)
+static enum verdict read_message(struct message *message)
 {
-    struct reader reader = {.page = page, .names = names};
+    struct page *page = message->reader.page;
     const uint8_t *at = page->body, *end = at + page->size;
     struct field field;
     enum step step;
-    bool has_next = false;
     page->may_more = -1;
     if (page->size > INT32_MAX)
         return NOT_ACCEPTED;
     while ((step = next_field(page->body, &at, end, &field)) == FIELD) {
-        enum verdict verdict = read_field(&reader, &field, &has_next);
+        enum verdict verdict = read_field(message, &field);
         if (verdict != ACCEPTED)
             return verdict;
     }
     if (step != END || !is_utf8(page->body + page->next.offset, page->next.size))
         return NOT_ACCEPTED;
-    return has_next || page->kind == STREAM_PAGE ? ACCEPTED : NOT_ACCEPTED; /* a tunnel's token is required */
+    return message->has_next || page->kind == STREAM_PAGE ? ACCEPTED : NOT_ACCEPTED; /* a tunnel's token is required */
+}
+
+enum verdict page_read(struct page *page, struct names *names)
+{
+    struct message message = {.reader = {.page = page, .names = names}};
+    return read_message(&message);
+}
+
+enum verdict page_summarize(struct page *page, struct names *names, size_t *record_count)
+{
+    struct message message = {.reader = {.page = page, .names = names}, .is_summary = true};
+    enum verdict verdict = read_message(&message);
+    *record_count = message.entry_count;
+    return verdict == ACCEPTED && message.entry_count ? read_record(&message.reader, &message.last) : verdict;
 }
 
 void page_clear(struct page *page)

@@ -125,6 +125,8 @@ struct page {
 
 /* Index a page whose body, size and kind are set. Clear it afterwards, whatever the verdict. */
 enum verdict page_read(struct page *page, struct names *names);
+/* The same of the last record only; the others are counted. */
+enum verdict page_summarize(struct page *page, struct names *names, size_t *record_count);
 void page_clear(struct page *page);
 
 /* Give the index's memory to another page, in exchange for what that one has. */

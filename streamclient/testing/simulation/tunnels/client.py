@@ -21,7 +21,8 @@ from streamclient.testing.simulation.tunnels.service import SimulatedService
 from streamclient.tunnel.calls import STORE_TRIES, verdict_on
 from streamclient.tunnel.errors import SequenceNumberNotMatchError
 from streamclient.wire import schema
-from streamclient.wire.tunnel import FINISHED, decode_tunnel_page
+from streamclient.wire.pages import FINISHED
+from streamclient.wire.tunnel import decode_tunnel_page
 
 READ_AGAIN_SECONDS = 1.0
 """Pause after a page without records, or after a read that failed."""
