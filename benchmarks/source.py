@@ -17,12 +17,11 @@ from benchmarks.report import Line, Round, aimed, compare, interleaved, progress
 from benchmarks.settings import Settings
 from benchmarks.shapes import PAGE_RECORDS, Shape, shapes
 from benchmarks.stage import Stage
-from streamclient.core.position import Position
 from streamclient.datasource import TablestoreDataSource
 from streamclient.datasource.source import ChangeStreamReader
 from streamclient.model import Shard
 from streamclient.records import SequenceInfo
-from streamclient.stream.api import RecordPage, StreamDescription, StreamStatus, StreamSummary
+from streamclient.stream.api import StreamDescription, StreamStatus, StreamSummary
 from streamclient.tablestore.connect import (
     LOCAL_ACCESS_KEY_ID,
     LOCAL_ACCESS_KEY_SECRET,
@@ -30,7 +29,8 @@ from streamclient.tablestore.connect import (
     LOCAL_INSTANCE,
 )
 from streamclient.wire import schema
-from streamclient.wire.records import DecodedPage, default_codec
+from streamclient.wire.pages import DecodedPage, PageSummary
+from streamclient.wire.records import default_codec
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -97,18 +97,19 @@ class MemoryPages:
         """The first page."""
         return "0"
 
-    def page(self, iterator: str, limit: int) -> DecodedPage:
-        """A page, decoded each time."""
-        bodies = _bodies(self.directory)
-        if int(iterator) == len(bodies):
-            empty = schema.GetStreamRecordResponse(next_shard_iterator=iterator)
-            return default_codec().decode_page(empty.SerializeToString())
-        return default_codec().decode_page(bodies[int(iterator)])
+    def summary(self, shard_id: str, iterator: str, limit: int) -> PageSummary:
+        """For the planner."""
+        return default_codec().summarize_page(self._body(iterator))
 
-    def get_stream_record(self, shard_iterator: str, limit: int | None = None) -> RecordPage:
-        """The same for the planner."""
-        page = self.page(shard_iterator, limit or PAGE_RECORDS)
-        return RecordPage(page.records, Position(page.next_shard_iterator or shard_iterator))
+    def page(self, iterator: str, limit: int) -> DecodedPage:
+        """For executors: a page, decoded each time."""
+        return default_codec().decode_page(self._body(iterator))
+
+    def _body(self, iterator: str) -> bytes:
+        bodies = _bodies(self.directory)
+        if int(iterator) < len(bodies):
+            return bodies[int(iterator)]
+        return bytes(schema.GetStreamRecordResponse(next_shard_iterator=iterator).SerializeToString())
 
 
 class MemoryDataSource(TablestoreDataSource):

@@ -57,7 +57,9 @@ MAY_IMPORT = {
     "operate": {"operate", "parking", "stream", "lease", "wire", "core"} | COMMAND_FLOOR | FLOOR_ZERO,
     "spark": {"spark", "destinations", "wire"} | FLOOR_ZERO,
     "destinations": {"destinations"} | FLOOR_ZERO,
-    "datasource": {"datasource", "destinations", "stream", "metrics", "wire", "core"} | COMMAND_FLOOR | FLOOR_ZERO,
+    "datasource": {"datasource", "destinations", "tunnel", "stream", "metrics", "wire", "core"}
+    | COMMAND_FLOOR
+    | FLOOR_ZERO,
     "keyed": {"keyed"} | FLOOR_ZERO,
     # The server shares only the wire with the client: an emulator that borrows the client's rules agrees with its
     # mistakes. Errors and records come through the wire's own signatures.

@@ -131,6 +131,8 @@ class ShardSlice:
     count: int
     last: SequenceInfo
     """The record that the range ends with."""
+    until: str | None = None
+    """Iterator behind that record; ``None`` at the end of the shard."""
 
 
 def ranges_between(
@@ -163,7 +165,7 @@ def ranges_between(
         for place in (*within, one):
             assert at is not None, "only the last place may lie at the end of the shard"
             assert place.last is not None, "records lie before it"
-            found.append(ShardSlice(end.stream_id, shard, at, place.count - first, place.last))
+            found.append(ShardSlice(end.stream_id, shard, at, place.count - first, place.last, place.at))
             at, first = place.at, place.count
     return found
 

@@ -183,6 +183,8 @@ class SourceOptions:
     max_per_partition: int | None = None
     """Of a shard's part of a batch in one task; ``None`` for all of them, in order."""
     fails_on_data_loss: bool = True
+    tunnel_id: str | None = None
+    """The tunnel that a query reads in place of the stream."""
     layout: Layout | None = None
     sample_rows: int = 1_000
     """Rows of the table to find columns in that it does not declare."""
@@ -201,7 +203,7 @@ class SourceOptions:
             ConfigurationError: an option is unknown, missing, contradicts another one, or has a value that it cannot.
         """
         values = _values(given)
-        _refuse_tunnel(values)
+        _refuse_beside_tunnel(values)
         _refuse_two_starts(values)
         known = dict(values)
         for option in _OPTIONS:
@@ -251,6 +253,7 @@ _FIELDS = {
     "maxOffsetsPerShard": "max_per_shard",
     "maxRecordsPerPartition": "max_per_partition",
     "failOnDataLoss": "fails_on_data_loss",
+    "tunnelId": "tunnel_id",
     "layout": "layout",
     "sampleRows": "sample_rows",
     "splitSizeMb": "split_megabytes",
@@ -284,7 +287,7 @@ _MOST_BATCH_ROWS = 200
 
 
 def _all_names() -> list[str]:
-    return [option.name for option in _OPTIONS if option.name != "tunnelId"]
+    return [option.name for option in _OPTIONS]
 
 
 def _known_case(spelling: str) -> str:
@@ -295,13 +298,23 @@ def _known_case(spelling: str) -> str:
     return _BY_SPELLING[found[0]].name if found else spelling
 
 
-def _refuse_tunnel(values: Mapping[str, Any]) -> None:
-    if "tunnelId" in values:
+_OF_THE_TUNNEL = {
+    "startingOffsets": "the tunnel says itself where it begins",
+    "startingTimestamp": "the tunnel says itself where it begins",
+    "maxRecordsPerPartition": "a tunnel can be read on only where one of its pages ends",
+}
+
+
+def _refuse_beside_tunnel(values: Mapping[str, Any]) -> None:
+    if "tunnelId" not in values:
+        return
+    for name, why in _OF_THE_TUNNEL.items():
+        if name in values:
+            raise ConfigurationError(f"options tunnelId and {name} contradict each other: {why}")
+    if not values.get("failOnDataLoss", True):
         raise ConfigurationError(
-            "tunnelId cannot be exact under Spark's offsets: a tunnel keeps one position for whoever reads it, which "
-            "others move and Spark cannot set back, and its full data is read from the living table, so that a batch "
-            "which Spark repeats would hold other rows. Leave tunnelId out: the stream of the table is read itself, "
-            "exactly; or consume the tunnel with streamclient.tunnel.TunnelWorker"
+            "options tunnelId and failOnDataLoss=false contradict each other: a tunnel that has lost records has "
+            "expired and cannot be read on. Make a new tunnel, and begin with a new checkpoint"
         )
 
 

@@ -1,21 +1,20 @@
 """Planning micro-batches: walk the stream, count, and remember the position behind each shard's last record.
 
-It runs in Spark's planner, one Python process beside the driver, and reads each page that executors will read, without
-making rows of it: only the number of records and the last one's place matter. Nothing is kept here that a restart would
-need: offsets hold all.
+It runs in Spark's planner, one Python process beside the driver, and asks for each page that executors will read,
+without looking into it: only the number of records and the last one's place matter. Nothing is kept here that a restart
+would need: offsets hold all.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Protocol
 
 from attrs import define, evolve, field
 
-from streamclient.core.position import Position
 from streamclient.datasource.offsets import (
     ShardOffset,
     ShardSlice,
@@ -28,7 +27,9 @@ from streamclient.datasource.offsets import (
 from streamclient.datasource.options import EARLIEST, LATEST, SourceOptions
 from streamclient.errors import ConfigurationError, DependencyException, StreamClientException, TrimmedDataException
 from streamclient.model import Shard
-from streamclient.stream.api import RecordPage, StreamApi, StreamDescription
+from streamclient.records import SequenceInfo
+from streamclient.stream.api import StreamDescription, StreamSummary
+from streamclient.wire.pages import PageSummary
 
 _log = logging.getLogger(__name__)
 
@@ -65,14 +66,31 @@ class _Seen:
     empty_pages: int = 0
 
 
+class ShardListing(Protocol):
+    """Which shards there are and where they begin: a part of ``StreamApi``."""
+
+    def list_stream(self, table_name: str | None = None, /) -> Sequence[StreamSummary]:
+        """Streams of a table: none or one."""
+
+    def describe_stream(self, stream_id: str, /) -> StreamDescription:
+        """A stream with its shards."""
+
+    def get_shard_iterator(self, stream_id: str, shard_id: str, timestamp_micros: int | None = None, /) -> str:
+        """Iterator at the oldest record, or at those from a time on."""
+
+
 @define(eq=False)
 class StreamPlanner:
-    """Offsets for one streaming query. One thread calls; ``streams`` reads the service."""
+    """Offsets for one streaming query. One thread calls; ``streams`` and ``summary`` read the service."""
 
     options: SourceOptions
-    streams: StreamApi
+    streams: ShardListing
+    summary: Callable[[str, str, int], PageSummary]
+    """What the page of a shard behind an iterator holds, of so many records at most."""
     now_micros: Callable[[], int] = lambda: time.time_ns() // 1_000
     monotonic: Callable[[], float] = time.monotonic
+    page_records: int = PAGE_RECORDS
+    """What is asked for at once."""
     _described: StreamDescription | None = field(init=False, default=None)
     _listed_at: float = field(init=False, default=float("-inf"))
     _seen: dict[str, _Seen] = field(init=False, factory=dict)
@@ -123,6 +141,9 @@ class StreamPlanner:
         """Give out nothing that is written from now on."""
         self._wants_chain = True
 
+    def committed(self, end: StreamOffset) -> None:
+        """Spark will not repeat what lies before. A stream need not know."""
+
     def close(self) -> None:
         """End the threads."""
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -141,7 +162,8 @@ class StreamPlanner:
             if one.is_ended:
                 continue
             seen = self._seen.get(shard, _Seen())
-            behind = None if one.last is None else max(0, now - one.last.timestamp_micros) // 1_000
+            stamp = 0 if one.last is None else one.last.timestamp_micros  # full data has none
+            behind = max(0, now - stamp) // 1_000 if stamp else None
             shards[shard] = 0 if seen.caught_up_at == one.at else behind
         known = [millis for millis in shards.values() if millis is not None]
         return {
@@ -266,12 +288,14 @@ class StreamPlanner:
             pages = list(side_by_side(self._page, [end] * len(sizes), sizes, sizes.values(), had))
             going = [shard for shard in active if shard not in sizes]
             for shard, (begin, page) in zip(sizes, pages, strict=True):
+                if page.record_count > sizes[shard] and taken[shard]:
+                    continue  # a tunnel's page, which has no smaller parts: it is the next batch's
                 before = begin or end.shards[shard].at
                 end = self._advanced(end, shard, page, begin)
-                taken[shard] += len(page.records)
-                if page.records and partition is not None and taken[shard] % partition == 0:
+                taken[shard] += page.record_count
+                if page.record_count and partition is not None and taken[shard] % partition == 0:
                     self._partition_ends.setdefault(shard, {})[end.shards[shard].count] = end.shards[shard]
-                left = None if left is None else left - len(page.records)
+                left = None if left is None else max(0, left - page.record_count)
                 is_up = self._is_caught_up(shard, before, end.shards[shard], page, latest)
                 if not is_up and (per_shard is None or taken[shard] < per_shard):
                     going.append(shard)
@@ -283,7 +307,7 @@ class StreamPlanner:
     ) -> dict[str, int]:
         """How many records to ask each shard for; those that have had the least come first if not all get some."""
         sizes = {}
-        share = PAGE_RECORDS if left is None else max(1, min(PAGE_RECORDS, -(-left // len(active))))
+        share = self.page_records if left is None else max(1, min(self.page_records, -(-left // len(active))))
         for shard in sorted(active, key=lambda one: (taken[one], one)):
             size = share if per_shard is None else min(share, per_shard - taken[shard])
             if self.options.max_per_partition is not None:
@@ -295,48 +319,47 @@ class StreamPlanner:
                 sizes[shard] = size
         return sizes
 
-    def _page(self, end: StreamOffset, shard: str, size: int, taken: int) -> tuple[str | None, RecordPage]:
+    def _page(self, end: StreamOffset, shard: str, size: int, taken: int) -> tuple[str | None, PageSummary]:
         """A page, and where the shard's part of the batch begins instead if records were lost before it."""
         at = end.shards[shard].at
         assert at is not None
         try:
-            return None, self.streams.get_stream_record(at, size)
+            return None, self.summary(shard, at, size)
         except TrimmedDataException as error:
             if taken:  # what was counted for this batch lies before the loss, so the loss is for the next one
-                return None, RecordPage((), Position(at))
+                return None, PageSummary(0, None, at, None)
             self._lost(f"records of shard {shard} were trimmed before they were read: {error}")
         except DependencyException as error:
             # A shard that is not listed may still be read: only if it may not, it is gone.
             if error.retriable or taken or self._is_listed(shard):
                 raise
             self._lost(f"shard {shard} is gone, and was not read to its end: {error}")
-            return None, RecordPage((), Position.SHARD_END)
+            return None, PageSummary(0, None, None, None)
         kept = self.streams.get_shard_iterator(end.stream_id, shard)
-        return kept, self.streams.get_stream_record(kept, size)
+        return kept, self.summary(shard, kept, size)
 
     def _is_listed(self, shard: str) -> bool:
         return self._described is not None and any(one.shard_id == shard for one in self._described.shards)
 
-    def _advanced(self, end: StreamOffset, shard: str, page: RecordPage, begin: str | None) -> StreamOffset:
+    def _advanced(self, end: StreamOffset, shard: str, page: PageSummary, begin: str | None) -> StreamOffset:
         one = end.shards[shard]
-        is_end = page.next_position == Position.SHARD_END
         after = evolve(
             one,
-            at=None if is_end else page.next_position.text,
-            count=one.count + len(page.records),
-            last=page.records[-1].sequence_info if page.records else one.last,
-            ended_micros=self.now_micros() if is_end else None,
+            at=page.next_shard_iterator,
+            count=one.count + page.record_count,
+            last=page.last or one.last,
+            ended_micros=self.now_micros() if page.next_shard_iterator is None else None,
         )
         return end.with_shard(shard, after, begin)
 
     def _is_caught_up(
-        self, shard: str, before: str | None, after: ShardOffset, page: RecordPage, latest: int | None
+        self, shard: str, before: str | None, after: ShardOffset, page: PageSummary, latest: int | None
     ) -> bool:
         """Whether the page left nothing to read for now. ``latest`` is the stamp behind which nothing is wanted."""
         seen = self._seen.setdefault(shard, _Seen())
-        seen.empty_pages = 0 if page.records else seen.empty_pages + 1
+        seen.empty_pages = 0 if page.record_count else seen.empty_pages + 1
         is_late = latest is not None and after.last is not None and after.last.timestamp_micros > latest
-        is_still = not page.records and (after.at == before or seen.empty_pages >= MOST_EMPTY_PAGES)
+        is_still = not page.record_count and (after.at == before or seen.empty_pages >= MOST_EMPTY_PAGES)
         if not (is_still or is_late or after.is_ended or page.may_more_record is False):
             return False
         seen.caught_up_at, seen.until = after.at, self.monotonic() + IDLE_SECONDS
@@ -362,4 +385,12 @@ def data_loss(what: str) -> str:
     return (
         f"{what}. The query would go on with a hole in its data: set the option failOnDataLoss to false to accept "
         "that, or begin with a new checkpoint"
+    )
+
+
+def not_as_planned(part: ShardSlice, found: int, last: SequenceInfo | None) -> StreamClientException:
+    """What a task says whose range holds something else than was counted."""
+    return StreamClientException(
+        f"shard {part.shard_id} gave {found} records up to {last}, and {part.count} up to {part.last} were planned: a "
+        "batch cannot be repeated as it was, so nothing of it is given out"
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from attrs import define, field, frozen
 
 from streamclient.datasource.offsets import ShardSlice
-from streamclient.datasource.planner import PAGE_RECORDS, data_loss
+from streamclient.datasource.planner import PAGE_RECORDS, data_loss, not_as_planned
 from streamclient.destinations.changes import RESERVED, rows_of_schema
 from streamclient.destinations.columns import column_type
 from streamclient.destinations.extra import compute, pyarrow
@@ -28,7 +28,8 @@ from streamclient.stream.tablestore import TablestoreStreamApi
 from streamclient.tablestore.call import SignedCalls
 from streamclient.tablestore.connect import Connection
 from streamclient.wire import schema
-from streamclient.wire.records import DecodedPage, default_codec
+from streamclient.wire.pages import DecodedPage, PageSummary, TunnelPage
+from streamclient.wire.records import default_codec
 from streamclient.wire.service_errors import classify
 
 if TYPE_CHECKING:
@@ -71,8 +72,8 @@ def asked(connection: Connection, operation: str, request: Any) -> Any:
     return _repeated(operation, lambda: calls_of(connection).ask(operation, request, is_repeatable=True))
 
 
-def _repeated(operation: str, call: Callable[[], Any]) -> Any:
-    def attempt() -> Any:
+def _repeated(operation: str, call: Callable[[], _T]) -> _T:
+    def attempt() -> _T:
         try:
             return call()
         except Exception as error:
@@ -91,18 +92,25 @@ class StreamService:
         """For the planner."""
         return TablestoreStreamApi(opened(self.connection))
 
+    def summary(self, shard_id: str, iterator: str, limit: int) -> PageSummary:
+        """For the planner: how many records a page has, and the place of the last one; the others are not looked at.
+
+        Raises:
+            TrimmedDataException: the records behind the iterator are gone.
+        """
+        return self._read(iterator, limit, default_codec().summarize_page)
+
     def page(self, iterator: str, limit: int) -> DecodedPage:
         """For executors: a page as it was decoded, of which no record is made.
 
         Raises:
             TrimmedDataException: the records behind the iterator are gone.
         """
-        request = schema.GetStreamRecordRequest(shard_iterator=iterator, limit=limit)
-        body = _repeated(
-            "GetStreamRecord",
-            lambda: calls_of(self.connection).call("GetStreamRecord", request.SerializeToString(), is_repeatable=True),
-        )
-        return default_codec().decode_page(body)
+        return self._read(iterator, limit, default_codec().decode_page)
+
+    def _read(self, iterator: str, limit: int, read: Callable[[bytes], _T]) -> _T:
+        message = schema.GetStreamRecordRequest(shard_iterator=iterator, limit=limit).SerializeToString()
+        return _repeated("GetStreamRecord", lambda: calls_of(self.connection).page("GetStreamRecord", message, read))
 
     def oldest(self, stream_id: str, shard_id: str) -> str:
         """Iterator at the oldest record that is left."""
@@ -110,52 +118,18 @@ class StreamService:
 
 
 @frozen
-class RangeReader:
-    """Reads ranges as batches of one schema. Pickled: it goes to the executors with the query."""
+class StreamPages:
+    """Pages that hold the records of a range and no other."""
 
     service: StreamService
-    columns: Schema
     fails_on_data_loss: bool = True
-    batch_records: int = field(default=BATCH_RECORDS)
 
-    def read(self, part: ShardSlice) -> Iterator[RecordBatch]:
-        """The rows of a range, oldest first: the same ones each time.
+    def __call__(self, part: ShardSlice) -> Iterator[DecodedPage]:
+        """In order.
 
         Raises:
             StreamClientException: records of the range are gone, or are not those that were planned.
-            UnfitValueError: a value does not fit, and the schema has no column for such values.
         """
-        for batches in _ahead(self._batches(part)):
-            yield from self._rows(batches, part.shard_id)
-
-    def _batches(self, part: ShardSlice) -> Iterator[list[RecordBatch]]:
-        """Pages by column, as many in one as become one batch of rows."""
-        decoder = PageDecoder(self._types())
-        waiting: list[RecordBatch] = []
-        rows = 0
-        for page in self._pages(part):
-            waiting.append(decoder.batch(page))
-            rows += page.record_count
-            if rows >= self.batch_records:
-                yield waiting
-                waiting, rows = [], 0
-        if waiting:
-            yield waiting
-
-    def _types(self) -> dict[str, ColumnType]:
-        names = [name for name in self.columns.names if name not in RESERVED]
-        types = {original_name(name): column_type(self.columns.field(name).type) for name in names}
-        return {name: kind for name, kind in types.items() if kind is not None}
-
-    def _rows(self, batches: list[RecordBatch], shard_id: str) -> Iterator[RecordBatch]:
-        if all(batch.schema == batches[0].schema for batch in batches):
-            # Each column in one piece: most of the work is per piece, not per value.
-            batches = [pyarrow().concat_batches(batches)]
-        table = rows_of_schema(columns_of_pages(batches), shard=shard_id, columns=self.columns)
-        yield from table.combine_chunks().to_batches()
-
-    def _pages(self, part: ShardSlice) -> Iterator[DecodedPage]:
-        """Pages that hold the range's records and no other."""
         found = 0
         last: SequenceInfo | None = None
         try:
@@ -171,10 +145,7 @@ class RangeReader:
             yield from self._what_is_left(part)
             return
         if last != part.last:
-            raise StreamClientException(
-                f"shard {part.shard_id} gave {found} records up to {last}, and {part.count} up to {part.last} were "
-                "planned: a batch cannot be repeated as it was, so nothing of it is given out"
-            )
+            raise not_as_planned(part, found, last)
 
     def _planned(self, part: ShardSlice) -> Iterator[DecodedPage]:
         """Pages from where the range begins until there are as many records as it has, or the shard ends."""
@@ -212,6 +183,52 @@ class RangeReader:
             iterator = page.next_shard_iterator
 
 
+@frozen
+class RangeReader:
+    """Reads ranges as batches of one schema. Pickled: it goes to the executors with the query."""
+
+    pages: Callable[[ShardSlice], Iterator[DecodedPage | TunnelPage]]
+    """Those that hold a range's records and no other."""
+    columns: Schema
+    batch_records: int = field(default=BATCH_RECORDS)
+
+    def read(self, part: ShardSlice) -> Iterator[RecordBatch]:
+        """The rows of a range, oldest first: the same ones each time.
+
+        Raises:
+            StreamClientException: records of the range are gone, or are not those that were planned.
+            UnfitValueError: a value does not fit, and the schema has no column for such values.
+        """
+        for batches in _ahead(self._batches(part)):
+            yield from self._rows(batches, part.shard_id)
+
+    def _batches(self, part: ShardSlice) -> Iterator[list[RecordBatch]]:
+        """Pages by column, as many in one as become one batch of rows."""
+        decoder = PageDecoder(self._types())
+        waiting: list[RecordBatch] = []
+        rows = 0
+        for page in self.pages(part):
+            waiting.append(decoder.batch(page))
+            rows += page.record_count
+            if rows >= self.batch_records:
+                yield waiting
+                waiting, rows = [], 0
+        if waiting:
+            yield waiting
+
+    def _types(self) -> dict[str, ColumnType]:
+        names = [name for name in self.columns.names if name not in RESERVED]
+        types = {original_name(name): column_type(self.columns.field(name).type) for name in names}
+        return {name: kind for name, kind in types.items() if kind is not None}
+
+    def _rows(self, batches: list[RecordBatch], shard_id: str) -> Iterator[RecordBatch]:
+        if all(batch.schema == batches[0].schema for batch in batches):
+            # Each column in one piece: most of the work is per piece, not per value.
+            batches = [pyarrow().concat_batches(batches)]
+        table = rows_of_schema(columns_of_pages(batches), shard=shard_id, columns=self.columns)
+        yield from table.combine_chunks().to_batches()
+
+
 @define
 class PageDecoder:
     """Pages by column, in a layout that soon is the same for all of a range.
@@ -222,7 +239,7 @@ class PageDecoder:
 
     types: dict[str, ColumnType]
 
-    def batch(self, page: DecodedPage) -> RecordBatch:
+    def batch(self, page: DecodedPage | TunnelPage) -> RecordBatch:
         """A page by column."""
         made = pyarrow().record_batch(page.arrow(self.types))
         met = self._met(made)

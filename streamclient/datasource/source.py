@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from streamclient.datasource.planner import StreamPlanner
     from streamclient.datasource.reading import StreamService
     from streamclient.datasource.tables import KeyRange, PushedComparison, TablePlan
+    from streamclient.datasource.tunnels import TunnelService
 
 NO_LIMIT = 2**62
 """Records per batch where the option sets none: that by shard holds then, and ``Trigger.Once`` has neither."""
@@ -58,10 +59,13 @@ class TablestoreDataSource(spark.DataSource):  # type: ignore[misc]
         """What ``format`` takes."""
         return "tablestore"
 
-    def service(self) -> StreamService:
-        """Where planner and executors read the stream."""
+    def service(self) -> StreamService | TunnelService:
+        """Where planner and executors read the stream, or the tunnel."""
         from streamclient.datasource.reading import StreamService  # noqa: PLC0415  # the SDK comes with it
+        from streamclient.datasource.tunnels import TunnelService  # noqa: PLC0415
 
+        if self._options.tunnel_id is not None:
+            return TunnelService(self._options.connection, self._options.table, self._options.tunnel_id)
         return StreamService(self._options.connection)
 
     def schema(self) -> StructType:
@@ -156,7 +160,7 @@ class RangePartition(spark.InputPartition):  # type: ignore[misc]
 class ChangeStreamReader(spark.DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """Plans batches in Spark's planner, and reads their ranges on executors."""
 
-    def __init__(self, options: SourceOptions, service: StreamService, columns: Any) -> None:
+    def __init__(self, options: SourceOptions, service: StreamService | TunnelService, columns: Any) -> None:
         self._options = options
         self._service = service
         self._columns = columns
@@ -169,8 +173,13 @@ class ChangeStreamReader(spark.DataSourceStreamReader, SupportsTriggerAvailableN
     def _plan(self) -> StreamPlanner:
         if self._planner is None:
             from streamclient.datasource.planner import StreamPlanner  # noqa: PLC0415
+            from streamclient.datasource.tunnels import TunnelPlanner, TunnelService  # noqa: PLC0415
 
-            self._planner = StreamPlanner(self._options, self._service.streams())
+            service = self._service
+            if isinstance(service, TunnelService):
+                self._planner = TunnelPlanner.of(self._options, service)
+            else:
+                self._planner = StreamPlanner(self._options, service.streams(), service.summary)
         return self._planner
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -210,13 +219,20 @@ class ChangeStreamReader(spark.DataSourceStreamReader, SupportsTriggerAvailableN
 
     def read(self, partition: RangePartition) -> Iterator[RecordBatch]:
         """The rows of a range, on an executor."""
-        from streamclient.datasource.reading import RangeReader  # noqa: PLC0415
+        from streamclient.datasource.reading import RangeReader, StreamPages  # noqa: PLC0415
+        from streamclient.datasource.tunnels import PlannedPages, TunnelService  # noqa: PLC0415
 
-        reader = RangeReader(self._service, self._columns, self._options.fails_on_data_loss)
-        return reader.read(partition.value)
+        service = self._service
+        if isinstance(service, TunnelService):
+            return RangeReader(PlannedPages(service), self._columns).read(partition.value)
+        pages = StreamPages(service, self._options.fails_on_data_loss)
+        return RangeReader(pages, self._columns).read(partition.value)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: Spark keeps the offsets."""
+        """Spark keeps the offsets; a tunnel is told where it is."""
+        from streamclient.datasource.offsets import StreamOffset  # noqa: PLC0415
+
+        self._plan().committed(StreamOffset.from_json(end))
 
     def stop(self) -> None:
         """End the planner's threads."""

@@ -1,7 +1,8 @@
 """A streaming query through restarts, some of them ``kill -9``, while shards split and merge; then compared.
 
 ``python -m tests.datasource.drill --restarts 50`` runs it, ``--cluster`` on a standalone cluster of a master and two
-workers whose executors are processes of their own and have nothing of this package but what the driver ships.
+workers whose executors are processes of their own and have nothing of this package but what the driver ships,
+``--tunnel`` reads a tunnel in place of the stream.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from streamclient.records import StreamRecord
 from streamclient.server import LocalTablestore
 from streamclient.spark.java import find_java
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from streamclient.tunnel import TunnelClient, TunnelType
 from tests.patience import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,6 +65,8 @@ CONF = {
 
 RECORDS = 60
 """Written before and after each change of the shards: several batches."""
+
+STREAM_OPTIONS = {"maxOffsetsPerTrigger": "40", "maxRecordsPerPartition": "15"}
 
 CLUSTER_CONF = {"spark.executor.memory": "512m", "spark.executor.cores": "1"}
 
@@ -97,6 +101,11 @@ class Source:
                 ReservedThroughput(CapacityUnit(0, 0)),
                 stream=stream,
             )
+
+    def tunnel(self) -> dict[str, str]:
+        """The options that read a tunnel of the table's changes, of which a batch has whole pages."""
+        tunnel_id = TunnelClient(self.client).create_tunnel("changes", "spark", TunnelType.STREAM)
+        return {"tunnelId": tunnel_id, "maxOffsetsPerTrigger": "40"}
 
     def write(self, count: int) -> None:
         for _ in range(count):
@@ -354,7 +363,7 @@ class Drill:
 
 
 @contextmanager
-def drill(seed: int, *, on_cluster: bool) -> Iterator[Drill]:
+def drill(seed: int, *, on_cluster: bool, by_tunnel: bool = False) -> Iterator[Drill]:
     """A drill whose driver runs."""
     environment = environment_for(ships=on_cluster)
     with (
@@ -367,9 +376,8 @@ def drill(seed: int, *, on_cluster: bool) -> Iterator[Drill]:
             "master": master,
             "conf": CONF | (CLUSTER_CONF if on_cluster else {}),
             "zip": str(package_zip(out)) if on_cluster else "",
-            "options": frame_options(source.local, "changes")
-            | {"maxOffsetsPerTrigger": "40", "maxRecordsPerPartition": "15"},
-            "copy": frame_options(source.local, "copy"),
+            "options": frame_options(local, "changes") | (source.tunnel() if by_tunnel else STREAM_OPTIONS),
+            "copy": frame_options(local, "copy"),
             "schema": schema_text(),
             "out": scratch,
         }
@@ -384,11 +392,11 @@ def drill(seed: int, *, on_cluster: bool) -> Iterator[Drill]:
             driver.kill()
 
 
-def run_drill(restarts: int, seed: int, *, on_cluster: bool, say: Any = print) -> str:
+def run_drill(restarts: int, seed: int, *, on_cluster: bool, by_tunnel: bool) -> str:
     """Restart so often, in turn in order and by ``kill -9``, then compare; returns what was compared."""
-    with drill(seed, on_cluster=on_cluster) as made:
+    with drill(seed, on_cluster=on_cluster, by_tunnel=by_tunnel) as made:
         for number in range(restarts):
-            say(f"restart {number + 1} of {restarts}: {made.restart(number)}")
+            print(f"restart {number + 1} of {restarts}: {made.restart(number)}")
         changes, shards = made.compare(), len(made.source.local.shards("changes"))
         return f"{changes} changes of {shards} shards, {restarts} restarts, {made.kills} of them kill -9: equal"
 
@@ -400,8 +408,9 @@ def main() -> None:
     parser.add_argument(
         "--cluster", action="store_true", help="on a standalone cluster, with the package shipped to it"
     )
-    arguments = parser.parse_args()
-    print(run_drill(arguments.restarts, arguments.seed, on_cluster=arguments.cluster))
+    parser.add_argument("--tunnel", action="store_true", help="read a tunnel in place of the stream")
+    given = parser.parse_args()
+    print(run_drill(given.restarts, given.seed, on_cluster=given.cluster, by_tunnel=given.tunnel))
 
 
 if __name__ == "__main__":

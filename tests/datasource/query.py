@@ -9,18 +9,18 @@ from typing import Any
 import pyarrow as pa
 from attrs import define, field
 
-from streamclient.core.position import Position
 from streamclient.datasource.offsets import ShardSlice, StreamOffset
 from streamclient.datasource.options import SourceOptions
 from streamclient.datasource.planner import StreamPlanner
-from streamclient.datasource.reading import RangeReader
+from streamclient.datasource.reading import RangeReader, StreamPages
 from streamclient.destinations.changes import ADDED, COMMIT, added_types
 from streamclient.errors import DependencyException, ErrorKind, TrimmedDataException
 from streamclient.model import Shard
 from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
-from streamclient.stream.api import RecordPage, StreamDescription, StreamStatus, StreamSummary
+from streamclient.stream.api import StreamDescription, StreamStatus, StreamSummary
 from streamclient.wire import schema
-from streamclient.wire.records import DecodedPage, default_codec
+from streamclient.wire.pages import DecodedPage, PageSummary
+from streamclient.wire.records import default_codec
 
 GIVEN = {"endpoint": "http://localhost", "instance": "i", "table": "t", "accessKeyId": "k", "accessKeySecret": "s"}
 
@@ -43,7 +43,7 @@ def put(number: int) -> StreamRecord:
 
 @define(eq=False)
 class MemoryStream:
-    """``StreamApi``, and pages for executors. Iterators are shard and place; what is trimmed is gone."""
+    """What planner and executors ask of the service. Iterators are shard and place; what is trimmed is gone."""
 
     stream_id: str = "stream"
     shards: dict[str, Shard] = field(factory=dict)
@@ -99,12 +99,13 @@ class MemoryStream:
             first = max(first, sum(stamp < timestamp_micros for stamp in stamps))
         return f"{shard_id}/{first}"
 
-    def get_stream_record(self, shard_iterator: str, limit: int | None = None) -> RecordPage:
-        page = self.page(shard_iterator, limit or self.page_records)
-        after = page.next_shard_iterator
-        return RecordPage(page.records, Position.SHARD_END if after is None else Position(after))
+    def summary(self, shard_id: str, iterator: str, limit: int) -> PageSummary:
+        return default_codec().summarize_page(self._body(iterator, limit))
 
     def page(self, iterator: str, limit: int) -> DecodedPage:
+        return default_codec().decode_page(self._body(iterator, limit))
+
+    def _body(self, iterator: str, limit: int) -> bytes:
         self.reads += 1
         shard, place = iterator.removesuffix("+").rsplit("/", 1)
         first = int(place)
@@ -115,7 +116,7 @@ class MemoryStream:
         message = schema.GetStreamRecordResponse()
         if self.jumps and not iterator.endswith("+"):
             message.next_shard_iterator = f"{iterator}+"
-            return default_codec().decode_page(message.SerializeToString())
+            return bytes(message.SerializeToString())
         some = self.records[shard][first : first + min(limit, self.page_records)]
         for record in some:
             action, data, _ = default_codec().encode_record(record)
@@ -123,7 +124,7 @@ class MemoryStream:
         last = first + len(some)
         if not (shard in self.closed and last == len(self.records[shard])):
             message.next_shard_iterator = iterator if not some else f"{shard}/{last}"
-        return default_codec().decode_page(message.SerializeToString())
+        return bytes(message.SerializeToString())
 
     def oldest(self, stream_id: str, shard_id: str) -> str:
         return self.get_shard_iterator(stream_id, shard_id)
@@ -133,39 +134,41 @@ class MemoryStream:
 
 
 @define(eq=False)
-class Query:
+class AnyQuery:
     """What Spark does with a source: writes the end of a batch down, runs it, maybe again, and commits it."""
 
-    stream: MemoryStream
-    options: SourceOptions = field(factory=options)
-    log: list[str] = field(factory=list)
+    log: list[str] = field(init=False, factory=list)
     """Ends of batches, as text."""
-    committed: int = 0
-    output: list[list[dict[str, Any]]] = field(factory=list)
+    committed: int = field(init=False, default=0)
+    output: list[list[dict[str, Any]]] = field(init=False, factory=list)
     """Rows by batch: those of a batch that is repeated take the place of the first ones."""
     planner: StreamPlanner = field(init=False)
-    clock: float = 0.0
+    clock: float = field(init=False, default=0.0)
 
     def __attrs_post_init__(self) -> None:
         self.start()
 
     def start(self) -> None:
         """As after a crash: nothing but the log is left."""
-        self.planner = StreamPlanner(
-            self.options, self.stream, now_micros=lambda: NOW_MICROS + self.stream.written, monotonic=self._tick
-        )
+        self.planner = self.new_planner()
 
-    def _tick(self) -> float:
+    def new_planner(self) -> StreamPlanner:
+        raise NotImplementedError
+
+    def reader(self) -> RangeReader:
+        raise NotImplementedError
+
+    def tick(self) -> float:
         self.clock += 10.0
         return self.clock
 
-    def _offset(self, batch: int) -> StreamOffset:
+    def offset(self, batch: int) -> StreamOffset:
         text = self.log[batch] if batch >= 0 else json.dumps(StreamOffset().to_json())
         return StreamOffset.from_json(json.loads(text))
 
     def plan(self, most: int | None = None, per_shard: int | None = None) -> bool:
         """Write the end of the next batch down, if there is one."""
-        before = self._offset(len(self.log) - 1)
+        before = self.offset(len(self.log) - 1)
         end = self.planner.latest(before, most, per_shard)
         if end == before:
             return False
@@ -181,17 +184,37 @@ class Query:
         self.committed = batch + 1
 
     def parts(self, batch: int) -> list[ShardSlice]:
-        return self.planner.ranges(self._offset(batch - 1), self._offset(batch))
+        return self.planner.ranges(self.offset(batch - 1), self.offset(batch))
 
     def rows(self, part: ShardSlice) -> Iterator[dict[str, Any]]:
-        reader = RangeReader(self.stream, COLUMNS, self.options.fails_on_data_loss, batch_records=10)  # type: ignore[arg-type]
-        for batch in reader.read(part):
+        for batch in self.reader().read(part):
             assert batch.schema == COLUMNS
             yield from batch.to_pylist()
 
-    def catch_up(self, most: int | None = None) -> None:
-        while self.plan(most):
+    def catch_up(self, most: int | None = None, per_shard: int | None = None) -> None:
+        while self.plan(most, per_shard):
             self.run()
 
     def keys(self) -> list[int]:
         return sorted(row["pk"] for rows in self.output for row in rows)
+
+
+@define(eq=False)
+class Query(AnyQuery):
+    """Over a stream in memory."""
+
+    stream: MemoryStream
+    options: SourceOptions = field(factory=options)
+
+    def new_planner(self) -> StreamPlanner:
+        return StreamPlanner(
+            self.options,
+            self.stream,  # type: ignore[arg-type]
+            self.stream.summary,
+            now_micros=lambda: NOW_MICROS + self.stream.written,
+            monotonic=self.tick,
+        )
+
+    def reader(self) -> RangeReader:
+        pages = StreamPages(self.stream, self.options.fails_on_data_loss)  # type: ignore[arg-type]
+        return RangeReader(pages, COLUMNS, batch_records=10)

@@ -9,9 +9,10 @@ from tests.datasource.drill import RECORDS, drill
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
-def test_a_query_survives_a_kill() -> None:
+@pytest.mark.parametrize("by_tunnel", [False, True], ids=["stream", "tunnel"])
+def test_a_query_survives_a_kill(by_tunnel: bool) -> None:
     """By ``kill -9`` of driver, Java and workers at once; then every change is compared with the stream's."""
-    with drill(1, on_cluster=False) as made:
+    with drill(1, on_cluster=False, by_tunnel=by_tunnel) as made:
         made.is_killed = lambda number: True
 
         assert made.restart(0) == "kill -9"

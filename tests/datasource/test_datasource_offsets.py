@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamclient.datasource.offsets import ShardSlice
-from streamclient.datasource.reading import LAYOUT_COLUMNS_MAX, SPARSE, PageDecoder, RangeReader
+from streamclient.datasource.reading import LAYOUT_COLUMNS_MAX, SPARSE, PageDecoder, RangeReader, StreamPages
 from streamclient.destinations.changes import COMMIT, added_types, rows_of_schema
 from streamclient.destinations.columns import ChangeColumns
 from streamclient.errors import ConfigurationError, StreamClientException, UnfitValueError
 from streamclient.records import ColumnOperation, ColumnType, RecordColumn, RecordType, StreamRecord
-from streamclient.wire.records import DecodedPage
+from streamclient.wire.pages import DecodedPage
 from tests.datasource.query import NOW_MICROS, MemoryStream, Query, options, put
 
 
@@ -349,7 +349,7 @@ def test_a_value_that_does_not_fit_and_has_no_place_is_an_error() -> None:
     query = Query(two_shards(1))
     query.plan()
     narrow = pa.schema([pa.field("pk", pa.int64()), pa.field("v", pa.string())])
-    reader = RangeReader(query.stream, narrow)  # type: ignore[arg-type]
+    reader = RangeReader(StreamPages(query.stream), narrow)  # type: ignore[arg-type]
 
     with pytest.raises(UnfitValueError, match="column 'v' is string and holds the INTEGER '0' in the change 0/"):
         list(reader.read(query.parts(0)[0]))
@@ -385,7 +385,7 @@ def test_rows_of_some_columns_are_what_the_records_say(cells: list[list[RecordCo
     stream, part = whole_range(records)
     added = [pa.field(name, kind) for name, kind in added_types().items() if name != COMMIT]
     columns = pa.schema([pa.field("pk", pa.int64()), *(pa.field(name, pa.int64()) for name in wanted), *added])
-    reader = RangeReader(stream, columns, batch_records=10)  # type: ignore[arg-type]
+    reader = RangeReader(StreamPages(stream), columns, batch_records=10)  # type: ignore[arg-type]
     expected = rows_of_schema(ChangeColumns.of_records(records), shard="s1", columns=columns)
 
     assert pa.Table.from_batches(reader.read(part)).to_pylist() == expected.to_pylist()

@@ -21,6 +21,7 @@ from tablestore import (
 from streamclient.datasource import TablestoreDataSource
 from streamclient.server import LocalTablestore
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from streamclient.tunnel import TunnelClient, TunnelType
 from tests.datasource.drill import frame_options
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -123,6 +124,30 @@ def test_a_query_goes_on_from_its_checkpoint_while_shards_split(streaming: Any, 
     assert rows == [20, 20, 10, 20, 5], "each change once, and no batch above the limit"
     assert lags[0]["lagMillis"] > 0
     assert (lags[-1]["lagMillis"], lags[-1]["records"]) == (0, 75)
+
+
+def test_a_tunnel_gives_full_data_and_then_what_changed(streaming: Any, orders: Orders, tmp_path: Path) -> None:
+    """To the end of what is there now, twice, with a split between; the tunnel is told how far Spark is."""
+    orders.write(10)
+    tunnels = TunnelClient(orders.client)
+    tunnel = tunnels.create_tunnel("orders", "spark", TunnelType.BASE_AND_STREAM)
+    given = orders.options(tunnelId=tunnel, layout="changes")
+    seen: list[list[int]] = []
+
+    def catch_up() -> None:
+        seen.append([])
+        changes = streaming.readStream.format("tablestore").options(**given).load()
+        writer = changes.writeStream.foreachBatch(lambda frame, _: seen[-1].extend(ids(frame)))
+        ended(writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True))
+
+    catch_up()
+    orders.local.split("orders")
+    orders.write(5)
+    catch_up()
+    counts = [channel.record_count for channel in tunnels.describe_tunnel("orders", "spark").channels]
+
+    assert seen == [list(range(10)), list(range(10, 15))]
+    assert (counts[0], sum(counts) > 10) == (10, True), "of the full data, and of channels that were read to their ends"
 
 
 def test_the_first_batch_is_repeated_as_it_was_logged(streaming: Any, orders: Orders, tmp_path: Path) -> None:
