@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import sys
 import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -443,7 +442,3 @@ def write_pictures(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, draw in pictures().items():
         (folder / name).write_text(draw(), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    write_pictures(Path(sys.argv[1]))
