@@ -225,7 +225,7 @@ class RangeReader:
         if all(batch.schema == batches[0].schema for batch in batches):
             # Each column in one piece: most of the work is per piece, not per value.
             batches = [pyarrow().concat_batches(batches)]
-        table = rows_of_schema(columns_of_pages(batches), shard=shard_id, columns=self.columns)
+        table = rows_of_schema(columns_of_pages(batches, keeps_order=True), shard=shard_id, columns=self.columns)
         yield from table.combine_chunks().to_batches()
 
 

@@ -31,10 +31,11 @@ _FIELDS = ("record_type", "sequence_info", "primary_key", "columns", "other_cell
 _SEQUENCE = ("epoch", "timestamp_micros", "row_index")
 
 
-def columns_of_pages(pages: Iterable[Any]) -> ChangeColumns:
+def columns_of_pages(pages: Iterable[Any], *, keeps_order: bool = False) -> ChangeColumns:
     """The changes of one shard from what ``DecodedPage.arrow()`` gives of its pages, with or without a schema.
 
-    Equal to ``ChangeColumns.of_records`` of the records of these pages.
+    Equal to ``ChangeColumns.of_records`` of the records of these pages, or with ``keeps_order`` in the order in which
+    they stand there: rows of a tunnel's full data all have the same sequence, and to sort them by key is slow.
 
     Raises:
         CodecError: a page has another layout, or other key columns than the first one.
@@ -57,7 +58,7 @@ def columns_of_pages(pages: Iterable[Any]) -> ChangeColumns:
     operations = pa.concat_arrays([batch.column("record_type").cast(pa.string()) for batch in batches])
     flat = [dict(zip(_SEQUENCE, _children(batch, "sequence_info"), strict=True)) for batch in batches]
     epochs, stamps, rows = (pa.concat_arrays([one[name] for one in flat]) for name in _SEQUENCE)
-    order = _order((epochs, stamps, rows), batches)
+    order = None if keeps_order else _order((epochs, stamps, rows), batches)
     if order is None:
         return collector.finish(count, key, operations, (epochs, stamps, rows))
     sequences = (epochs.take(order), stamps.take(order), rows.take(order))

@@ -122,7 +122,7 @@ def test_full_data_comes_first_and_then_what_changed(orders: Orders) -> None:
     query.catch_up()
 
     full, *changes = query.output
-    assert sorted(row["pk"] for row in full) == list(range(orders.written))
+    assert [row["pk"] for row in full] == list(range(orders.written)), "by key"
     assert {(row["_operation"], row["_epoch"], row["_row_index"]) for row in full} == {("PUT", 0, 0)}
     seen = [(row["pk"], row["_operation"], row["v"]) for rows in changes for row in rows]
     assert seen == [(7, "PUT", 2), (8, "DELETE", None)]
