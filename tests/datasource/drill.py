@@ -66,6 +66,8 @@ CONF = {
 RECORDS = 60
 """Written before and after each change of the shards: several batches."""
 
+QUERY_PROCESS = Path(__file__).with_name("query_process.py")
+
 STREAM_OPTIONS = {"maxOffsetsPerTrigger": "40", "maxRecordsPerPartition": "15"}
 
 CLUSTER_CONF = {"spark.executor.memory": "512m", "spark.executor.cores": "1"}
@@ -180,12 +182,13 @@ class Driver:
 
     given: dict[str, Any]
     environment: dict[str, str]
+    program: Path = QUERY_PROCESS
     lines: list[str] = field(factory=list)
     process: subprocess.Popen[str] = field(init=False)
 
     def start(self) -> None:
         self.lines = []
-        program = [sys.executable, str(Path(__file__).with_name("query_process.py")), json.dumps(self.given)]
+        program = [sys.executable, str(self.program), json.dumps(self.given)]
         self.process = subprocess.Popen(
             program,
             stdin=subprocess.PIPE,
