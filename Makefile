@@ -58,7 +58,7 @@ test-twenty:
 
 test-busy:
 	@tools/setup-environment spark,cli,docs,dev
-	@$(BIN)/python -m tests.busy $(TESTS)
+	@$(BIN)/python -m tests.busy -n $(TESTERS) --dist loadfile --no-loadscope-reorder $(TESTS)
 
 test-late:
 	@tools/setup-environment spark,cli,docs,dev

@@ -2,6 +2,7 @@
 
 Eight processes compute without an end; the tests, and they, run at ``nice 19``. They have the same niceness because the
 kernel would give tests of a lower one a two-hundredth of a processor beside each of them, and a run would take days.
+Several processes may share the tests (``-n``, as in ``make test``): each of them has less of the machine then.
 
 usage: python -m tests.busy [--processes N] [what pytest takes]
 """
