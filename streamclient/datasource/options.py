@@ -61,7 +61,7 @@ _READS = _STREAM | _ROWS
 
 def _whole(least: int) -> Callable[[str, str], int]:
     def read(name: str, text: str) -> int:
-        is_number = text.strip().lstrip("-").isdigit()
+        is_number = text.strip().removeprefix("-").isdecimal()
         return checks.whole(least).require(name, int(text) if is_number else text)  # type: ignore[return-value]
 
     return read
@@ -93,7 +93,7 @@ def _member(kind: type[Enum]) -> Callable[[str, str], Enum]:
 def _moment(name: str, text: str) -> int:
     """Microseconds since 1970, of milliseconds or of a date and time."""
     expected = f"{name} must be milliseconds since 1970, or a time such as 2026-01-31T12:00:00Z"
-    if text.strip().isdigit():
+    if text.strip().isdecimal():
         if int(text) >= MICROS_BEGIN:
             raise ConfigurationError(f"{expected}; {text} are microseconds, or nanoseconds")
         return int(text) * 1_000

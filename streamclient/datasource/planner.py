@@ -55,6 +55,10 @@ MOST_EMPTY_PAGES = 10
 next iterator is another one, and records may follow."""
 
 
+_GONE_CODES = {"OTSObjectNotExist", "OTSParameterInvalid"}
+"""What the service may say of a shard that is not there; which of the two is not known."""
+
+
 @define
 class _Seen:
     """What is known of a shard beyond its offset: for pauses, and for the lag that is reported."""
@@ -288,6 +292,8 @@ class StreamPlanner:
             pages = list(side_by_side(self._page, [end] * len(sizes), sizes, sizes.values(), had))
             going = [shard for shard in active if shard not in sizes]
             for shard, (begin, page) in zip(sizes, pages, strict=True):
+                if page is None:
+                    continue  # lost behind what was counted: the next batch, which begins there, says so
                 if page.record_count > sizes[shard] and taken[shard]:
                     continue  # a tunnel's page, which has no smaller parts: it is the next batch's
                 before = begin or end.shards[shard].at
@@ -319,19 +325,22 @@ class StreamPlanner:
                 sizes[shard] = size
         return sizes
 
-    def _page(self, end: StreamOffset, shard: str, size: int, taken: int) -> tuple[str | None, PageSummary]:
-        """A page, and where the shard's part of the batch begins instead if records were lost before it."""
+    def _page(self, end: StreamOffset, shard: str, size: int, taken: int) -> tuple[str | None, PageSummary | None]:
+        """A page, and where the shard's part of the batch begins instead if records were lost before it.
+
+        No page if they were lost after others had been counted for this batch.
+        """
         at = end.shards[shard].at
         assert at is not None
         try:
             return None, self.summary(shard, at, size)
         except TrimmedDataException as error:
-            if taken:  # what was counted for this batch lies before the loss, so the loss is for the next one
-                return None, PageSummary(0, None, at, None)
+            if taken:
+                return None, None
             self._lost(f"records of shard {shard} were trimmed before they were read: {error}")
         except DependencyException as error:
             # A shard that is not listed may still be read: only if it may not, it is gone.
-            if error.retriable or taken or self._is_listed(shard):
+            if error.code not in _GONE_CODES or taken or self._is_listed(shard):
                 raise
             self._lost(f"shard {shard} is gone, and was not read to its end: {error}")
             return None, PageSummary(0, None, None, None)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from attrs import define, field, frozen
 
 from streamclient.datasource.offsets import ShardSlice
-from streamclient.datasource.planner import PAGE_RECORDS, data_loss, not_as_planned
+from streamclient.datasource.planner import MOST_EMPTY_PAGES, PAGE_RECORDS, data_loss, not_as_planned
 from streamclient.destinations.changes import RESERVED, rows_of_schema
 from streamclient.destinations.columns import column_type
 from streamclient.destinations.extra import compute, pyarrow
@@ -172,14 +172,16 @@ class StreamPages:
     def _what_is_left(self, part: ShardSlice) -> Iterator[DecodedPage]:
         """After a loss that is allowed: records from the oldest one left up to the end of the range."""
         iterator: str | None = self.service.oldest(part.stream_id, part.shard_id)
-        while iterator is not None:
+        empty = 0
+        while iterator is not None and empty < MOST_EMPTY_PAGES:
             page = self.service.page(iterator, PAGE_RECORDS)
             within = sum(record.sequence_info <= part.last for record in page.records)
             if within:
                 # Asked for again, so that the page ends with the range.
                 yield page if within == page.record_count else self.service.page(iterator, within)
-            if within < page.record_count or not page.record_count:
+            if within < page.record_count or page.next_shard_iterator == iterator:
                 return
+            empty = 0 if page.record_count else empty + 1
             iterator = page.next_shard_iterator
 
 

@@ -10,7 +10,7 @@ from streamclient.datasource.reading import asked, opened
 from streamclient.destinations.changes import ADDED, COMMIT, RESERVED, UNFIT, VERSIONS, added_types
 from streamclient.destinations.columns import arrow_type, column_type
 from streamclient.destinations.extra import pyarrow
-from streamclient.destinations.names import stored_names
+from streamclient.destinations.names import marked, stored_names
 from streamclient.destinations.schemas import same_type
 from streamclient.destinations.types import type_of
 from streamclient.errors import ConfigurationError
@@ -109,6 +109,11 @@ def check_schema(columns: Schema, added: Iterable[str], what: str) -> Schema:
                 )
         elif one.name in ADDED:
             raise ConfigurationError(f"{what} has no column {one.name}; it has {', '.join(known)} beside the table's")
+        elif one.name in RESERVED:
+            raise ConfigurationError(
+                f"{one.name} is a column of tables of changes and of mirrors, and {what} has none: the source's own "
+                f"column of that name is {marked(one.name)!r} here"
+            )
         elif column_type(one.type) is None:
             raise ConfigurationError(
                 f"column {one.name!r} cannot be {one.type}: Tablestore stores {SPARK_TYPES}. Declare one of these and "

@@ -41,6 +41,9 @@ MEGABYTE = 1_024 * 1_024
 MOST_FILTERS = 10
 """Conditions in one request: what the service's documentation allows on every instance."""
 
+INTEGER_MAX = 2**63 - 1
+"""The greatest number of a key: behind it is only the table's end."""
+
 
 @frozen
 class KeyRange:
@@ -243,14 +246,20 @@ def _narrowed(
     """The range within what conditions on the first key column leave; ``None`` if they leave nothing."""
     rest = len(start) - 1
     for one in conditions:
-        low, high = min(one.values), max(one.values)
-        after_low = [low] + [KeyBound.INF_MIN] * rest
-        after_high = [high] + [KeyBound.INF_MAX] * rest
         if one.comparator in (ComparatorType.EQUAL, ComparatorType.GREATER_EQUAL, ComparatorType.GREATER_THAN):
-            start = max(start, after_low, key=_order)
+            start = max(start, [min(one.values)] + [KeyBound.INF_MIN] * rest, key=_order)
         if one.comparator in (ComparatorType.EQUAL, ComparatorType.LESS_EQUAL, ComparatorType.LESS_THAN):
-            end = min(end, after_high, key=_order)
+            end = min(end, _behind(max(one.values), rest), key=_order)
     return (start, end) if _order(start) < _order(end) else None
+
+
+def _behind(value: Any, rest: int) -> list[Any]:
+    """The first key behind all that begin with the value: the end of a range is not in it."""
+    if rest:
+        return [value] + [KeyBound.INF_MAX] * rest
+    if isinstance(value, str):
+        return [value + "\0"]
+    return [value + 1 if value < INTEGER_MAX else KeyBound.INF_MAX]
 
 
 def _order(key: Sequence[Any]) -> list[tuple[int, Any]]:

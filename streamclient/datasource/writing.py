@@ -22,7 +22,7 @@ from streamclient.datasource.options import SourceOptions, WriteMode
 from streamclient.datasource.reading import calls_of
 from streamclient.datasource.schemas import SPARK_TYPES, describe
 from streamclient.destinations.changes import RESERVED
-from streamclient.destinations.names import original_name
+from streamclient.destinations.names import marked, original_name
 from streamclient.destinations.types import text_of
 from streamclient.errors import ConfigurationError, DependencyException, StreamClientError, StreamClientException
 from streamclient.records import ColumnType, ColumnValue, KeyValue
@@ -63,7 +63,8 @@ def types_of(columns: Schema) -> dict[str, ColumnType]:
     for one in columns:
         if one.name in RESERVED:
             raise ConfigurationError(
-                f"the frame has the column {one.name}, which readStream and read add: drop it, or select the others"
+                f"the frame has the column {one.name}, a name of columns that this package adds to those of a table: "
+                f"drop it, or select the others; the source's own column of that name is {marked(one.name)!r} here"
             )
         kind = _stored_as(one.type)
         if kind is None:

@@ -54,6 +54,8 @@ class MemoryStream:
     """Shards that the listing lacks."""
     gone: set[str] = field(factory=set)
     """Shards that are not there at all."""
+    refusal: str = "OTSObjectNotExist"
+    """The code of the answer to who reads those."""
     page_records: int = 7
     written: int = 0
     reads: int = 0
@@ -110,7 +112,7 @@ class MemoryStream:
         shard, place = iterator.removesuffix("+").rsplit("/", 1)
         first = int(place)
         if shard in self.gone:
-            raise DependencyException("OTSObjectNotExist", kind=ErrorKind.PERMANENT, code="OTSObjectNotExist")
+            raise DependencyException(self.refusal, kind=ErrorKind.PERMANENT, code=self.refusal)
         if first < self.trimmed.get(shard, 0):
             raise TrimmedDataException("Requested stream data is already trimmed")
         message = schema.GetStreamRecordResponse()

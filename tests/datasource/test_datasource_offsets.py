@@ -16,7 +16,7 @@ from streamclient.datasource.offsets import ShardSlice
 from streamclient.datasource.reading import LAYOUT_COLUMNS_MAX, SPARSE, PageDecoder, RangeReader, StreamPages
 from streamclient.destinations.changes import COMMIT, added_types, rows_of_schema
 from streamclient.destinations.columns import ChangeColumns
-from streamclient.errors import ConfigurationError, StreamClientException, UnfitValueError
+from streamclient.errors import ConfigurationError, DependencyException, StreamClientException, UnfitValueError
 from streamclient.records import ColumnOperation, ColumnType, RecordColumn, RecordType, StreamRecord
 from streamclient.wire.pages import DecodedPage
 from tests.datasource.query import NOW_MICROS, MemoryStream, Query, options, put
@@ -315,6 +315,48 @@ def test_a_loss_between_plan_and_read_is_allowed_or_ends_the_query(given: dict[s
     query.catch_up()
 
     assert query.keys() == list(range(trimmed, 40)), "up to the planned end, and each once"
+
+
+@pytest.mark.parametrize("trimmed", [1, 3, 4])
+def test_an_empty_page_does_not_end_what_is_left_of_a_range(trimmed: int) -> None:
+    stream = two_shards(20)
+    query = Query(stream, options(failOnDataLoss="false"))
+    query.plan(16)
+    stream.trimmed["s1"] = trimmed
+    stream.jumps = True
+    query.run()
+
+    assert {row["pk"] for row in query.output[0] if row["_shard_id"] == "s1"} == set(range(trimmed, 8))
+
+
+def test_a_query_of_what_is_there_now_does_not_end_well_behind_a_loss() -> None:
+    """The loss lies behind what its last batch had counted, so no other batch would say so."""
+    stream = two_shards(20)
+    query = Query(stream)
+    query.planner.stop_at_present()
+    read = query.planner.summary
+
+    def trimming(shard: str, iterator: str, limit: int) -> Any:
+        try:
+            return read(shard, iterator, limit)
+        finally:
+            stream.trimmed["s1"] = 15
+
+    query.planner.summary = trimming
+    with pytest.raises(StreamClientException, match=r"records of shard s1 were trimmed before they were read"):
+        query.catch_up()
+
+
+def test_a_shard_that_may_not_be_read_is_not_taken_for_gone() -> None:
+    stream = two_shards(20)
+    query = Query(stream, options(failOnDataLoss="false"))
+    query.plan(8)
+    query.run()
+    stream.gone.add("s1")
+    stream.refusal = "OTSNoPermissionAccess"
+    query.start()
+    with pytest.raises(DependencyException, match="OTSNoPermissionAccess"):
+        query.plan()
 
 
 def test_a_shard_that_a_listing_lacks_is_neither_lost_nor_read_again() -> None:

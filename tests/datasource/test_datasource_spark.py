@@ -92,6 +92,7 @@ def test_rows_are_read_and_filtered_with_the_setting_and_without(streaming: Any,
         orders.local.reset_requests()
         assert ids(frame.where("customer = 'c3' and id > 10")) == [13, 18, 23, 28]
         read[setting] = sum(one.rows_read for one in orders.local.requests() if one.operation == "GetRange")
+        assert ids(frame.where("customer > 'c3' and customer < 'c2'")) == [], "no range is left"
     streaming.conf.set(PUSHDOWN, "false")
 
     assert frame.columns == ["customer", "id", "amount", "status", "_unfit"]

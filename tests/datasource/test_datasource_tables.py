@@ -158,6 +158,43 @@ def test_filters_narrow_what_is_read_and_never_reject_what_spark_would_take(
     assert counted <= most_read
 
 
+@pytest.mark.parametrize("name", ["_key", "_day", "_version"])
+def test_a_schema_names_a_column_of_the_table_so_that_it_is_no_other(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"source's own column of that name is '{name}__"):
+        check_rows(pa.schema([(name, pa.string())]))
+
+
+INTEGERS = [-(2**63), -1, 0, 5, 6, 2**63 - 1]
+TEXTS = ["", "a", "a\0", "ab", "b", "公"]
+
+TAKES = {
+    ComparatorType.EQUAL: lambda key, values: key in values,
+    ComparatorType.LESS_EQUAL: lambda key, values: key <= values[0],
+    ComparatorType.LESS_THAN: lambda key, values: key < values[0],
+    ComparatorType.GREATER_EQUAL: lambda key, values: key >= values[0],
+    ComparatorType.GREATER_THAN: lambda key, values: key > values[0],
+}
+
+
+@pytest.mark.parametrize(("kind", "keys"), [("INTEGER", INTEGERS), ("STRING", TEXTS)])
+def test_filters_on_a_key_of_one_column_take_its_ends_along(local: LocalTablestore, kind: str, keys: list[Any]) -> None:
+    """The end of a range that is read is not in it."""
+    client = local.client()
+    meta = TableMeta("things", [("id", kind)])
+    client.create_table(meta, TableOptions(), ReservedThroughput(CapacityUnit(0, 0)))
+    for key in keys:
+        client.put_row("things", Row([("id", key)], [("size", 1)]), ANYTHING)
+    columns = pa.schema([("id", pa.int64() if kind == "INTEGER" else pa.string())])
+    wanted = [(comparator, (key,)) for comparator in TAKES for key in keys]
+    wanted += [(ComparatorType.EQUAL, tuple(keys[1:4])), (ComparatorType.EQUAL, (keys[0], keys[-1]))]
+
+    for comparator, values in wanted:
+        plan = TablePlan(options(local), check_rows(columns)).with_conditions([Filter("id", comparator, values)])
+        rows = TableRows(plan.options, plan.columns, ("id",))
+        found = [row["id"] for part in plan.ranges() for batch in rows.read(part) for row in batch.to_pylist()]
+        assert found == [key for key in keys if TAKES[comparator](key, values)], (comparator, values)
+
+
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 FRAME = pa.schema([("number", pa.int64()), ("name", pa.string()), ("size", pa.int64()), ("note", pa.string())])
@@ -239,6 +276,7 @@ def test_a_row_that_cannot_be_written_is_named(
         ([*KEY, ("size", pa.float64())], "DOUBLE, and table 'things' declares INTEGER"),
         ([*KEY, ("day", pa.date32())], "column 'day' is date32.*bigint, double, boolean, string, binary; cast it"),
         ([*KEY, ("_operation", pa.string())], "has the column _operation.*drop it"),
+        ([*KEY, ("_version", pa.int64())], "has the column _version.*own column of that name is '_version__"),
     ],
     ids=lambda value: "" if isinstance(value, str) else str(value[-1][0]),
 )
