@@ -115,6 +115,7 @@ names = Check(
 )
 path = Check("a path", lambda value: (isinstance(value, str) and bool(value)) or hasattr(type(value), "__fspath__"))
 port = Check("a port number from 0 to 65535", whole(0, 65_535).fits)
+seconds = number("a number of seconds above 0", lambda value: value > 0)
 share = number("a number above 0 and up to 1", lambda value: 0 < value <= 1)
 micros = Check("microseconds since 1970, as a whole number", lambda value: is_whole(value) and value >= 0)
 

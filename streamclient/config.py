@@ -27,7 +27,6 @@ _log = logging.getLogger(__name__)
 BEATS_PER_LEASE = 3.3
 """Heartbeats and scans in a lease duration, as in the defaults of ``ClientConfig``: one may be lost."""
 
-_lease_seconds = checks.number("a number of seconds above 0", lambda value: value > 0)
 _retry_strategy = checks.optional(checks.implementation(IRetryStrategy))
 _client = checks.Check(checks.client.expected, checks.optional(checks.client).fits)
 processor_factory = checks.Check(
@@ -223,8 +222,8 @@ class ClientConfig:
         Raises:
             ConfigurationError: it is no number of seconds above 0, or a setting cannot work.
         """
-        if not _lease_seconds.fits(seconds):
-            raise ConfigurationError(f"the lease duration must be {_lease_seconds.expected}, not {seconds!r}")
+        if not checks.seconds.fits(seconds):
+            raise ConfigurationError(f"the lease duration must be {checks.seconds.expected}, not {seconds!r}")
         millis = round(seconds * 1_000)
         beat = max(1, round(millis / BEATS_PER_LEASE))
         return cls(lease_duration_millis=millis, renewer_interval_millis=beat, taker_interval_millis=beat, **settings)

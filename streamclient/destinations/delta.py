@@ -15,12 +15,13 @@ from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from streamclient import checks
 from streamclient.destinations.changes import SHARD
 from streamclient.destinations.commit import Commit, LogEntry, are_among, check_commits, is_stored
 from streamclient.destinations.delta_log import ENTRY, DeltaLog, read_entries
 from streamclient.destinations.delta_rows import KEYED, append, find_rows, merge, overwrite
 from streamclient.destinations.extra import compute, load, pyarrow
-from streamclient.destinations.partitions import Partition
+from streamclient.destinations.partitions import Day, Key, Partition
 from streamclient.destinations.probe import probe_store
 from streamclient.destinations.schemas import check_fit, check_table_types
 from streamclient.destinations.stores import check_location
@@ -47,6 +48,7 @@ _REFUSALS_MAX = 2
 """The first one may come from a handle that another writer's new column has made old."""
 
 
+@checks.explains_names
 class DeltaDestination:
     """A Delta table that is written exactly once, by any number of processes; see ``Destination``.
 
@@ -77,7 +79,13 @@ class DeltaDestination:
         log_days: int = 30,
     ) -> None:
         load("deltalake", "delta")
-        _check_settings(application, answer_seconds, {"checkpoint_interval": checkpoint_interval, "log_days": log_days})
+        checks.path.require("url", url)
+        checks.text.require("application", application)
+        checks.optional(_options).require("storage_options", storage_options)
+        checks.optional(_partition).require("partition_by", partition_by)
+        checks.seconds.require("answer_seconds", answer_seconds)
+        checks.positive.require("checkpoint_interval", checkpoint_interval)
+        checks.positive.require("log_days", log_days)
         self.location = check_location(str(url), storage_options, answer_seconds)
         self._application = application
         self._partition = partition_by
@@ -356,14 +364,12 @@ def _pauses() -> Iterator[float]:
         yield _PAUSES[-1]
 
 
-def _check_settings(application: str, answer_seconds: float, counts: Mapping[str, int]) -> None:
-    if not application or not isinstance(application, str):
-        raise ConfigurationError(f"application must be a non-empty text, not {application!r}")
-    if not answer_seconds > 0:
-        raise ConfigurationError(f"answer_seconds must be above 0, not {answer_seconds!r}")
-    for name, value in counts.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigurationError(f"{name} must be a whole number above 0, not {value!r}")
+_partition = checks.Check("a Day or a Key", lambda value: isinstance(value, Day | Key))
+_options = checks.Check(
+    "options as a dictionary of texts",
+    lambda value: isinstance(value, Mapping) and all(isinstance(one, str) for pair in value.items() for one in pair),
+    hides=True,
+)
 
 
 def _open(url: str, options: Mapping[str, str]) -> DeltaTable | None:

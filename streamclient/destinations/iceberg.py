@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from streamclient import checks
 from streamclient.destinations.changes import SHARD
 from streamclient.destinations.commit import Commit, LogEntry, are_among, check_commits, is_stored
 from streamclient.destinations.extra import load, pyarrow
@@ -41,6 +42,10 @@ PROPERTIES = {
 _PAUSE_SECONDS = 0.05
 
 
+_catalog = checks.Check("a catalog of pyiceberg", lambda value: hasattr(type(value), "load_table"))
+
+
+@checks.explains_names
 class IcebergDestination:
     """An Iceberg table that is written exactly once, by any number of processes; see ``Destination``.
 
@@ -61,10 +66,10 @@ class IcebergDestination:
         self, catalog: Catalog, identifier: str, *, application: str = "default", answer_seconds: float = 15.0
     ) -> None:
         load("pyiceberg", "iceberg")
-        if not application or not isinstance(application, str):
-            raise ConfigurationError(f"application must be a non-empty text, not {application!r}")
-        if not answer_seconds > 0:
-            raise ConfigurationError(f"answer_seconds must be above 0, not {answer_seconds!r}")
+        _catalog.require("catalog", catalog)
+        checks.text.require("identifier", identifier)
+        checks.text.require("application", application)
+        checks.seconds.require("answer_seconds", answer_seconds)
         self._catalog = catalog
         self._identifier = identifier
         self._application = application

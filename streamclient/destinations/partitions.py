@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from attrs import frozen
+from attrs import field, frozen
 
+from streamclient import checks
 from streamclient.destinations.changes import DAY, KEY, TIMESTAMP
 from streamclient.destinations.extra import compute, pyarrow
 from streamclient.destinations.names import original_name
@@ -38,11 +39,12 @@ class Day:
         return compute().cast(rows.column(TIMESTAMP), pyarrow().date32())
 
 
+@checks.explains_names
 @frozen
 class Key:
     """A directory for each value of a key column: ``_key``. Good for some hundreds of values, not for many more."""
 
-    name: str
+    name: str = field(validator=checks.text)
     """The column, by its name in the source."""
 
     column = KEY

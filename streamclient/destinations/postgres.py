@@ -16,6 +16,7 @@ from hashlib import sha256
 from itertools import count, groupby
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from streamclient import checks
 from streamclient.destinations.changes import ADDED, KEY, SHARD, UNFIT, added_types
 from streamclient.destinations.commit import Commit, LogEntry, are_among, check_commits, is_stored
 from streamclient.destinations.extra import load, pyarrow
@@ -44,6 +45,7 @@ _FETCH_ROWS = 10_000
 _PAUSE_SECONDS = 0.1
 
 
+@checks.explains_names
 class PostgresDestination:
     """A table in PostgreSQL that is written exactly once, by any number of processes; see ``Destination``.
 
@@ -65,10 +67,10 @@ class PostgresDestination:
         self, conninfo: str, table: str, *, application: str = "default", answer_seconds: float = 15.0
     ) -> None:
         load("psycopg", "postgres")
-        if not application or not isinstance(application, str):
-            raise ConfigurationError(f"application must be a non-empty text, not {application!r}")
-        if not answer_seconds > 0:
-            raise ConfigurationError(f"answer_seconds must be above 0, not {answer_seconds!r}")
+        checks.secret.require("conninfo", conninfo)
+        checks.any_text.require("table", table)
+        checks.text.require("application", application)
+        checks.seconds.require("answer_seconds", answer_seconds)
         self._names = _Names.of(table)
         self._conninfo = conninfo
         self._application = application

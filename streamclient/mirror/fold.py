@@ -68,7 +68,7 @@ def fold(present: Table, batch: ChangeBatch, rule: TableRule) -> Folded:
     if batch.is_empty:
         return Folded(present)
     names = _Names.of(present, batch, rule)
-    work = _Fold(_with_keys(present, names, rule), batch, rule, names)
+    work = _Fold(with_keys(present, rule), batch, rule, names)
     alone = work.to_be_folded_alone()
     whole = work.rows(alone)
     if work.late:
@@ -96,14 +96,15 @@ def copied(records: Sequence[StreamRecord], read_at_micros: int, columns: Schema
 def empty_rows(rule: TableRule) -> Table:
     """No rows, with the columns that a mirror begins with: key and declared ones, and its own."""
     pa = pyarrow()
-    names = stored_names({*rule.key, *rule.declared}, [], RESERVED)
+    names = stored_names(rule.key, [], RESERVED)
+    names |= stored_names(rule.declared, names.values(), RESERVED)
     own = [(names[name], arrow_type(rule.declared[name])) for name in dict.fromkeys((*rule.key, *rule.declared))]
     return pa.schema([*own, *own_types().items()]).empty_table()
 
 
 def stored_keys(rule: TableRule) -> list[str]:
-    """The stored names of the key columns."""
-    names = stored_names({*rule.key, *rule.declared}, [], RESERVED)
+    """The stored names of the key columns, whatever else the table declares or comes to declare."""
+    names = stored_names(rule.key, [], RESERVED)
     return [names[name] for name in rule.key]
 
 
@@ -136,12 +137,11 @@ def types_of(rows: Table, rule: TableRule) -> dict[str, ColumnType]:
     return types
 
 
-def _with_keys(present: Table, names: _Names, rule: TableRule) -> Table:
-    """The rows with whole keys: a destination may have to keep a text beside its column."""
+def with_keys(present: Table, rule: TableRule) -> Table:
+    """Some rows of a mirror with whole keys: a destination may have to keep a text beside its column."""
     pa = pyarrow()
     present = present.combine_chunks()
-    for name in rule.key:
-        stored = names.stored[name]
+    for name, stored in zip(rule.key, stored_keys(rule), strict=True):
         if present.num_rows and present.column(stored).null_count:
             keys = [one.key[rule.key.index(name)] for one in cells_of(present, rule.key)]
             place = present.column_names.index(stored)

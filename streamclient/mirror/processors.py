@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field, frozen
 
+from streamclient import checks
 from streamclient.destinations.changes import VERSION, change_rows
 from streamclient.destinations.commit import Commit, Destination, FencedCommit, MergingDestination, is_stored
 from streamclient.destinations.digest import records_digest
 from streamclient.destinations.extra import pyarrow
-from streamclient.errors import StreamClientException
+from streamclient.errors import DependencyException, StreamClientException
 from streamclient.interfaces import (
     InitializationInput,
     IPreparedCheckpoint,
@@ -37,7 +38,7 @@ from streamclient.interfaces import (
     ShutdownInput,
 )
 from streamclient.mirror.batches import ChangeBatch, ShardChanges
-from streamclient.mirror.fold import copied, fold, stored_keys, types_of
+from streamclient.mirror.fold import copied, fold, stored_keys, types_of, with_keys
 from streamclient.mirror.rows import CLOCKS_MARGIN_MICROS, TableRule, expired
 from streamclient.mirror.source import SourceTable, now_micros
 from streamclient.model import CheckpointPosition, ShardInfo, ShutdownReason
@@ -63,15 +64,20 @@ _WAIT_SECONDS = 600.0
 CLOSED = "the mirror has ended"
 
 
-@frozen
+@checks.explains_names
+@frozen(kw_only=True)
 class MergeLimits:
-    """When changes are merged."""
+    """When changes are merged.
 
-    max_records: int = 10_000
+    Raises:
+        ConfigurationError: a setting cannot work.
+    """
+
+    max_records: int = field(default=10_000, validator=checks.positive)
     """A shard's batch is due once it has so many changes."""
-    max_age_seconds: float = 2.0
+    max_age_seconds: float = field(default=2.0, validator=checks.seconds)
     """A shard's batch is due once its first change waited so long; each merge writes files anew."""
-    expiry_seconds: float = 300.0
+    expiry_seconds: float = field(default=300.0, validator=checks.seconds)
     """Between two removals of expired cells."""
 
 
@@ -323,6 +329,19 @@ class MirrorWriter:
             except FencedCommit as error:
                 errors.update(dict.fromkeys(error.shards, error))
                 left = [cut for cut in left if cut.part.shard not in errors]
+            except DependencyException:
+                raise  # not for what one of them holds
+            except Exception:
+                if len(left) == 1:
+                    raise
+                # What one shard holds is no reason to stop the others.
+                for cut in left:
+                    try:
+                        self._merge([cut])
+                    except Exception as error:
+                        errors[cut.part.shard] = error
+                left = [cut for cut in left if cut.part.shard not in errors]
+                break
         for cut in left:
             try:
                 assert cut.prepared is not None
@@ -410,14 +429,16 @@ class MirrorWriter:
         try:
             with self._using:
                 self.expire(now_micros())
+        except FencedCommit as error:
+            _log.info("expired cells are removed by another process: %s", error)
         except Exception as error:
-            # Another process may be at it; whatever it is, it is tried again.
-            _log.info("expired cells were not removed: %s", error)
+            _log.warning("expired cells were not removed, which is tried again: %s", error)
 
     def expire(self, now: int) -> None:
         """Remove the cells that are older than the table's time to live, by the time ``now`` in microseconds."""
         before = (now - CLOCKS_MARGIN_MICROS) // 1_000 - (self.rule.ttl_millis or 0)
-        keys = [table.select(stored_keys(self.rule)) for table in self.destination.rows_below(VERSION, before)]
+        below = self.destination.rows_below(VERSION, before)
+        keys = [with_keys(table, self.rule).select(stored_keys(self.rule)) for table in below]
         for table in keys:
             for first in range(0, table.num_rows, _EXPIRED_ROWS):
                 self._expire_some(table.slice(first, _EXPIRED_ROWS), before)
@@ -436,8 +457,7 @@ class MirrorWriter:
         )
 
         def left(present: Table) -> Table:
-            found = expired(present, before_millis, self.rule, types_of(present, self.rule))
-            return found.select([name for name in present.column_names if name in found.column_names])
+            return expired(present, before_millis, self.rule, types_of(present, self.rule))
 
         self.destination.merge(keys, left, [commit])
 

@@ -34,7 +34,7 @@ from streamclient.destinations.changes import (
 )
 from streamclient.destinations.columns import arrow_type, version_number
 from streamclient.destinations.extra import pyarrow
-from streamclient.destinations.names import original_name
+from streamclient.destinations.names import original_name, stored_names
 from streamclient.destinations.types import fits, shown, text_of, type_of, value_of
 from streamclient.records import (
     ColumnOperation,
@@ -228,5 +228,4 @@ def expired(rows: Table, before_millis: int, rule: TableRule, types: Mapping[str
     left = list(cells_of(rows, rule.key))
     for one in left:
         one.expire(before_millis)
-    names = {original_name(name): name for name in rows.column_names if name not in RESERVED}
-    return table_of(left, rule.key, types, names)
+    return table_of(left, rule.key, types, stored_names(types, rows.column_names, RESERVED))

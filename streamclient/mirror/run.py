@@ -12,12 +12,12 @@ from streamclient.config import ClientConfig, StreamConfig
 from streamclient.destinations.changes import OPERATION
 from streamclient.destinations.commit import Destination, MergingDestination, last_of
 from streamclient.destinations.delta import DeltaDestination
-from streamclient.errors import ConfigurationError
+from streamclient.errors import ConfigurationError, StreamClientException, WorkerFailedError
 from streamclient.mirror.fold import stored_keys
 from streamclient.mirror.processors import MergeLimits, MirrorProcessors, MirrorWriter
 from streamclient.mirror.source import COPY, SourceTable, TableCopy, check_changes_are_kept, now_micros
 from streamclient.mirror.verify import Comparison, compare
-from streamclient.model import InitialPosition, WorkerStatus
+from streamclient.model import InitialPosition
 from streamclient.processes import unique_name
 from streamclient.stream.api import StreamSummary
 from streamclient.worker import Worker
@@ -32,6 +32,7 @@ HISTORY_SUFFIX = "_changes"
 """Added to the address or name of the mirror, it is that of its history."""
 
 
+@checks.explains_names
 class Mirror:
     """Takes a table into a destination, and keeps it equal to the table at a position that it tells.
 
@@ -68,6 +69,7 @@ class Mirror:
     ) -> None:
         checks.client.require("client", client)
         checks.text.require("table", table)
+        checks.text.require("status_table", status_table)
         checks.optional(checks.text).require("worker_name", worker_name)
         checks.optional(checks.instance(ClientConfig)).require("client_config", client_config)
         checks.optional(checks.instance(MergeLimits)).require("limits", limits)
@@ -139,7 +141,13 @@ class Mirror:
             self._worker = worker
             if self._stop.is_set():
                 return
-        worker.run()
+        try:
+            worker.run()
+        except WorkerFailedError:
+            raise
+        except StreamClientException:
+            if not self._stop.is_set():
+                raise  # else it was told to stop in the moment before it ran
 
     def _check_destination(self) -> None:
         columns = self._destination.columns()
@@ -148,11 +156,16 @@ class Mirror:
                 "the destination is a table of changes: a mirror needs one of its own, and its changes go to `history`"
             )
         lasts = self._destination.last_commits([COPY])
-        if columns is not None and lasts[COPY] is None and len(columns) > 0:
+        # A table with neither commits nor rows is what is left of a mirror that was killed as it began.
+        if columns is not None and len(columns) > 0 and lasts[COPY] is None and self._is_used():
             raise ConfigurationError(
                 f"the destination has a table already, but no mirror of application {self._destination.application!r}: "
                 "name another one, or the application that made it"
             )
+
+    def _is_used(self) -> bool:
+        is_committed = any(entry.commits or entry.damage for entry in self._destination.log())
+        return is_committed or any(table.num_rows for table in self._destination.rows())
 
     def _check_kept(self, stream: StreamSummary) -> None:
         """Only before the first change is read: from then on the stream itself tells what it has lost."""
@@ -167,7 +180,7 @@ class Mirror:
         with self._lock:
             self._stop.set()
             worker = self._worker
-        if worker is not None and worker.worker_status is WorkerStatus.RUNNING:
+        if worker is not None:
             worker.shutdown(wait)
 
     @property
@@ -218,6 +231,7 @@ class Mirror:
             handle.close()
 
 
+@checks.explains_names
 def mirror(client: OTSClient, table: str, status_table: str, to: MergingDestination | str) -> None:
     """Mirror a table in this thread, until it is interrupted; see ``Mirror``."""
     made = Mirror(client, table, status_table, to)

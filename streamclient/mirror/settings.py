@@ -41,8 +41,8 @@ class DestinationKind(Enum):
 _options = checks.Check(
     "a table of texts",
     lambda value: isinstance(value, dict) and all(isinstance(one, str) for one in value.values()),
+    hides=True,
 )
-_seconds = checks.number("a number of seconds above 0", lambda value: value > 0)
 
 _KEYS: Mapping[str, Mapping[str, checks.Check]] = {
     "source": {
@@ -66,10 +66,10 @@ _KEYS: Mapping[str, Mapping[str, checks.Check]] = {
     "mirror": {
         "history": checks.flag,
         "worker": checks.text,
-        "lease_seconds": _seconds,
+        "lease_seconds": checks.seconds,
         "max_records": checks.positive,
-        "max_age_seconds": _seconds,
-        "expiry_seconds": _seconds,
+        "max_age_seconds": checks.seconds,
+        "expiry_seconds": checks.seconds,
         "piece_mebibytes": checks.positive,
     },
 }

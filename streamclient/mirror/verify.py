@@ -121,28 +121,28 @@ def compare(source: SourceTable, destination: MergingDestination) -> Comparison:
     for one in _rows(destination, rule, found.unreadable.append):
         if one.key in mirror:
             repeated[one.key] = None
-        mirror[one.key] = _digest(_living(one, rule))
+        mirror[one.key] = _digest(_living(one, rule, now_micros()))
     for key in repeated:
         found.note(MirrorDifference(key, "", None, None, is_repeated=True))
-    differing: dict[Key, Cells | None] = {}
+    differing: dict[Key, RowCells | None] = {}
     present = 0
     table: dict[Key, None] = {}
     for record in source.rows(rule):
         row = _row_of(record, rule)
-        cells = _living(row, rule)
+        cells = _living(row, rule, now_micros())
         if cells is None:
             continue
         table[row.key] = None
         present += 1
         if mirror.pop(row.key, None) != _digest(cells):
-            differing[row.key] = cells
+            differing[row.key] = row
     for key, digest in mirror.items():
         if digest is not None and key not in table:
             differing[key] = None
     changed = _changed_since(source, rule, plan, stream, found)
     found.changed = len(changed)
     found.rows = present + sum(digest is not None for digest in mirror.values()) - len(changed & table.keys())
-    _explain(found, {key: cells for key, cells in differing.items() if key not in changed}, destination, rule)
+    _explain(found, {key: row for key, row in differing.items() if key not in changed}, destination, rule)
     return found
 
 
@@ -177,10 +177,10 @@ def _row_of(record: StreamRecord, rule: TableRule) -> RowCells:
     return row
 
 
-def _living(row: RowCells, rule: TableRule) -> Cells | None:
-    """What is surely not expired in either of both, by a bound that lies a little behind the present."""
+def _living(row: RowCells, rule: TableRule, now: int) -> Cells | None:
+    """What is surely not expired in either of both, by a bound that lies a little behind the time ``now``."""
     if rule.ttl_millis is not None:
-        before = (now_micros() + CLOCKS_MARGIN_MICROS) // 1_000 - rule.ttl_millis
+        before = (now + CLOCKS_MARGIN_MICROS) // 1_000 - rule.ttl_millis
         row.written_millis = max(row.written_millis, before)
         row.expire(before)
     return row.cells if row.exists else None
@@ -198,19 +198,26 @@ def _digest(cells: Cells | None) -> bytes | None:
 
 
 def _explain(
-    found: Comparison, differing: Mapping[Key, Cells | None], destination: MergingDestination, rule: TableRule
+    found: Comparison, differing: Mapping[Key, RowCells | None], destination: MergingDestination, rule: TableRule
 ) -> None:
-    """Name the columns of rows that differ."""
-    there: dict[Key, Cells | None] = dict.fromkeys(differing)
+    """Name the columns of rows that differ: by one bound for both, as what one of them had may have expired since."""
+    there: dict[Key, RowCells | None] = dict.fromkeys(differing)
     if differing:
         rows = _rows(destination, rule, lambda text: None)
-        there |= {row.key: _living(row, rule) for row in rows if row.key in differing}
+        there |= {row.key: row for row in rows if row.key in differing}
+    now = now_micros()
+
+    def living(row: RowCells | None) -> Cells | None:
+        return None if row is None else _living(row, rule, now)
+
     for key in sorted(differing, key=repr):
-        for one in _differences(key, differing[key], there[key]):
+        for one in _differences(key, living(differing[key]), living(there[key])):
             found.note(one)
 
 
 def _differences(key: Key, source: Cells | None, mirror: Cells | None) -> Iterator[MirrorDifference]:
+    if source is None and mirror is None:
+        return
     if source is None or mirror is None:
         yield MirrorDifference(key, "", None if source is None else {}, None if mirror is None else {})
         return

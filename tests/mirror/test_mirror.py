@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
 from tablestore import (
     CapacityUnit,
     Condition,
@@ -25,19 +26,20 @@ from streamclient.cli import main
 from streamclient.config import ClientConfig
 from streamclient.destinations import Commit, DeltaDestination, records_of
 from streamclient.destinations.memory import MemoryDestination, MemoryPlace
-from streamclient.errors import ConfigurationError, StreamClientException
+from streamclient.errors import ConfigurationError, StreamClientException, UnfitValueError
 from streamclient.interfaces import InitializationInput
 from streamclient.mirror import MergeLimits, Mirror
-from streamclient.mirror.fold import empty_rows
+from streamclient.mirror.fold import empty_rows, stored_keys
 from streamclient.mirror.processors import MirrorWriter
 from streamclient.mirror.rows import TableRule
-from streamclient.mirror.source import COPY, CopyPlan, SourceTable, TableCopy, check_changes_are_kept
-from streamclient.model import PendingCheckpoint, ShardInfo
+from streamclient.mirror.source import COPY, CopyPlan, SourceTable, TableCopy, check_changes_are_kept, now_micros
+from streamclient.model import PendingCheckpoint, ShardInfo, WorkerStatus
 from streamclient.records import ColumnType
 from streamclient.server import LocalTablestore
 from streamclient.server.clock import Clock
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
 from streamclient.testing.destination_contracts import batch, change, store, stored_numbers
+from streamclient.worker import Worker
 from tests.patience import PATIENCE_SECONDS, until
 from tests.spark.spark_helpers import Checkpointer, Marker, StoredShard
 
@@ -170,6 +172,102 @@ def test_what_the_table_lets_expire_goes_from_the_mirror_too(tmp_path: Path, mon
 
     assert (row["id"], row["a"], row["b"]) == (2, None, 2)
     assert (found.rows, found.count) == (1, 0)
+
+
+def test_what_expires_while_both_are_compared_is_no_difference(
+    local: LocalTablestore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = local.client()
+    make_table(client, time_to_live=2 * DAY_SECONDS, max_time_deviation=10 * DAY_SECONDS)
+    now = now_micros()
+    put(client, 1, ("a", 1, now // 1_000 - int(1.9 * DAY_SECONDS) * 1_000))
+    mirror = Mirror(client, "orders", "status", str(tmp_path / "state"), client_config=QUICK, limits=LIMITS)
+    with running(mirror):
+        caught_up(mirror)
+    times = iter([now])  # the mirror's row is read; the table's, long after
+    monkeypatch.setattr("streamclient.mirror.verify.now_micros", lambda: next(times, now + DAY_SECONDS * 1_000_000))
+
+    assert mirror.verify().differences == []
+
+
+def test_a_mirror_that_was_killed_as_it_began_begins_again(local: LocalTablestore, tmp_path: Path) -> None:
+    class Dies(DeltaDestination):
+        """Where it has made its table, and not yet stored anything."""
+
+        def _append(self, *given: Any) -> None:
+            raise KeyboardInterrupt
+
+    client = local.client()
+    make_table(client)
+    put(client, 1, ("a", 1))
+    with pytest.raises(KeyboardInterrupt):
+        Mirror(client, "orders", "status", Dies(str(tmp_path / "state"))).run()
+    mirror = Mirror(client, "orders", "status", str(tmp_path / "state"), client_config=QUICK, limits=LIMITS)
+    with running(mirror):
+        caught_up(mirror)
+
+    assert (mirror.verify().rows, mirror.verify().count) == (1, 0)
+
+
+def test_a_table_that_is_used_by_others_is_not_made_a_mirror(local: LocalTablestore) -> None:
+    client = local.client()
+    make_table(client)
+    rows, committed = MemoryPlace(), MemoryPlace()
+    store(MemoryDestination(rows), None, [change(1)], shard="s", end="e")
+    store(MemoryDestination(committed), None, [], shard="s", end="e")
+    for place in (rows, committed):
+        with pytest.raises(ConfigurationError, match="a table"):
+            Mirror(client, "orders", "status", MemoryDestination(place)).run()
+
+
+def test_a_mirror_that_is_stopped_in_the_moment_before_it_follows_ends(
+    local: LocalTablestore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = local.client()
+    make_table(client)
+    mirror = Mirror(client, "orders", "status", MemoryDestination(), client_config=QUICK, limits=LIMITS)
+    run = Worker.run
+
+    def stopped(worker: Worker) -> None:
+        mirror.shutdown()
+        run(worker)
+
+    monkeypatch.setattr(Worker, "run", stopped)
+    mirror.run()
+
+    assert mirror.worker is not None
+    assert mirror.worker.worker_status is WorkerStatus.SHUTDOWN
+
+
+def test_the_key_columns_keep_their_names_whatever_the_table_comes_to_declare() -> None:
+    before, after = RULE, evolve(RULE, declared={**RULE.declared, "ID": ColumnType.STRING})
+
+    assert stored_keys(after) == stored_keys(before) == ["id"]
+    assert empty_rows(after).column_names[0] == "id"
+
+
+def test_what_one_shard_holds_stops_no_other() -> None:
+    class Refuses(MemoryDestination):
+        def merge(self, keys: Any, fold: Any, commits: Any) -> None:
+            if any(commit.shard == "shard-1" for commit in commits):
+                raise UnfitValueError("nobody can store this")
+            super().merge(keys, fold, commits)
+
+    state = state_of(Refuses)
+    times = [0.0]
+    limits = MergeLimits(max_age_seconds=1)
+    writer = MirrorWriter(None, state, RULE, None, limits, clock=lambda: times[-1])  # type: ignore[arg-type]
+    shards = [writer.begin(beginning(f"shard-{number}")) for number in (1, 2)]
+    for number, shard in enumerate(shards, 1):
+        writer.offer(shard, [change(number)], "after 1")
+    times.append(2.0)  # both are due, and merged in one step
+    writer.start()
+    writer.flush(shards[1], is_end=False)
+    with pytest.raises(UnfitValueError):
+        writer.flush(shards[0], is_end=False)
+    writer.close()
+
+    assert [line["id"] for table in state.rows() for line in table.to_pylist()] == [2]
 
 
 def copy_of(local: LocalTablestore, destination: MemoryDestination) -> TableCopy:

@@ -12,6 +12,12 @@ import pytest
 from streamclient.destinations import Commit, DeltaDestination, Key, PostgresDestination, delta_rows
 from streamclient.destinations.maintenance import compact
 from streamclient.destinations.memory import MemoryDestination, MemoryPlace
+from streamclient.destinations.postgres import COLUMNS_MAX
+from streamclient.mirror.fold import copied, empty_rows, stored_keys
+from streamclient.mirror.processors import MirrorWriter
+from streamclient.mirror.rows import CLOCKS_MARGIN_MICROS, TableRule, cells_of
+from streamclient.mirror.source import COPY
+from streamclient.records import ColumnOperation, ColumnType, RecordColumn, RecordType, SequenceInfo, StreamRecord
 from streamclient.testing.destination_contracts import batch
 from streamclient.testing.merging_contracts import (
     MERGING_SCENARIOS,
@@ -170,3 +176,30 @@ def test_a_destination_that_merges_wrongly_is_found_out(broken: type[MemoryDesti
 
     with pytest.raises(AssertionError, match=named):
         check_merging_destination(make)
+
+
+@pytest.mark.parametrize("key", ["plain", "with\0NUL"])
+def test_what_postgres_keeps_beside_its_columns_expires_like_the_rest(key: str, server: PostgresServer) -> None:
+    """Values of more columns than it can have, and a text that it cannot hold."""
+    rule = TableRule(("id",), ttl_millis=1_000_000, declared={"id": ColumnType.STRING})
+    destination = PostgresDestination(server.conninfo, f"expiring_{key[:4]}_{len(key)}")
+    destination.key_by(stored_keys(rule))
+    destination.commit(empty_rows(rule), [batch(None, [], shard=COPY)])
+    names = [f"c{number:03}" for number in range(COLUMNS_MAX + 10)]
+    old, new = 1_000_000, 2_000_000
+
+    def row(key: str, last: int) -> StreamRecord:
+        cells = [RecordColumn(name, ColumnOperation.PUT, 7, old) for name in names[:-1]]
+        cells.append(RecordColumn(names[-1], ColumnOperation.PUT, 8, last))
+        return StreamRecord(RecordType.PUT, (("id", key),), tuple(cells), SequenceInfo(1, 1, 1))
+
+    columns = destination.columns()
+    assert columns is not None
+    rows = copied([row(key, new), row(f"{key} too", old)], old * 1_000, columns, rule)
+    destination.commit(rows, [batch(None, [], shard=f"{COPY}/0")])
+    writer = MirrorWriter(None, destination, rule)  # type: ignore[arg-type]
+    writer.expire((old + 1_000_000 + 1) * 1_000 + CLOCKS_MARGIN_MICROS)
+    (left,) = [one for table in destination.rows() for one in cells_of(table, rule.key)]
+    destination.close()
+
+    assert (left.key, left.cells) == ((key,), {names[-1]: {new: 8}})

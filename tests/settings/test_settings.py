@@ -32,7 +32,9 @@ from streamclient import (
     Worker,
     checks,
 )
+from streamclient.destinations import DeltaDestination, IcebergDestination, Key, PostgresDestination
 from streamclient.metrics import OpenTelemetryMetrics, PrometheusMetrics
+from streamclient.mirror import MergeLimits, Mirror, mirror
 from streamclient.parking import FileParkingStore, MemoryParkingStore, TableParkingStore, replay_parked
 from streamclient.server import Fail, FailRows, FaultRule, LateAnswer, Latency, LocalTablestore, LoseAnswer
 from streamclient.spark import SparkConfig, SparkRecordProcessorFactory, local_session
@@ -58,6 +60,12 @@ def process(*arguments: object) -> None:
     """A processor, a sink, a function of records: never called."""
 
 
+class Catalog:
+    """What pyiceberg's have: never called."""
+
+    def load_table(self) -> None: ...
+
+
 CLASSES: dict[type, dict[str, Any]] = {
     ClientConfig: {},
     FailurePolicy: {},
@@ -74,6 +82,8 @@ CLASSES: dict[type, dict[str, Any]] = {
     LateAnswer: {"seconds": 1},
     FailRows: {"every": 2},
     FaultRule: {"operation": "*", "action": Latency(1)},
+    MergeLimits: {},
+    Key: {"name": "id"},
 }
 """Settings that are attrs classes, with arguments that work."""
 
@@ -101,14 +111,21 @@ CALLS: dict[Callable[..., Any], dict[str, Any]] = {
     PrometheusMetrics(CollectorRegistry()).serve: {"port": 0},
     OpenTelemetryMetrics: {},
     StreamSimulation().run: {"factory": process},
+    DeltaDestination: {"url": "/nowhere"},
+    PostgresDestination: {"conninfo": "host=nowhere", "table": "orders"},
+    IcebergDestination: {"catalog": Catalog(), "identifier": "lake.orders"},
+    Mirror: {"client": CLIENT, "table": "orders", "status_table": "s", "to": "/nowhere"},
+    mirror: {"client": CLIENT, "table": "orders", "status_table": "s", "to": "/nowhere"},
 }
 """Classes and functions that take settings as arguments, with arguments that work."""
 
-ROOMS = ("", "keyed", "lease", "metrics", "parking", "server", "spark", "stream", "testing", "tunnel")
+_ROOMS = "keyed lease metrics parking server spark stream testing tunnel destinations mirror"
+ROOMS = ("", *_ROOMS.split())
 
 _MADE_HERE = """
-BatchContext Channel ChannelCheckpoint ChannelInfo ChannelRecordsInput Cut Distribution Exchange FaultStatus FrameColumn
-InitializationInput Java KeyLeft Lease Manifest Metric ParkedKey ParkedRecord Pause PendingCheckpoint
+BatchContext Channel ChannelCheckpoint ChannelInfo ChannelRecordsInput Commit Comparison Cut Day Distribution Exchange
+FaultStatus FrameColumn InitializationInput Java KeyLeft Lease LogEntry Manifest Metric MirrorDifference ParkedKey
+ParkedRecord Pause PendingCheckpoint
 ProcessRecordsInput Progress Reason RecordColumn RecordPage RejectedRecord ReplayReport RequestCount Run SequenceInfo
 Series Shard ShardInfo ShardRange ShardStatus ShardView ShutdownInput SimulationResult StreamDescription StreamDetails
 StreamRecord StreamSummary TableDescription TableOptionsInForce TrimmedRange TunnelDescription TunnelInfo UnfitReport
