@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 from streamclient._lazy import loader
 
 if TYPE_CHECKING:
-    from streamclient.mirror.processors import MergeLimits
     from streamclient.mirror.run import Mirror, mirror
     from streamclient.mirror.verify import Comparison, MirrorDifference
+    from streamclient.mirror.writer import MergeLimits
 
 __all__ = ["Comparison", "MergeLimits", "Mirror", "MirrorDifference", "mirror"]
 
 _HOMES = {
     "Comparison": "verify",
-    "MergeLimits": "processors",
+    "MergeLimits": "writer",
     "Mirror": "run",
     "MirrorDifference": "verify",
     "mirror": "run",

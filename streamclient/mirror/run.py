@@ -14,9 +14,10 @@ from streamclient.destinations.commit import Destination, MergingDestination, la
 from streamclient.destinations.delta import DeltaDestination
 from streamclient.errors import ConfigurationError, StreamClientException, WorkerFailedError
 from streamclient.mirror.fold import stored_keys
-from streamclient.mirror.processors import MergeLimits, MirrorProcessors, MirrorWriter
-from streamclient.mirror.source import COPY, SourceTable, TableCopy, check_changes_are_kept, now_micros
+from streamclient.mirror.processors import MirrorProcessors
+from streamclient.mirror.source import COPY, CopyPlan, SourceTable, TableCopy, check_changes_are_kept, now_micros
 from streamclient.mirror.verify import Comparison, compare
+from streamclient.mirror.writer import MergeLimits, MirrorWriter
 from streamclient.model import InitialPosition
 from streamclient.processes import unique_name
 from streamclient.stream.api import StreamSummary
@@ -93,6 +94,7 @@ class Mirror:
         self._stream_config = StreamConfig(client=client, data_table_name=table, status_table_name=status_table)
         self._copy: TableCopy | None = None
         self._worker: Worker | None = None
+        self._error: BaseException | None = None
         self._lock = threading.Lock()
 
     def run(self) -> None:
@@ -107,6 +109,13 @@ class Mirror:
             WorkerFailedError: the stream cannot be read any more.
             StreamClientError: the service or the destination failed while the table was copied.
         """
+        try:
+            self._run()
+        except BaseException as error:
+            self._error = error
+            raise
+
+    def _run(self) -> None:
         rule = self._source.rule()
         stream = self._source.stream()
         destination = self._destination
@@ -115,8 +124,9 @@ class Mirror:
         self._check_destination()
         if self._history is not None:
             self._history.probe()
-        self._copy = TableCopy(self._source, destination, rule, self._stop, self._piece_mebibytes)
+        self._copy = TableCopy(self._source, destination, rule, self._stop, self._piece_mebibytes, self._history)
         self._copy.prepare()
+        self._check_history(stream, self._copy.plan)
         self._copy.run(sum(self._worker_name.encode()))
         if self._stop.is_set():
             return
@@ -163,6 +173,21 @@ class Mirror:
                 "name another one, or the application that made it"
             )
 
+    def _check_history(self, stream: StreamSummary, plan: CopyPlan) -> None:
+        """It has every commit that the mirror has, and perhaps one more."""
+        if self._history is None:
+            return
+        shards = [shard.shard_id for shard in self._source.api.describe_stream(stream.stream_id).shards]
+        names = [*plan.pieces, *shards]
+        lasts, known = self._destination.last_commits(names), self._history.last_commits(names)
+        for name, last in lasts.items():
+            at = known[name]
+            if last is not None and (at is None or at.number < last.number):
+                raise ConfigurationError(
+                    f"history lacks what the mirror has of {name}: it is kept from the first start of a mirror on, "
+                    "without a gap; begin a new mirror with it, or leave it out"
+                )
+
     def _is_used(self) -> bool:
         is_committed = any(entry.commits or entry.damage for entry in self._destination.log())
         return is_committed or any(table.num_rows for table in self._destination.rows())
@@ -200,8 +225,20 @@ class Mirror:
 
     @property
     def health(self) -> WorkerHealth:
-        """Whether it gets through to the service; while it copies, errors end the run. Any thread."""
-        return WorkerHealth(is_healthy=True) if self._worker is None else self._worker.health
+        """Whether it copies, or follows the changes of every shard that this process has. Any thread.
+
+        Unhealthy once the run has failed, while calls to the service do not get through, and while a shard stands still
+        because changes of it were lost to retention: then only a new mirror can be equal to the table.
+        """
+        if self._error is not None:
+            return WorkerHealth(is_healthy=False, reason=f"ended: {self._error}")
+        if self._worker is None:
+            return WorkerHealth(is_healthy=True)
+        health = self._worker.health
+        lost = [one for one in self._worker.shard_statuses().values() if one.lost is not None]
+        if health.is_healthy and lost:
+            return WorkerHealth(is_healthy=False, reason=f"shard {lost[0].shard_id}: {lost[0].reason}")
+        return health
 
     @property
     def worker(self) -> Worker | None:

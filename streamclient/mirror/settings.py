@@ -19,8 +19,8 @@ from streamclient.checks import did_you_mean
 from streamclient.config import ClientConfig
 from streamclient.destinations.commit import Destination, MergingDestination
 from streamclient.errors import ConfigurationError
-from streamclient.mirror.processors import MergeLimits
 from streamclient.mirror.run import HISTORY_SUFFIX, Mirror
+from streamclient.mirror.writer import MergeLimits
 from streamclient.tablestore.connect import Connection
 
 if sys.version_info >= (3, 11):

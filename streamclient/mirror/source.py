@@ -2,7 +2,8 @@
 
 The place of the copy lies in the destination's own log, as commits of pieces of the table: each begins at the key where
 the one before ended. So a copy goes on where it was, whoever goes on; any number of processes may copy, as of two that
-copy the same rows one is refused; and a copied row is there once.
+copy the same rows one is refused; and a copied row is there once. The history, if it is kept, gets the same commits
+before: what it has and the destination has not, whoever read it from the table, goes into the destination as it is.
 
 Changes are read from before the first row was. When the copy took longer than the stream keeps changes, some are lost,
 which no reading of the stream would show: then the mirror ends with an error.
@@ -19,15 +20,17 @@ from functools import cached_property, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
-from streamclient.destinations.commit import Commit, MergingDestination
+from streamclient.destinations.changes import COMMIT, change_rows, records_of
+from streamclient.destinations.commit import Commit, Destination, MergingDestination
 from streamclient.destinations.digest import records_digest
+from streamclient.destinations.extra import compute, pyarrow
 from streamclient.errors import ConfigurationError, StreamClientException
 from streamclient.mirror.fold import copied, empty_rows
 from streamclient.mirror.rows import CLOCKS_MARGIN_MICROS, TableRule
 from streamclient.model import CheckpointPosition
-from streamclient.records import KeyValue, StreamRecord
+from streamclient.records import KeyValue, SequenceInfo, StreamRecord
 from streamclient.stream.api import StreamSummary
 from streamclient.stream.retry import ReadRetry, Repeater
 from streamclient.stream.scanning import key_from, key_text, read_page, record_of
@@ -202,6 +205,7 @@ class TableCopy:
     rule: TableRule
     stop: threading.Event
     piece_mebibytes: int = 100
+    history: Destination | None = None
     rows: int = 0
     """Copied by this process."""
     plan: CopyPlan = field(init=False, default=CopyPlan(0))
@@ -247,10 +251,10 @@ class TableCopy:
             last = self._last(name)
             if last is not None and last.end == CheckpointPosition.SHARD_END:
                 return is_advanced
-            place = start if last is None else key_from(last.end)
-            following, records = self._read(place, end)
-            reached = CheckpointPosition.SHARD_END if following is None else key_text(following)
-            commit = self._commit(last, name, reached, records)
+            step = self._next(name, last, (start, end))
+            if step is None:
+                return is_advanced
+            commit, records = step
             try:
                 columns = self.destination.columns() or empty_rows(self.rule).schema
                 self.destination.commit(copied(records, now_micros(), columns, self.rule), [commit])
@@ -262,6 +266,40 @@ class TableCopy:
             self.rows += len(records)
         return is_advanced
 
+    def _next(
+        self, name: str, last: Commit | None, piece: tuple[tuple[KeyValue, ...] | None, tuple[KeyValue, ...] | None]
+    ) -> tuple[Commit, list[StreamRecord]] | None:
+        """The next commit of a piece and its rows, of which the history knows; ``None`` if others are at it."""
+        known = self._remembered(name, last)
+        if known is not None:
+            return known
+        start, end = piece
+        following, records = self._read(start if last is None else key_from(last.end), end)
+        reached = CheckpointPosition.SHARD_END if following is None else key_text(following)
+        commit = self._commit(last, name, reached, records)
+        if self.history is not None:
+            columns, declared = self.history.columns(), self.rule.declared
+            rows = change_rows(records, shard=name, number=commit.number, columns=columns, declared=declared)
+            try:
+                self.history.commit(rows, [commit])
+            except StreamClientException:
+                if self._remembered(name, last) is None and self._last(name) == last:
+                    raise
+                return None
+        return commit, records
+
+    def _remembered(self, name: str, last: Commit | None) -> tuple[Commit, list[StreamRecord]] | None:
+        """The next commit of a piece, if the history has it already: of a process that died, or is still at it."""
+        known = None if self.history is None else self.history.last_commits([name])[name]
+        if self.history is None or known is None or (last is not None and known.number <= last.number):
+            return None
+        pa, pc = pyarrow(), compute()
+        tables = [table.filter(pc.field(COMMIT) == known.number) for table in self.history.rows([name])]
+        found = records_of(pa.concat_tables(tables, promote_options="default")) if tables else []
+        if records_digest(found) != known.content:
+            raise StreamClientException(f"the history has other rows than {known} says: begin a new mirror")
+        return known, found
+
     def _read(
         self, place: tuple[KeyValue, ...] | None, end: tuple[KeyValue, ...] | None
     ) -> tuple[tuple[KeyValue, ...] | None, list[StreamRecord]]:
@@ -271,7 +309,9 @@ class TableCopy:
             records += page
             if place is None:
                 break
-        return place, records
+        # They came to be before the first change that is read, as far as the history tells.
+        begun = self.plan.start_micros
+        return place, [evolve(one, sequence_info=SequenceInfo(0, begun, at)) for at, one in enumerate(records)]
 
     def _last(self, shard: str) -> Commit | None:
         return self.destination.last_commits([shard])[shard]

@@ -279,7 +279,7 @@ class MirrorDrill:
         finally:
             history.close()
         assert proof.is_whole, str(proof)
-        assert not any(shard.startswith(COPY) for _, shard in proof.lasts)
+        assert any(shard.startswith(f"{COPY}/") for _, shard in proof.lasts), "the rows that were copied"
 
 
 def mirror_of(config: Path) -> Mirror:

@@ -26,15 +26,15 @@ from streamclient.cli import main
 from streamclient.config import ClientConfig
 from streamclient.destinations import Commit, DeltaDestination, records_of
 from streamclient.destinations.memory import MemoryDestination, MemoryPlace
-from streamclient.errors import ConfigurationError, StreamClientException, UnfitValueError
+from streamclient.errors import ConfigurationError, StreamClientError, StreamClientException, UnfitValueError
 from streamclient.interfaces import InitializationInput
 from streamclient.mirror import MergeLimits, Mirror
 from streamclient.mirror.fold import empty_rows, stored_keys
-from streamclient.mirror.processors import MirrorWriter
-from streamclient.mirror.rows import TableRule
+from streamclient.mirror.rows import TableRule, cells_of
 from streamclient.mirror.source import COPY, CopyPlan, SourceTable, TableCopy, check_changes_are_kept, now_micros
+from streamclient.mirror.writer import MirrorWriter
 from streamclient.model import PendingCheckpoint, ShardInfo, WorkerStatus
-from streamclient.records import ColumnType
+from streamclient.records import ColumnType, RecordType
 from streamclient.server import LocalTablestore
 from streamclient.server.clock import Clock
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
@@ -163,7 +163,7 @@ def test_what_the_table_lets_expire_goes_from_the_mirror_too(tmp_path: Path, mon
             assert mirror.verify().rows == 2
             # Half a day later, for both the server and the mirror.
             clock.shift_micros = DAY_SECONDS // 2 * 1_000_000
-            for module in ("processors", "verify", "source"):
+            for module in ("writer", "verify", "source"):
                 monkeypatch.setattr(f"streamclient.mirror.{module}.now_micros", clock.now_micros)
             place = DeltaDestination(str(tmp_path / "state"))
             until(lambda: sum(table.num_rows for table in place.rows()) == 1, "the end of the expired row")
@@ -270,10 +270,96 @@ def test_what_one_shard_holds_stops_no_other() -> None:
     assert [line["id"] for table in state.rows() for line in table.to_pylist()] == [2]
 
 
-def copy_of(local: LocalTablestore, destination: MemoryDestination) -> TableCopy:
+def test_a_mirror_whose_changes_were_lost_or_that_failed_is_unhealthy_and_says_why(local: LocalTablestore) -> None:
+    client = local.client()
+    make_table(client)
+    place = MemoryPlace()
+
+    def new() -> Mirror:
+        return Mirror(client, "orders", "status", MemoryDestination(place), client_config=QUICK, limits=LIMITS)
+
+    with running(new()) as mirror:
+        put(client, 1)
+        caught_up(mirror)
+    for number in range(2, 5):
+        put(client, number)
+    local.trim("orders")
+    (shard,) = local.shards("orders")
+    with running(new()) as mirror:
+        until(lambda: not mirror.health.is_healthy, "the loss")
+        said = mirror.health.reason
+    assert said.startswith(f"shard {shard.shard_id}: ")
+    assert "lost" in said
+    broken = Mirror(client, "nothing", "status", MemoryDestination())
+    with pytest.raises(StreamClientError):
+        broken.run()
+
+    assert broken.health.reason.startswith("ended: ")
+
+
+class DiesOnce(MemoryDestination):
+    """Of two commits of copied rows the process dies at the second."""
+
+    commits_of_rows = 0
+
+    def commit(self, rows: Any, commits: Any) -> None:
+        type(self).commits_of_rows += commits[0].shard != COPY
+        if type(self).commits_of_rows == 2:
+            raise KeyboardInterrupt
+        super().commit(rows, commits)
+
+
+@pytest.mark.parametrize("dies", ["history", "state"])
+def test_the_history_begins_with_the_rows_that_were_copied_each_once(
+    dies: str, local: LocalTablestore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before the history has a piece, or behind that, before the mirror has it; the table changes meanwhile."""
+    monkeypatch.setattr(SourceTable, "split_points", lambda self, size: [(3,)])
+    monkeypatch.setattr(DiesOnce, "commits_of_rows", 0)
+    client = local.client()
+    make_table(client, max_version=2)
+    for number in range(6):
+        put(client, number, ("a", number), ("A", "x"))
+    places = {"state": MemoryPlace(), "history": MemoryPlace()}
+    first = {name: (DiesOnce if name == dies else MemoryDestination)(place) for name, place in places.items()}
+    with pytest.raises(KeyboardInterrupt):
+        copy_of(local, first["state"], first["history"]).run()
+    for number in range(6):
+        client.update_row("orders", Row([("id", number)], {"PUT": [("a", number + 0.5)]}), IGNORE)
+    state, history = (MemoryDestination(places[name]) for name in ("state", "history"))
+    copy = copy_of(local, state, history)
+    copy.run()
+
+    records = [record for table in history.rows() for record in records_of(table)]
+    had: dict[Any, Any] = {record.key["id"]: {} for record in records}
+    for record in records:
+        for cell in record.columns:
+            had[record.key["id"]].setdefault(cell.name, {})[cell.timestamp_millis] = cell.value
+    shown = {row.key[0]: row.cells for table in state.rows() for row in cells_of(table, ["id"])}
+    assert len(records) == 6
+    assert {record.record_type for record in records} == {RecordType.PUT}
+    assert {record.sequence_info.timestamp_micros for record in records} == {copy.plan.start_micros}
+    assert shown == had, "the same rows, though the table has changed in between"
+    assert copy.left == []
+    assert history.last_commits([*copy.plan.pieces]) == state.last_commits([*copy.plan.pieces])
+
+
+def test_a_history_that_lacks_what_the_mirror_has_is_refused(local: LocalTablestore) -> None:
+    client = local.client()
+    make_table(client)
+    put(client, 1)
+    place = MemoryPlace()
+    with running(Mirror(client, "orders", "status", MemoryDestination(place), client_config=QUICK, limits=LIMITS)):
+        pass
+    late = Mirror(client, "orders", "status", MemoryDestination(place), history=MemoryDestination())
+    with pytest.raises(ConfigurationError, match="history lacks what the mirror has of copy/0"):
+        late.run()
+
+
+def copy_of(local: LocalTablestore, state: MemoryDestination, history: MemoryDestination | None = None) -> TableCopy:
     source = SourceTable(local.client(), "orders")
-    destination.key_by(["id"])
-    made = TableCopy(source, destination, source.rule(), threading.Event())
+    state.key_by(["id"])
+    made = TableCopy(source, state, source.rule(), threading.Event(), history=history)
     made.prepare()
     return made
 

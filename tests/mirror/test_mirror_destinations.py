@@ -14,9 +14,9 @@ from streamclient.destinations.maintenance import compact
 from streamclient.destinations.memory import MemoryDestination, MemoryPlace
 from streamclient.destinations.postgres import COLUMNS_MAX
 from streamclient.mirror.fold import copied, empty_rows, stored_keys
-from streamclient.mirror.processors import MirrorWriter
 from streamclient.mirror.rows import CLOCKS_MARGIN_MICROS, TableRule, cells_of
 from streamclient.mirror.source import COPY
+from streamclient.mirror.writer import MirrorWriter
 from streamclient.records import ColumnOperation, ColumnType, RecordColumn, RecordType, SequenceInfo, StreamRecord
 from streamclient.testing.destination_contracts import batch
 from streamclient.testing.merging_contracts import (

@@ -1,0 +1,458 @@
+"""The thread that merges the changes of all shards that a process of a mirror has.
+
+The order of the steps makes a crash repeat a batch and never lose or double it:
+
+1. The pages that wait are cut, for each shard from its last commit to the end of a page.
+2. Each shard's commit is stored beside its checkpoint (the first phase of two). Whoever finds it there after a crash
+   reads up to the same record, and finishes the very same batch.
+3. History, if it is kept, gets the changes with these commits.
+4. The mirror gets what the changes make of its rows with these commits, in one step. Another owner's commits make the
+   destination refuse this step, and a repeat of it changes nothing.
+5. The checkpoints are stored.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from attrs import define, field, frozen
+
+from streamclient import checks
+from streamclient.destinations.changes import VERSION, change_rows
+from streamclient.destinations.commit import Commit, Destination, FencedCommit, MergingDestination, is_stored
+from streamclient.destinations.digest import records_digest
+from streamclient.destinations.extra import pyarrow
+from streamclient.errors import DependencyException, StreamClientException
+from streamclient.interfaces import (
+    InitializationInput,
+    IPreparedCheckpoint,
+    IRecordProcessorCheckpointer,
+    IShutdownMarker,
+)
+from streamclient.mirror.batches import ChangeBatch, ShardChanges
+from streamclient.mirror.fold import copied, fold, stored_keys, types_of, with_keys
+from streamclient.mirror.rows import CLOCKS_MARGIN_MICROS, TableRule, expired
+from streamclient.mirror.source import SourceTable, now_micros
+from streamclient.model import CheckpointPosition, ShardInfo
+from streamclient.records import StreamRecord
+
+if TYPE_CHECKING:
+    from pyarrow import Table
+
+_log = logging.getLogger(__name__)
+
+EXPIRY = "expiry"
+"""The shard whose commits say until when expired cells were removed."""
+
+_EXPIRED_ROWS = 20_000
+"""Rows that one commit may remove cells of."""
+
+_LOOK_SECONDS = 0.25
+"""How often somebody who waits looks whether the lease is lost."""
+
+_WAIT_SECONDS = 600.0
+"""Longest wait for a commit: longer than a healthy destination takes, short enough to show a stuck one."""
+
+CLOSED = "the mirror has ended"
+
+
+@checks.explains_names
+@frozen(kw_only=True)
+class MergeLimits:
+    """When changes are merged.
+
+    Raises:
+        ConfigurationError: a setting cannot work.
+    """
+
+    max_records: int = field(default=10_000, validator=checks.positive)
+    """A shard's batch is due once it has so many changes."""
+    max_age_seconds: float = field(default=2.0, validator=checks.seconds)
+    """A shard's batch is due once its first change waited so long; each merge writes files anew."""
+    expiry_seconds: float = field(default=300.0, validator=checks.seconds)
+    """Between two removals of expired cells."""
+
+
+@define
+class _Page:
+    records: Sequence[StreamRecord]
+    end: str
+    arrived: float
+
+
+@define(eq=False)
+class MirroredShard:
+    """One shard while a processor has it. Guarded by the writer's lock."""
+
+    info: ShardInfo
+    checkpointer: IRecordProcessorCheckpointer
+    marker: IShutdownMarker
+    start: str
+    """Where the next commit begins."""
+    promised: Commit | None = None
+    """A batch that an earlier owner has cut, and that must be stored as it was cut."""
+    pages: list[_Page] = field(factory=list)
+    is_flushing: bool = False
+    is_ending: bool = False
+    """Whether the shard ends behind its last page."""
+    is_under_way: bool = False
+    is_lost: bool = False
+    error: Exception | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Changes that wait."""
+        return sum(len(page.records) for page in self.pages)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more of it is merged."""
+        return self.is_lost or self.error is not None or self.checkpointer.is_closed
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is left to wait for."""
+        if self.is_under_way:
+            return False
+        return self.is_over or (not self.pages and not (self.is_ending and self.start != CheckpointPosition.SHARD_END))
+
+    def due_at(self, limits: MergeLimits) -> float | None:
+        """When a batch of it must be merged; ``None`` if none can be cut."""
+        if self.is_over or self.is_under_way or self._pages_to_cut(limits.max_records) is None:
+            return None
+        if self.is_flushing or self.promised is not None or self.waiting >= limits.max_records:
+            return 0.0
+        return self.pages[0].arrived + limits.max_age_seconds
+
+    def cut(self, limits: MergeLimits) -> ShardCut:
+        """Take the pages of the next batch."""
+        count = self._pages_to_cut(limits.max_records) or 0
+        pages, self.pages = self.pages[:count], self.pages[count:]
+        is_end = self.is_ending and not self.pages
+        end = CheckpointPosition.SHARD_END if is_end else pages[-1].end
+        self.is_under_way = True
+        records = [record for page in pages for record in page.records]
+        return ShardCut(self, ShardChanges.of(self.info.shard_id, records), end)
+
+    def _pages_to_cut(self, most: int) -> int | None:
+        """How many pages the next batch has; ``None`` while it cannot be cut."""
+        if self.promised is not None:
+            if self.promised.end == CheckpointPosition.SHARD_END:
+                return len(self.pages) if self.is_ending else None
+            ends = [page.end for page in self.pages]
+            return ends.index(self.promised.end) + 1 if self.promised.end in ends else None
+        count = records = 0
+        while count < len(self.pages) and records < most:
+            records += len(self.pages[count].records)
+            count += 1
+        is_at_end = self.is_ending and self.start != CheckpointPosition.SHARD_END
+        return count if count or is_at_end else None
+
+
+@define(eq=False)
+class ShardCut:
+    """A shard's part of one merge."""
+
+    shard: MirroredShard
+    part: ShardChanges
+    end: str
+    commit: Commit | None = None
+    prepared: IPreparedCheckpoint | None = None
+
+
+@define(eq=False)
+class MirrorWriter:
+    """Merges the changes of all shards of a process, in a thread of its own. Thread-safe."""
+
+    source: SourceTable
+    destination: MergingDestination
+    rule: TableRule
+    history: Destination | None = None
+    limits: MergeLimits = field(factory=MergeLimits)
+    clock: Callable[[], float] = time.monotonic
+    merges: int = 0
+    """Commits that were made."""
+    changes: int = 0
+    """Changes that were merged."""
+    _shards: list[MirroredShard] = field(factory=list)
+    _changed: threading.Condition = field(factory=threading.Condition)
+    _thread: threading.Thread | None = None
+    _using: threading.Lock = field(factory=threading.Lock)
+    """Held while the destination's handle is used."""
+    _is_closed: bool = False
+    _expired_at: float | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread = threading.Thread(target=self._run, name="streamclient-mirror", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End after the merge that is under way; what waits is read again by whoever goes on."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_WAIT_SECONDS)
+
+    def begin(self, given: InitializationInput) -> MirroredShard:
+        """Take part; completes or remembers what an earlier owner had cut."""
+        found = MirroredShard(given.shard_info, given.checkpointer, given.shutdown_marker, given.initial_checkpoint)
+        pending = given.pending_checkpoint
+        if pending is not None:
+            promised = Commit.from_json(pending.state)
+            with self._using:
+                last = self.destination.last_commits([promised.shard])[promised.shard]
+            if last is not None and last.digest == promised.digest:
+                given.checkpointer.checkpoint(pending.value)
+                found.start = pending.value
+            else:
+                found.promised = promised
+        with self._changed:
+            self._shards.append(found)
+            self._changed.notify_all()
+        return found
+
+    def offer(self, shard: MirroredShard, records: Sequence[StreamRecord], end: str) -> None:
+        """Have a page merged; waits while the shard has too many waiting, and raises what stops the shard."""
+        with self._changed:
+            self._raise(shard)
+            shard.pages.append(_Page(records, end, self.clock()))
+            self._changed.notify_all()
+            if shard.promised is None:
+                self._await(lambda: shard.is_over or shard.waiting < 2 * self.limits.max_records, shard)
+            self._raise(shard)
+
+    def flush(self, shard: MirroredShard, *, is_end: bool) -> None:
+        """Merge all that the shard has waiting, and its end."""
+        with self._changed:
+            shard.is_flushing, shard.is_ending = True, is_end
+            if shard.promised is not None and not (is_end or shard.is_under_way) and shard.due_at(self.limits) is None:
+                return  # its batch is not whole yet: the next owner reads it again
+            self._changed.notify_all()
+            self._await(lambda: shard.is_settled, shard)
+            self._raise(shard)
+
+    def leave(self, shard: MirroredShard, *, is_lost: bool = False) -> None:
+        """Take no further part."""
+        with self._changed:
+            shard.is_lost |= is_lost
+            shard.pages.clear()
+            if shard in self._shards:
+                self._shards.remove(shard)
+            self._changed.notify_all()
+
+    def _raise(self, shard: MirroredShard) -> None:
+        if shard.error is not None:
+            raise shard.error
+        if self._is_closed:
+            raise StreamClientException(CLOSED)
+
+    def _await(self, ready: Callable[[], bool], shard: MirroredShard) -> None:
+        deadline = self.clock() + _WAIT_SECONDS
+        while not self._changed.wait_for(lambda: ready() or self._is_closed, _LOOK_SECONDS):
+            if shard.checkpointer.is_closed:
+                return
+            if self.clock() > deadline:
+                raise StreamClientException(f"the destination did not take a batch within {_WAIT_SECONDS:g} s")
+
+    # --- the thread -----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            cuts = self._await_due()
+            if cuts is None:
+                return
+            errors = self._store_safely(cuts) if cuts else {}
+            with self._changed:
+                for cut in cuts:
+                    cut.shard.is_under_way = False
+                    cut.shard.error = errors.get(cut.shard.info.shard_id)
+                    if cut.shard.error is None:
+                        cut.shard.start, cut.shard.promised = cut.end, None
+                self._changed.notify_all()
+            for cut in cuts:
+                if cut.shard.error is not None:
+                    # A shard without new changes would never hear of it else.
+                    cut.shard.marker.mark_for_process_restart()
+            if self._is_expiry_due():
+                self._expire_safely()
+
+    def _await_due(self) -> list[ShardCut] | None:
+        """The batches that are due; none if it is time to look for expired cells, ``None`` at the end."""
+        with self._changed:
+            while not self._is_closed:
+                now = self.clock()
+                dates = [(at, one) for one in self._shards if (at := one.due_at(self.limits)) is not None]
+                if dates and min(at for at, _ in dates) <= now:
+                    # Those that are due soon come along: one merge of many shards costs about as much as of one.
+                    soon = now + self.limits.max_age_seconds / 2
+                    return [one.cut(self.limits) for at, one in dates if at <= soon]
+                if self._is_expiry_due():
+                    return []
+                waits = [at - now for at, _ in dates] + [self.limits.expiry_seconds]
+                self._changed.wait(max(0.001, min(waits)))
+        return None
+
+    def _store_safely(self, cuts: Sequence[ShardCut]) -> dict[str, Exception]:
+        """Why shards were not stored, by shard."""
+        errors: dict[str, Exception] = {}
+        try:
+            with self._using:
+                self._store(cuts, errors)
+        except Exception as error:
+            _log.warning("merging changes of %s shards failed: %s", len(cuts), error)
+            for cut in cuts:
+                errors.setdefault(cut.part.shard, error)
+        return errors
+
+    def _store(self, cuts: Sequence[ShardCut], errors: dict[str, Exception]) -> None:
+        lasts = self.destination.last_commits([cut.part.shard for cut in cuts])
+        for cut in cuts:
+            try:
+                self._prepare(cut, lasts)
+            except Exception as error:
+                errors[cut.part.shard] = error
+        left = [cut for cut in cuts if cut.part.shard not in errors]
+        while left:
+            try:
+                self._merge(left)
+                break
+            except FencedCommit as error:
+                errors.update(dict.fromkeys(error.shards, error))
+                left = [cut for cut in left if cut.part.shard not in errors]
+            except DependencyException:
+                raise  # not for what one of them holds
+            except Exception:
+                if len(left) == 1:
+                    raise
+                # What one shard holds is no reason to stop the others.
+                for cut in left:
+                    try:
+                        self._merge([cut])
+                    except Exception as error:
+                        errors[cut.part.shard] = error
+                left = [cut for cut in left if cut.part.shard not in errors]
+                break
+        for cut in left:
+            try:
+                assert cut.prepared is not None
+                cut.prepared.checkpoint()
+            except Exception as error:
+                errors[cut.part.shard] = error
+
+    def _prepare(self, cut: ShardCut, lasts: Mapping[str, Commit | None]) -> None:
+        info, promised = cut.shard.info, cut.shard.promised
+        commit = Commit.after(
+            lasts[info.shard_id],
+            application=self.destination.application,
+            shard=info.shard_id,
+            epoch=info.epoch,
+            start=cut.shard.start if promised is None else promised.start,
+            end=cut.end,
+            count=len(cut.part.records),
+            content=records_digest(cut.part.changes),
+        )
+        if promised is not None and commit.digest != promised.digest:
+            raise StreamClientException(
+                f"shard {info.shard_id} was to be stored up to {promised.end} with {promised.count} changes as an "
+                f"earlier owner had cut it, but {commit} has {commit.count}: the stream gives other records than before"
+            )
+        cut.commit = commit
+        cut.prepared = cut.shard.checkpointer.prepare_checkpoint(cut.end, commit.to_json().encode())
+
+    def _merge(self, cuts: Sequence[ShardCut]) -> None:
+        commits = [cut.commit for cut in cuts if cut.commit is not None]
+        if self.history is not None:
+            self._remember(self.history, cuts)
+        batch = ChangeBatch.of([cut.part for cut in cuts])
+        if batch.is_empty:
+            self.destination.commit(self._no_rows(), commits)
+        else:
+            self.destination.merge(batch.keys(self._key_names()), lambda present: self._folded(present, batch), commits)
+        self.merges += 1
+        self.changes += len(batch.records)
+
+    def _folded(self, present: Table, batch: ChangeBatch) -> Table:
+        found = fold(present, batch, self.rule)
+        if not found.in_doubt:
+            return found.rows
+        _log.info("%s rows are read again, as single versions of them were deleted meanwhile", len(found.in_doubt))
+        records, at = self.source.read_again(self.rule, found.in_doubt)
+        again = copied(records, at, found.rows.schema, self.rule)
+        return pyarrow().concat_tables([found.rows, again], promote_options="default")
+
+    def _remember(self, history: Destination, cuts: Sequence[ShardCut]) -> None:
+        """Store the changes, but for what an earlier owner had stored when it died: one step is all or nothing."""
+        lasts = history.last_commits([cut.part.shard for cut in cuts])
+        left = [cut for cut in cuts if cut.commit is not None and not is_stored(lasts, [cut.commit])]
+        if left:
+            history.commit(self._history_rows(history, left), [cut.commit for cut in left if cut.commit is not None])
+
+    def _history_rows(self, history: Destination, cuts: Sequence[ShardCut]) -> Table:
+        pa, columns = pyarrow(), history.columns()
+        parts = []
+        for cut in cuts:
+            number = cut.commit.number if cut.commit is not None else 0
+            shard, declared = cut.part.shard, self.rule.declared
+            rows = change_rows(cut.part.changes, shard=shard, number=number, columns=columns, declared=declared)
+            # A column that is new in several shards has one type, that of the first of them.
+            columns = rows.schema if columns is None else pa.unify_schemas([columns, rows.schema])
+            parts.append(rows)
+        return pa.concat_tables(parts, promote_options="default")
+
+    def _key_names(self) -> dict[str, str]:
+        return dict(zip(self.rule.key, stored_keys(self.rule), strict=True))
+
+    def _no_rows(self) -> Table:
+        columns = self.destination.columns()
+        assert columns is not None  # the copy has made the table
+        return columns.empty_table()
+
+    # --- expired cells ----------------------------------------------------------------------------------------------
+
+    def _is_expiry_due(self) -> bool:
+        if self.rule.ttl_millis is None or self._is_closed:
+            return False
+        return self._expired_at is None or self.clock() - self._expired_at >= self.limits.expiry_seconds
+
+    def _expire_safely(self) -> None:
+        self._expired_at = self.clock()
+        try:
+            with self._using:
+                self.expire(now_micros())
+        except FencedCommit as error:
+            _log.info("expired cells are removed by another process: %s", error)
+        except Exception as error:
+            _log.warning("expired cells were not removed, which is tried again: %s", error)
+
+    def expire(self, now: int) -> None:
+        """Remove the cells that are older than the table's time to live, by the time ``now`` in microseconds."""
+        before = (now - CLOCKS_MARGIN_MICROS) // 1_000 - (self.rule.ttl_millis or 0)
+        below = self.destination.rows_below(VERSION, before)
+        keys = [with_keys(table, self.rule).select(stored_keys(self.rule)) for table in below]
+        for table in keys:
+            for first in range(0, table.num_rows, _EXPIRED_ROWS):
+                self._expire_some(table.slice(first, _EXPIRED_ROWS), before)
+
+    def _expire_some(self, keys: Table, before_millis: int) -> None:
+        last = self.destination.last_commits([EXPIRY])[EXPIRY]
+        commit = Commit.after(
+            last,
+            application=self.destination.application,
+            shard=EXPIRY,
+            epoch=0,
+            start=CheckpointPosition.TRIM_HORIZON if last is None else last.end,
+            end=str(before_millis),
+            count=0,
+            content=records_digest(()),
+        )
+
+        def left(present: Table) -> Table:
+            return expired(present, before_millis, self.rule, types_of(present, self.rule))
+
+        self.destination.merge(keys, left, [commit])
