@@ -15,12 +15,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import threading
+import venv
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -308,11 +310,23 @@ def package_zip(directory: Path) -> Path:
     return path
 
 
-def environment_for(*, ships: bool) -> dict[str, str]:
-    """That of a driver or a cluster. If the package is shipped, nothing else leads to it."""
+def python_of_a_node(directory: Path) -> str:
+    """A Python with everything that this one has but the package: what is no link there is a directory of modules."""
+    venv.create(directory, symlinks=True)
+    (site,) = directory.glob("lib/python*/site-packages")
+    # Of a directory that is named so, no further file of this kind is read, and it is such a one that leads to ROOT.
+    (site / "others.pth").write_text("\n".join({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}))
+    return str(directory / "bin" / "python")
+
+
+def environment_for(python: str = sys.executable, *, has_package: bool = True) -> dict[str, str]:
+    """That of a driver, or of a cluster to which the package is shipped: then nothing else leads to it.
+
+    A driver needs the package itself: Spark gives its planner none of the shipped files.
+    """
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "SPARK_HOME")}
-    made = kept | {"JAVA_HOME": str(find_java().home), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    return made if ships else made | {"PYTHONPATH": str(ROOT)}
+    made = kept | {"JAVA_HOME": str(find_java().home), "PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1"}
+    return made | {"PYTHONPATH": str(ROOT)} if has_package else made
 
 
 @define(eq=False)
@@ -368,12 +382,13 @@ class Drill:
 @contextmanager
 def drill(seed: int, *, on_cluster: bool, by_tunnel: bool = False) -> Iterator[Drill]:
     """A drill whose driver runs."""
-    environment = environment_for(ships=on_cluster)
-    with (
-        LocalTablestore() as local,
-        tempfile.TemporaryDirectory(prefix="drill-") as scratch,
-        cluster(environment) if on_cluster else nullcontext("local[2]") as master,
-    ):
+    with ExitStack() as stack:
+        local = stack.enter_context(LocalTablestore())
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="drill-"))
+        python, master = sys.executable, "local[2]"
+        if on_cluster:
+            python = python_of_a_node(Path(scratch) / "python")
+            master = stack.enter_context(cluster(environment_for(python, has_package=False)))
         source, out = Source(local, seed), Path(scratch)
         given = {
             "master": master,
@@ -385,7 +400,7 @@ def drill(seed: int, *, on_cluster: bool, by_tunnel: bool = False) -> Iterator[D
             "out": scratch,
         }
         # Executors get what the driver ships; its own planner, a process beside it, looks at its environment alone.
-        driver = Driver(given, environment | {"PYTHONPATH": given["zip"]} if on_cluster else environment)
+        driver = Driver(given, environment_for(python))
         source.write(RECORDS)
         driver.start()
         try:

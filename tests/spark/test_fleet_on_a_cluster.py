@@ -50,9 +50,7 @@ class Fleet:
             },
         }
         program = Path(__file__).with_name("fleet_process.py")
-        self.workers = {
-            name: Driver(given | {"name": name}, environment_for(ships=False), program) for name in ("one", "two")
-        }
+        self.workers = {name: Driver(given | {"name": name}, environment_for(), program) for name in ("one", "two")}
 
     def owners(self) -> set[str]:
         leases = LeaseManager(self.source.client, "status", self.stream_id).list_leases()
@@ -69,7 +67,7 @@ class Fleet:
 
 @pytest.fixture
 def fleet(source: Source, tmp_path: Path) -> Iterator[Fleet]:
-    with cluster(environment_for(ships=True)) as master, ExitStack() as stack:
+    with cluster(environment_for(has_package=False)) as master, ExitStack() as stack:
         made = Fleet(source, master, tmp_path / "lake")
         for driver in made.workers.values():
             driver.start()
