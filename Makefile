@@ -130,7 +130,7 @@ source-drill-cluster:
 mirror-drill:
 	@tools/setup-environment spark,cli,docs,dev
 	@$(BIN)/python -m tests.mirror.drill --minutes $(MINUTES) --seed $(SEED)
-	@$(BIN)/python -m tests.mirror.drill --minutes $(MINUTES) --seed $(SEED) --kind postgres
+	@$(BIN)/python -m tests.mirror.drill --minutes $(MINUTES) --seed $(SEED) --kind postgres --versions 2
 
 replicate-drill:
 	@tools/setup-environment spark,cli,docs,dev
