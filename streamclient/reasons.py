@@ -6,10 +6,17 @@ and of the service are details of a reason: nothing is ever read out of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import traceback
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 
 from attrs import frozen
+
+MOST_ERROR_CHARACTERS = 4_096
+"""Of an error's text that is told or stored; some carry whole documents."""
+
+MOST_TRACEBACK_CHARACTERS = 16_384
+"""Of a traceback that is told or stored, its inner end; recursion that ran away makes endless ones."""
 
 
 class ReasonKind(Enum):
@@ -51,6 +58,8 @@ class Cause(Enum):
     FINISHED = "finished"
     PARENT = "parent"
     """The subject is a shard before it, perhaps a grandparent, that is not finished."""
+    PARENT_ROW_MISSING = "parent_row_missing"
+    """The subject is a shard before it that has no lease row, so that nobody knows yet whether it is finished."""
     ROW_GONE = "row_gone"
     HAND_OVER_IN_DOUBT = "hand_over_in_doubt"
     LEAVING_PAUSE = "leaving_pause"
@@ -96,6 +105,8 @@ class Cause(Enum):
     """It tries again by itself; the detail says when. Comes behind the reason it tries again for."""
     PRESENT_TRY = "present_try"
     """It is being tried again just now. Comes behind the reason it tries again for."""
+    STRATEGY_ASKED = "strategy_asked"
+    """The user's retry strategy is asked whether and when. Comes behind the reason it is asked about."""
 
     # The stream.
     READING_FAILED = "reading_failed"
@@ -160,6 +171,7 @@ _FIND_OUT = "find out what is wrong, then restart the worker, or pause and resum
 _WORDS: Mapping[Cause, _Words] = {
     Cause.FINISHED: _Words(ReasonKind.FINISHED, "finished"),
     Cause.PARENT: _Words(ReasonKind.PARENTS, "parent {subject}", " {detail}"),
+    Cause.PARENT_ROW_MISSING: _Words(ReasonKind.LEASE, "parent {subject} has no lease row", "{detail}"),
     Cause.ROW_GONE: _Words(ReasonKind.LEASE, "its lease row is gone; waiting for the list of shards"),
     Cause.HAND_OVER_IN_DOUBT: _Words(ReasonKind.LEASE, "a hand-over is in doubt; waiting for the next heartbeat"),
     Cause.LEAVING_PAUSE: _Words(ReasonKind.LEASE, "its pause is over; waiting until its row says so"),
@@ -196,6 +208,7 @@ _WORDS: Mapping[Cause, _Words] = {
     ),
     Cause.NEXT_TRY: _Words(ReasonKind.PROCESSOR, "next {subject}", " in {detail}"),
     Cause.PRESENT_TRY: _Words(ReasonKind.PROCESSOR, "the next {subject} is under way"),
+    Cause.STRATEGY_ASKED: _Words(ReasonKind.PROCESSOR, "the retry strategy is being asked what follows"),
     Cause.READING_FAILED: _Words(ReasonKind.READING, "reading failed", " {detail}"),
     Cause.READ_QUEUED: _Words(
         ReasonKind.READING, "{subject} has waited", " {detail} for a free thread of the fetch pool"
@@ -217,6 +230,7 @@ BEFORE_READING = frozenset(
     {
         Cause.FINISHED,
         Cause.PARENT,
+        Cause.PARENT_ROW_MISSING,
         Cause.ROW_GONE,
         Cause.HAND_OVER_IN_DOUBT,
         Cause.LEAVING_PAUSE,
@@ -240,13 +254,64 @@ def kind_of(reasons: Iterable[Reason]) -> ReasonKind:
 
 
 def described(error: BaseException) -> str:
-    """Type and text of an error, as reasons and logs quote it."""
-    return f"{type(error).__name__}: {error}"
+    """Type and text of an error, as reasons and logs quote it; never raises.
+
+    The text of a user's exception is user code, so an owner thread is told a ``Raised`` instead.
+    """
+    name = type(error).__name__
+    return _quoted(lambda: f"{name}: {error}"[:MOST_ERROR_CHARACTERS], f"{name}, whose text cannot be told: it")
+
+
+def encodable(text: str) -> str:
+    """The text, with what UTF-8 has no bytes for escaped: file names of another encoding bring it into messages."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+@frozen(eq=False)
+class Raised:
+    """What a call raised, with its words, which were made in the thread that ran the call.
+
+    For owner threads, which run no user code: of the error itself they look at nothing but its type.
+    """
+
+    error: BaseException
+    text: str
+    """Type and text."""
+    traceback: str
+    code: str
+    """What the service called it, if it came from there."""
+
+    @classmethod
+    def of(cls, error: BaseException) -> Raised:
+        """Never raises, whatever the error does."""
+        return cls(
+            error,
+            described(error),
+            _quoted(lambda: "".join(traceback.format_exception(error))[-MOST_TRACEBACK_CHARACTERS:], "its traceback"),
+            _quoted(lambda: f"{getattr(error, 'code', None) or ''}"[:MOST_ERROR_CHARACTERS], "its code"),
+        )
+
+    def is_a(self, kind: type[BaseException]) -> bool:
+        """Whether the error is of a type; unlike ``isinstance`` it asks the error nothing."""
+        return issubclass(type(self.error), kind)
 
 
 def times(count: int) -> str:
     """Once, or n times."""
     return "once" if count == 1 else f"{count} times"
+
+
+def failed_calls(count: int) -> str:
+    """One failed call, or n of them."""
+    return "one failed call" if count == 1 else f"{count} failed calls"
+
+
+def _quoted(words: Callable[[], str], otherwise: str) -> str:
+    """What somebody else's code says, or that it raised: also SystemExit, as wherever user code runs."""
+    try:
+        return encodable(words())
+    except BaseException as raised:
+        return f"{otherwise} raises {type(raised).__name__}"
 
 
 def _words_of(reason: Reason) -> str:

@@ -24,6 +24,7 @@ from streamclient.commands.run_worker import endpoint, worker_name
 from streamclient.commands.supervised import ProcessFailure
 from streamclient.commands.worker_process import SILENT_SECONDS, Log, SupervisedWorker, end_all
 from streamclient.core.retry import doubling_millis, with_jitter
+from streamclient.reasons import times
 from streamclient.tablestore.connect import option_value
 from streamclient.terminal.running import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TERMINATED, CommandFailed
 from streamclient.worker.running import wait_awake
@@ -88,7 +89,7 @@ class WorkerSlot:
         if process is None:
             return False, f"is not running: {self.last_error}"
         if self.failures and (self.begun_at is None or self.failures > 1):
-            return False, f"was started again {self.failures} times, the last time after: {self.last_error}"
+            return False, f"was started again {times(self.failures)}, the last time after: {self.last_error}"
         silent = now - process.heard_at
         if process.has_started and silent > SILENT_SECONDS:
             return False, f"has said nothing for {silent:.0f} s"

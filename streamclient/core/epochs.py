@@ -25,6 +25,7 @@ from streamclient.core.held import Acquisition, HeldLease
 from streamclient.core.settle import settle, start_anew
 from streamclient.core.state import WorkerState
 from streamclient.core.values import evolve
+from streamclient.reasons import described, times
 
 
 def epoch_answered(state: WorkerState, call: DrawEpoch, answer: Answered[int]) -> None:
@@ -49,7 +50,7 @@ def _drawn(state: WorkerState, held: HeldLease, epoch: int) -> None:
 
 def _undrawn(state: WorkerState, held: HeldLease, error: Exception | None) -> None:
     failures = held.acquisition.failures + 1
-    problem = f"drawing it failed {failures} times: {type(error).__name__}: {error}"
+    problem = f"drawing it failed {times(failures)}" + ("" if error is None else f": {described(error)}")
     again_at = state.now + state.pause_seconds(failures)
     acquisition = evolve(held.acquisition, failures=failures, problem=problem, draw_again_at=again_at)
     state.keep(evolve(held, acquisition=acquisition))

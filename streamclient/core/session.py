@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 
-from attrs import define, field
+from attrs import define
 
 from streamclient.core import membership
 from streamclient.core.deadlines import NEVER
@@ -78,7 +78,9 @@ class Session:
     """Of writes of the own row."""
     _found: WorkerRow | None = None
     """The own row, as read to register over it."""
-    _nonces: set[str] = field(factory=set)
+    _process: str = ""
+    """What all nonces of this process begin with: any registration that was ever tried may land yet."""
+    _registrations: int = 0
     _flight: WorkerWrite | None = None
     _is_in_doubt: bool = False
     _is_absent: bool = False
@@ -116,8 +118,9 @@ class Session:
         return None
 
     def _registration(self) -> WorkerWrite:
-        nonce = self.new_nonce()
-        self._nonces.add(nonce)
+        self._process = self._process or self.new_nonce()
+        self._registrations += 1
+        nonce = f"{self._process}.{self._registrations}"
         row = WorkerRow(self.worker_id, self.stream_id, nonce, beat=1, info=self.info, balance_by=self.balance_by)
         return membership.register(self._found, row)
 
@@ -172,7 +175,7 @@ class Session:
         """Take in the own row, or its absence, as a read showed it that was asked for at ``asked_at``."""
         if self.is_ousted or self.is_ended or asked_at < self.since:
             return News.NOTHING
-        if self.has_begun and row is not None and row.nonce not in self._nonces:
+        if self.has_begun and row is not None and row.nonce.rpartition(".")[0] != self._process:
             return self._oust()
         if asked_at < self.needed_since:
             return News.NOTHING

@@ -157,18 +157,13 @@ def parents_finished(lease: Lease, rows: Mapping[str, Lease], listing: Listing |
 def _ancestor_gate(ancestor: str, rows: Mapping[str, Lease], listing: Listing | None, is_parent: bool) -> Gate:
     row = rows.get(ancestor)
     if row is None:
-        if listing is None:
-            return Gate(_before(ancestor, "has no lease row; waiting for the list of shards"), wants_listing=True)
-        if ancestor in listing:
-            return Gate(_before(ancestor, "has no lease row yet, but the stream lists it"), wants_listing=True)
-        return Gate()
+        if listing is not None and ancestor not in listing:
+            return Gate()
+        why = "; waiting for the list of shards" if listing is None else " yet, but the stream lists it"
+        return Gate(Reason(Cause.PARENT_ROW_MISSING, ancestor, why), wants_listing=True)
     if row.is_finished or (not is_parent and listing is not None and ancestor not in listing):
         return Gate()
-    return Gate(_before(ancestor, f"is not finished: {row}"))
-
-
-def _before(ancestor: str, why: str) -> Reason:
-    return Reason(Cause.PARENT, ancestor, why)
+    return Gate(Reason(Cause.PARENT, ancestor, f"is not finished: {row}"))
 
 
 def _parents(shard_id: str, row: Lease | None, listing: Listing | None) -> frozenset[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from streamclient.reasons import Cause, Reason
+from streamclient.reasons import Cause, Reason, encodable
 
 MOST_SHARDS = 200
 """Shards whose reason is told: first those that wait for somebody, then by key; the rest are counted. A worker with
@@ -107,7 +107,8 @@ class WorkerInfo:
             content["left"] = list(self.left[-MOST_LEFT:])
         if left_unnamed:
             content["left_unnamed"] = left_unnamed
-        return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+        # It goes out with the heartbeat: no text of others may keep that from being sent.
+        return encodable(json.dumps(content, ensure_ascii=False, separators=(",", ":")))
 
     @classmethod
     def from_json(cls, text: str) -> WorkerInfo:
@@ -154,7 +155,7 @@ def _reason(told: Any) -> Reason | None:
 
 def _text(content: Mapping[str, Any], name: str) -> str:
     value = content.get(name)
-    return value if isinstance(value, str) else ""
+    return encodable(value) if isinstance(value, str) else ""
 
 
 def _whole(content: Mapping[str, Any], name: str) -> int:

@@ -19,6 +19,7 @@ from streamclient.core.session import News
 from streamclient.core.settle import lose, settle
 from streamclient.core.state import WorkerState
 from streamclient.model import BalanceBy
+from streamclient.reasons import described
 
 WORTH_A_WARNING = 4
 """Failures in a row after which reading worker rows is reported: with the pauses between them, several seconds."""
@@ -68,7 +69,7 @@ def signals_read(state: WorkerState, call: ReadSignals, answer: Answered[tuple[W
         state.wants_scan = state.wants_scan or wants_scan
         _start_seen(state)
     elif state.signals.signals_unreadable(state.now) == WORTH_A_WARNING:
-        why = f"{type(answer.error).__name__}: {answer.error}"
+        why = "no answer" if answer.error is None else described(answer.error)
         state.report(Severity.WARNING, "", f"worker rows cannot be read; no leases are taken without: {why}")
 
 

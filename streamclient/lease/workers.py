@@ -63,6 +63,9 @@ COLUMN_TYPES: Mapping[str, type] = {NONCE: str, BEAT: int, STATE: str, WAKE: int
 ROWS_PER_READ = 100
 """The service takes at most this many rows in one BatchGetRow."""
 
+MOST_REPORTED = 1_000
+"""Rows that cannot be read and are remembered so as not to be told twice; of more, the oldest may be told again."""
+
 PAGES_AT_MOST = 1_000
 """A page holds up to 5000 rows; more pages than this mean a service that never ends."""
 
@@ -75,7 +78,7 @@ class WorkerRows:
         self._table_name = table_name
         self._stream_id = stream_id
         self._lock = Lock()
-        self._reported: set[str] = set()
+        self._reported: dict[str, None] = {}
 
     def read_all(self, *, with_info: bool) -> Sequence[WorkerRow]:
         """All rows, by worker. Not a snapshot. Raises what the SDK raises."""
@@ -141,7 +144,9 @@ class WorkerRows:
             return parsed
         with self._lock:
             is_news = parsed not in self._reported
-            self._reported.add(parsed)
+            self._reported[parsed] = None
+            if len(self._reported) > MOST_REPORTED:
+                del self._reported[next(iter(self._reported))]
         if is_news:
             _log.warning("%s in status table %s; delete the row", parsed, self._table_name)
         return None

@@ -72,17 +72,26 @@ def _free(case: Case, row: RowFacts, lease: Lease) -> Explanation | None:
     living = living_workers(case.facts)
     if not living:
         return case.verdict(situations.NO_WORKER, "has no owner, and no worker lives")
-    left_by = [name for name in living if case.shard_id in shards_left(case.facts, name)]
-    if left_by == living:
-        return case.verdict(situations.LEFT_BY_PROCESSOR, _left_text(left_by))
-    names = ", ".join(name for name in living if name not in left_by)
-    return case.verdict(situations.FREE, f"has no owner; it is free for the next scan of a worker (living: {names})")
+    takers = [name for name in living if case.shard_id not in shards_left(case.facts, name)]
+    if not takers:
+        return case.verdict(situations.LEFT_BY_PROCESSOR, _left_text(living))
+    text = f"has no owner; it is free for the next scan of a worker (living: {', '.join(takers)})"
+    return case.verdict(situations.FREE, text + _unless_left(case, takers))
 
 
 def shards_left(facts: FleetFacts, worker: str) -> tuple[str, ...]:
     """Shards that a worker never takes again."""
     session = facts.workers.get(worker)
     return () if session is None else session.info.left
+
+
+def _unless_left(case: Case, takers: list[str]) -> str:
+    """What is not known where rows have no room for the names of all shards that were left."""
+    sessions = [case.facts.workers.get(name) for name in takers]
+    if not all(session is not None and session.info.left_unnamed for session in sessions):
+        return ""
+    names = ", ".join(takers)
+    return f", unless its processor left it on worker {names}, whose session row has no room to name all such shards"
 
 
 def _left_text(names: list[str]) -> str:
@@ -136,12 +145,13 @@ def _owner_dead(case: Case, lease: Lease) -> Explanation:
     if life(case.facts, lease.owner) is Liveness.UNSEEN:
         dead = f"has a dead owner: worker {lease.owner} has gone"
     others = living_workers(case.facts)
-    left_by = [name for name in others if case.shard_id in shards_left(case.facts, name)]
-    if others and left_by == others:
-        return case.verdict(situations.LEFT_BY_PROCESSOR, _left_text(left_by))
     if not others:
         return case.verdict(situations.OWNER_DEAD_ALONE, f"{dead}, and no other worker lives")
-    return case.verdict(situations.OWNER_DEAD, f"{dead}; another worker takes it (living: {', '.join(others)})")
+    takers = [name for name in others if case.shard_id not in shards_left(case.facts, name)]
+    if not takers:
+        return case.verdict(situations.LEFT_BY_PROCESSOR, _left_text(others))
+    text = f"{dead}; another worker takes it (living: {', '.join(others)})"
+    return case.verdict(situations.OWNER_DEAD, text + _unless_left(case, takers))
 
 
 def _given_up(case: Case, row: RowFacts, lease: Lease) -> Explanation | None:
@@ -199,6 +209,7 @@ SITUATIONS: Mapping[Cause, Situation] = {
     Cause.READ_QUEUED: situations.WAITS_FOR_THREAD,
     Cause.EPOCH: situations.WAITS_FOR_TABLE,
     Cause.LOOK: situations.WAITS_FOR_TABLE,
+    Cause.PARENT_ROW_MISSING: situations.WAITS_FOR_TABLE,
     Cause.ROW_GONE: situations.WAITS_FOR_TABLE,
     Cause.HAND_OVER_IN_DOUBT: situations.WAITS_FOR_TABLE,
     Cause.LEAVING_PAUSE: situations.WAITS_FOR_TABLE,
@@ -222,11 +233,9 @@ SITUATIONS: Mapping[Cause, Situation] = {
     Cause.PAUSED: situations.PAUSED,
     Cause.PARENT: situations.WAITS_FOR_PARENT,
     Cause.FINISHED: situations.FINISHED,
-    Cause.NEXT_TRY: situations.OWNER_SAYS,
-    Cause.PRESENT_TRY: situations.OWNER_SAYS,
 }
-"""The situation of each cause that a worker names. Of several, the one that stands first here decides: it has to go
-first."""
+"""The situation of each cause that a worker names, but those that only say what follows from another one. Of several,
+the one that stands first here decides: it has to go first."""
 
 KINDS: Mapping[str, Situation] = {
     ReasonKind.USER_CODE.value: situations.USER_CODE_RUNS,

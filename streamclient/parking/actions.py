@@ -16,6 +16,7 @@ from streamclient.parking.documents import document_of
 from streamclient.parking.files import FileParkingStore
 from streamclient.parking.frames import key_text, parse_key
 from streamclient.parking.replay import processor_named, replay_records
+from streamclient.reasons import failed_calls
 from streamclient.records import readable_position
 from streamclient.tablestore.connect import command_client
 from streamclient.terminal.layout import Column, matching_id, short_ids
@@ -172,7 +173,7 @@ def _cells(name: str, parked: ParkedRecord) -> tuple[str, ...]:
 
 
 def _page(parked: ParkedRecord) -> str:
-    tried = f"{parked.attempts} failed calls" if parked.attempts else "not tried"
+    tried = failed_calls(parked.attempts) if parked.attempts else "not tried"
     lines = [
         f"record    {parked.record_id}",
         f"stream    {parked.stream_id}",

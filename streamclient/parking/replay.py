@@ -26,6 +26,7 @@ from streamclient.interfaces import (
 )
 from streamclient.model import CheckpointPosition, ParkedRecord, PendingCheckpoint, ShardInfo, ShutdownReason
 from streamclient.parking.frames import key_text
+from streamclient.reasons import described
 from streamclient.records import PrimaryKey
 
 _log = logging.getLogger(__name__)
@@ -179,7 +180,7 @@ class _Replayer(IRecordProcessorCheckpointer):
             reason = ShutdownReason.PROCESS_RESTART if error else ShutdownReason.PROCESS_DONE
             processor.shutdown(ShutdownInput(reason, self))
         except Exception as raised:
-            return _described(raised)
+            return described(raised)
         if not error and self.done < len(self._records):
             return "the processor did not checkpoint it; call checkpointer.checkpoint() in process_records or shutdown"
         return error
@@ -197,7 +198,7 @@ class _Replayer(IRecordProcessorCheckpointer):
         except Exception as error:
             # What failed must not be covered by a checkpoint in shutdown.
             self._delivered = max(self.done, self._delivered - 1)
-            return _described(error)
+            return described(error)
         return ""
 
     @property
@@ -229,10 +230,6 @@ class _Replayer(IRecordProcessorCheckpointer):
                 f"checkpoint {value!r} was not handed out; use a value of largest_permitted_checkpoint_value"
             )
         return places[value]
-
-
-def _described(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 def processor_named(text: str, load: Callable[[str], object]) -> RecordProcessorFactory:

@@ -25,7 +25,7 @@ from streamclient.core.retry import decision_of
 from streamclient.interfaces import RetryableAction
 from streamclient.model import ParkedRecord, ShardInfo, ShardStatus, ShutdownReason, TrimmedRange
 from streamclient.parking.frames import key_text, record_id
-from streamclient.reasons import Cause, Reason
+from streamclient.reasons import Cause, Raised, Reason
 from streamclient.records import place_of
 from streamclient.worker.checkpointer import CheckpointTicket, RecordProcessorCheckpointer
 from streamclient.worker.consumer_parts import IN_TURN, AlwaysInTurn, ConsumerParts, ReadingTurn
@@ -34,7 +34,7 @@ from streamclient.worker.health import CallWatch, CallWatchdog
 from streamclient.worker.loop import Timer
 from streamclient.worker.reads import PATIENT_SECONDS
 from streamclient.worker.statuses import because, consumer_reasons
-from streamclient.worker.usercode import ProcessorSession, ShutdownMarker, UserCall
+from streamclient.worker.usercode import ProcessorSession, ShutdownMarker, UserCall, checked_keys
 
 _log = logging.getLogger(__name__)
 LEVELS = {Severity.INFO: logging.INFO, Severity.WARNING: logging.WARNING, Severity.ERROR: logging.ERROR}
@@ -253,10 +253,11 @@ class ShardConsumer:
         self._answer = None
         self._call = self._around.user_code.run(name, self.shard_id, function, self._returned)
 
-    def _returned(self, error: BaseException | None) -> None:
+    def _returned(self, error: Raised | None) -> None:
         call, self._call = self._call, None
         if call is not None and call.started_at is not None:
-            self._around.instruments.user_code_ended(self.shard_id, call.name, call.started_at, error)
+            what = None if error is None else error.error
+            self._around.instruments.user_code_ended(self.shard_id, call.name, call.started_at, what)
         self._handle(events.CallReturned(error, self._answer))
 
     def _initialize(self, command: events.Initialize) -> None:
@@ -285,7 +286,7 @@ class ShardConsumer:
     def _ask_parked_keys(self, command: events.AskParkedKeys) -> None:
         def ask() -> None:
             store = self._around.config.failure_policy.parking
-            self._answer = [] if store is None else list(store.parked_keys(self.shard_info.stream_id))
+            self._answer = [] if store is None else checked_keys(store.parked_keys(self.shard_info.stream_id))
 
         self._start_call("parked_keys", ask)
 
@@ -327,7 +328,7 @@ class ShardConsumer:
             around.facts.saw(place_of(page.records, -1).timestamp_micros, now)
         self._handle(events.PageRead(self._read_visit, page))
 
-    def _read_failed(self, error: Exception) -> None:
+    def _read_failed(self, error: Raised) -> None:
         self._handle(events.ReadFailed(self._read_visit, error))
 
     def _read_ahead(self, command: events.ReadAhead) -> None:
@@ -344,12 +345,15 @@ class ShardConsumer:
             try:
                 first = first_record_left(around.stream_api, self.shard_info.stream_id, self.shard_id)
             except Exception as error:
-                found = events.FirstLeftUnknown(visit, error)
+                found = events.FirstLeftUnknown(visit, Raised.of(error))
             else:
                 found = events.FirstLeftFound(visit, first)
             around.loop.post(partial(self._handle, found))
 
-        around.fetch_pool.submit(look)
+        try:
+            around.fetch_pool.submit(look)
+        except Exception as error:
+            around.loop.post(partial(self._handle, events.FirstLeftUnknown(visit, Raised.of(error))))
 
     def _wait(self, command: events.Wait) -> None:
         if command.visit != self.machine.visit:
@@ -415,14 +419,22 @@ class ShardConsumer:
             self._backlog.dealt_with(command.last.timestamp_micros, self._around.loop.now())
 
     def _tell_outage(self, command: events.TellOutage) -> None:
-        around, error, is_read = self._around, command.error, command.of == READ_NAME
-        if is_read and isinstance(error, Exception):
-            around.facts.reads.failed(error, around.loop.now())
-        kind = (command.of, type(error), getattr(error, "code", None))
+        around, raised, is_read = self._around, command.error, command.of == READ_NAME
+        if is_read:
+            around.facts.reads.failed(raised, around.loop.now())
+        kind = (command.of, type(raised.error).__name__, raised.code)
         around.outages.log(logging.WARNING if is_read else logging.ERROR, kind, "%s", command.text)
 
     def _log_line(self, command: events.LogLine) -> None:
-        _log.log(LEVELS[command.severity], "%s", command.text, exc_info=command.error)
+        level, raised = LEVELS[command.severity], command.error
+        if raised is None:
+            _log.log(level, "%s", command.text)
+        elif _log.isEnabledFor(level):
+            (path, line, function, _), error = _log.findCaller(), raised.error
+            trace = (type(error), error, error.__traceback__)
+            record = _log.makeRecord(_log.name, level, path, line, "%s", (command.text,), trace, function)
+            record.exc_text = raised.traceback  # formatters take it, and do not ask the error once more
+            _log.handle(record)
 
     def _ended(self, command: events.Ended) -> None:
         self._around.ended(self.own_info, command.end)
@@ -467,7 +479,7 @@ def watch_reads(reads: CallWatchdog, consumers: Iterable[ShardConsumer], now: fl
 def _parked(command: events.Park, shard: ShardInfo, now_micros: int) -> Sequence[ParkedRecord]:
     """The records that are to be parked, as the store gets them."""
     records, failure = command.page.records, command.failure
-    return [
+    return tuple(
         ParkedRecord(
             record_id=record_id(records[index]),
             stream_id=shard.stream_id,
@@ -482,4 +494,4 @@ def _parked(command: events.Park, shard: ShardInfo, now_micros: int) -> Sequence
             parked_micros=now_micros,
         )
         for index, generation in zip(command.indices, command.generations, strict=True)
-    ]
+    )

@@ -9,8 +9,11 @@ from functools import partial
 
 from attrs import define, field, frozen
 
+from streamclient.checks import shown
 from streamclient.core.consumer.events import ShardPage
 from streamclient.core.position import Position
+from streamclient.errors import StreamClientException
+from streamclient.reasons import Raised, described
 from streamclient.records import SequenceInfo, place_of
 from streamclient.stream.api import RecordPage, StreamApi
 from streamclient.worker.loop import OwnerLoop
@@ -26,6 +29,15 @@ LEAST_RECORD_BYTES = 64
 
 def _read(read: Callable[[], RecordPage]) -> RecordPage:
     return read()
+
+
+def _checked(page: object) -> RecordPage:
+    """What a stream API answered, if the owner can go on with it."""
+    if isinstance(page, RecordPage) and isinstance(page.next_position, Position) and isinstance(page.records, Sequence):
+        return page
+    raise StreamClientException(
+        f"get_stream_record answered {shown(page)}; it must return a RecordPage of a sequence of records and a Position"
+    )
 
 
 @frozen(kw_only=True)
@@ -45,9 +57,9 @@ class ShardSource:
 
     def _page(self, position: Position) -> RecordPage:
         if position.is_iterator:
-            return self.stream_api.get_stream_record(position.text, self.limit)
+            return _checked(self.stream_api.get_stream_record(position.text, self.limit))
         iterator = self.stream_api.get_shard_iterator(self.stream_id, self.shard_id)
-        return self.stream_api.get_stream_record(iterator, self.limit)
+        return _checked(self.stream_api.get_stream_record(iterator, self.limit))
 
 
 @define(eq=False)
@@ -80,7 +92,7 @@ class _AheadPage:
 @frozen
 class _Asked:
     came: Callable[[RecordPage], None]
-    failed: Callable[[Exception], None]
+    failed: Callable[[Raised], None]
 
 
 class DataFetcher:
@@ -123,7 +135,7 @@ class DataFetcher:
         self,
         position: Position,
         came: Callable[[RecordPage], None],
-        failed: Callable[[Exception], None],
+        failed: Callable[[Raised], None],
         *,
         is_patient: bool = False,
     ) -> None:
@@ -187,7 +199,11 @@ class DataFetcher:
         if reading is self.reading:
             sizes = [claim.size_bytes for claim in reading.claims]
             read = partial(self._work, reading, reading.start, sizes)
-            self._reads.submit(self._loss_micros(), read, is_patient=reading.is_patient)
+            try:
+                self._reads.submit(self._loss_micros(), read, is_patient=reading.is_patient)
+            except Exception as error:  # the pool may be a user's
+                refused = StreamClientException(f"the executor that reads took no read: {described(error)}")
+                self._failed(reading, Raised.of(refused))
 
     def _work(self, reading: Reading, position: Position, sizes: Sequence[int]) -> None:
         """In the fetch pool: read one page, or ahead a page for each of the sizes that were set aside.
@@ -204,7 +220,7 @@ class DataFetcher:
             try:
                 page = self._source.read(position)
             except Exception as error:
-                self._loop.post(partial(self._failed, reading, error))
+                self._loop.post(partial(self._failed, reading, Raised.of(error)))
                 return
             position = page.next_position
             is_last = place >= len(sizes) or not page.records or position.is_shard_end or _bytes_of(page) > size_bytes
@@ -232,7 +248,7 @@ class DataFetcher:
         elif claim is not None:
             self._keep(page, start, claim, size_bytes)
 
-    def _failed(self, reading: Reading, error: Exception) -> None:
+    def _failed(self, reading: Reading, error: Raised) -> None:
         if reading is not self.reading:
             return
         self._end(reading)

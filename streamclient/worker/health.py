@@ -11,7 +11,7 @@ from attrs import frozen
 
 from streamclient.core.events import Answered, ListShards, ReadRows, ReadSignals, WriteLease, WriteWorker
 from streamclient.core.rows import WriteOutcome
-from streamclient.reasons import Cause, Reason, text_of
+from streamclient.reasons import Cause, Raised, Reason, described, text_of
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class CallWatchdog:
         """``what`` continues with how long it has been so: "no scan of the status table succeeded"."""
         self._what = what
         self._is_always_due = due_since is not None
-        self._without: tuple[float | None, Exception | None] = (due_since, None)
+        self._without: tuple[float | None, Exception | Raised | None] = (due_since, None)
 
     @property
     def is_failing(self) -> bool:
@@ -56,7 +56,7 @@ class CallWatchdog:
         """It was answered."""
         self._without = (now if self._is_always_due else None, None)
 
-    def failed(self, error: Exception | None, now: float) -> None:
+    def failed(self, error: Exception | Raised | None, now: float) -> None:
         """It was answered with an error, or not at all."""
         since, known = self._without
         self._without = (now if since is None else since, error or known)
@@ -111,15 +111,15 @@ class HealthWatch:
         return WorkerHealth(not found, "; ".join(found))
 
 
-def _note(watch: CallWatchdog, error: Exception | None, now: float) -> None:
+def _note(watch: CallWatchdog, error: Exception | Raised | None, now: float) -> None:
     if error is None:
         watch.succeeded(now)
     else:
         watch.failed(error, now)
 
 
-def _because(error: Exception | None) -> str:
-    return "" if error is None else f" ({type(error).__name__}: {error})"
+def _because(error: Exception | Raised | None) -> str:
+    return "" if error is None else f" ({error.text if isinstance(error, Raised) else described(error)})"
 
 
 NOTABLE_QUEUEING_SECONDS = 1.0

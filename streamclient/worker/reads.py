@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
+from contextlib import suppress
 
 from streamclient.worker.loop import OwnerLoop
 
@@ -47,7 +48,10 @@ class ReadQueue:
         return bool(self._waiting)
 
     def submit(self, loss_micros: float, call: Callable[[], object], patient_until: float | None = None) -> None:
-        """Have a read done, by a thread of its own or, if it is patient, by whichever is done before that moment."""
+        """Have a read done, by a thread of its own or, if it is patient, by whichever is done before that moment.
+
+        If the pool refuses, raises what that raises: the read is forgotten.
+        """
         with self._lock:
             number = next(self._numbers)
             self._waiting[number] = call
@@ -57,7 +61,13 @@ class ReadQueue:
                 if self._at_work or self._coming:
                     return
             self._coming += 1
-        self._send_for(1)
+        try:
+            self._send_for(1)
+        except Exception:
+            with self._lock:
+                if self._waiting.pop(number, None) is None:
+                    return  # a thread at work has it
+            raise
 
     def hurry(self, now: float) -> bool:
         """Send for more threads if a read was patient for long enough; whether any read is not over yet.
@@ -73,12 +83,18 @@ class ReadQueue:
                 wanted = min(len(self._waiting) - self._coming, max(1, self._at_work))
                 self._coming += wanted
             is_busy = bool(self._waiting or self._at_work)
-        self._send_for(wanted)
+        with suppress(Exception):  # the next look sends again
+            self._send_for(wanted)
         return is_busy
 
     def _send_for(self, threads: int) -> None:
-        for _ in range(threads):
-            self._pool.submit(self._work)
+        for sent in range(threads):
+            try:
+                self._pool.submit(self._work)
+            except Exception:
+                with self._lock:
+                    self._coming -= threads - sent
+                raise
 
     def _work(self) -> None:
         """In a thread: one read, and then those for which nobody else comes."""

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from attrs import evolve, field, frozen
 
+from streamclient.checks import shown
 from streamclient.core import leases as rule
 from streamclient.core.events import (
     Answered,
@@ -36,7 +37,8 @@ from streamclient.core.membership import WorkerWrite
 from streamclient.core.rows import WorkerWriteKind, WriteKind, WriteOutcome
 from streamclient.errors import StreamClientException
 from streamclient.lease.store import LeaseStore, WorkerDirectory, WriteAnswer
-from streamclient.stream.api import StreamApi
+from streamclient.model import Lease, Shard
+from streamclient.stream.api import StreamApi, StreamDescription
 from streamclient.worker.loop import OwnerLoop
 
 Each = TypeVar("Each")
@@ -137,7 +139,7 @@ class ServiceCalls:
 
     def read_row(self, lease_key: str) -> None:
         """Read one row of the status table."""
-        self._call(ReadRow(lease_key), lambda: self.store.get_lease(lease_key), self.scan_pool)
+        self._call(ReadRow(lease_key), partial(self._row, lease_key), self.scan_pool)
 
     def list_shards(self) -> None:
         """Read the complete list of shards."""
@@ -167,7 +169,7 @@ class ServiceCalls:
 
     def _scanned(self) -> Scan:
         # Leases first: that a worker was killed says something about leases that were read before.
-        rows = tuple(self.store.list_leases())
+        rows = tuple(_checked("list_leases", Lease, row) for row in self.store.list_leases())
         workers = None if self.directory is None else tuple(self.directory.list_workers())
         return Scan(rows, self.wall_micros(), workers)
 
@@ -175,9 +177,14 @@ class ServiceCalls:
         if self.directory is not None:
             self.directory.wake(worker_ids)
 
+    def _row(self, lease_key: str) -> Lease | None:
+        row = self.store.get_lease(lease_key)
+        return None if row is None else _checked("get_lease", Lease, row)
+
     def _described(self) -> ShardList:
-        stream = self.stream_api.describe_stream(self.stream_id)
-        return ShardList(tuple(stream.shards), stream.expiration_time_hours)
+        stream = _checked("describe_stream", StreamDescription, self.stream_api.describe_stream(self.stream_id))
+        shards = tuple(_checked("describe_stream", Shard, shard) for shard in stream.shards)
+        return ShardList(shards, stream.expiration_time_hours)
 
     def _call(self, call: Call[Each], carry_out: Callable[[], Each], pool: Executor) -> None:
         def run() -> None:
@@ -230,6 +237,13 @@ class ServiceCalls:
 
 def _groups(each: Sequence[Each], size: int) -> Iterable[Sequence[Each]]:
     return (each[start : start + size] for start in range(0, len(each), size))
+
+
+def _checked(call: str, kind: type[Each], answer: object) -> Each:
+    """What a store or stream API that breaks its promise answers is that call's failure, and no fault of the owner."""
+    if isinstance(answer, kind):
+        return answer
+    raise StreamClientException(f"{call} answered with {shown(answer)} where it must answer with a {kind.__name__}")
 
 
 def _answers(store: Any, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence[WriteAnswer]:

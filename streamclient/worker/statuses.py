@@ -110,12 +110,16 @@ def consumer_reasons(
 def _next_try(machine: ConsumerMachine, now: float, *, is_reading: bool) -> Reason | None:
     """When what failed is tried again: told with the failure, so that nobody hears of one without the other."""
     phase, cause = machine.phase, None if machine.reason is None else machine.reason.cause
+    if machine.is_asking:
+        return Reason(Cause.STRATEGY_ASKED)
     if machine.resume_at is not None:
         what = "start" if phase is Phase.BACKING_OFF else "attempt"
         return Reason(Cause.NEXT_TRY, what, f"{max(0.0, machine.resume_at - now):.1f} s")
-    is_replaced = phase is Phase.CLOSING and machine.closing is ShutdownReason.PROCESS_RESTART
-    if is_replaced and not machine.is_final and not machine.halt_reason:
-        return Reason(Cause.NEXT_TRY, "start", f"at least {machine.backoff.next_restart_seconds:.1f} s")
+    if phase is Phase.CLOSING and not machine.is_final and not machine.halt_reason:
+        is_end = machine.closing is ShutdownReason.TERMINATE  # which counts as one more failure if it is not stored
+        unless = ", unless the end is stored before" if is_end else ""
+        pause = machine.backoff.next_restart_seconds(more_failures=int(is_end))
+        return Reason(Cause.NEXT_TRY, "start", f"at least {pause:.1f} s{unless}")
     if phase is Phase.STARTING:
         return Reason(Cause.PRESENT_TRY, "start")
     is_parking = phase is Phase.PARKING and cause is Cause.PARKING_FAILED

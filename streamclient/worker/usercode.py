@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
 from functools import partial
 
+from streamclient import checks
 from streamclient.errors import ConfigurationError, StreamClientException
 from streamclient.interfaces import (
     InitializationInput,
@@ -15,12 +16,13 @@ from streamclient.interfaces import (
     ProcessRecordsInput,
     ShutdownInput,
 )
-from streamclient.model import PendingCheckpoint, ShardInfo, ShutdownReason
+from streamclient.model import ParkedKey, PendingCheckpoint, ShardInfo, ShutdownReason
+from streamclient.reasons import Raised, described
 from streamclient.records import StreamRecord
 from streamclient.worker.checkpointer import RecordProcessorCheckpointer
 from streamclient.worker.loop import OwnerLoop
 
-Done = Callable[[BaseException | None], None]
+Done = Callable[[Raised | None], None]
 """Called in the owner thread with what the call raised, or ``None``."""
 
 
@@ -87,25 +89,25 @@ class UserCode:
         me = threading.get_ident()
         self._threads.add(me)
         call.thread_id, call.started_at = me, self._loop.now()
-        error: BaseException | None = None
+        raised: Raised | None = None
         try:
             function()
-        except BaseException as raised:
+        except BaseException as error:
             # Also SystemExit and KeyboardInterrupt: in a pool's thread they stop nothing but this one call.
-            error = raised
+            raised = Raised.of(error)  # here, as its words are user code, too
         finally:
             self._threads.discard(me)
-        self._loop.post(partial(done, error))
+        self._loop.post(partial(done, raised))
 
     def _check_that_it_ran(self, call: UserCall, done: Done, future: Future[None]) -> None:
         """Notice a call that the executor gave up: cancelled, or lost with a broken pool. Any thread."""
         if call.started_at is None and not call.is_taken_back:
             why = None if future.cancelled() else future.exception()
-            self._loop.post(partial(done, _never_ran(call, why)))
+            self._loop.post(partial(done, Raised.of(_never_ran(call, why))))
 
 
 def _never_ran(call: UserCall, why: BaseException | None) -> StreamClientException:
-    reason = why or "it cancelled the call"
+    reason = "it cancelled the call" if why is None else described(why)
     error = StreamClientException(f"the executor did not run {call.name} for shard {call.shard_id}: {reason}")
     error.__cause__ = why
     return error
@@ -174,6 +176,28 @@ class ProcessorSession:
         """Tell it why it ends."""
         if self.processor is not None:
             self.processor.shutdown(ShutdownInput(reason, self.checkpointer))
+
+
+def checked_keys(answer: Iterable[object]) -> list[ParkedKey]:
+    """What a parking store answered, if the owner can look keys up by it.
+
+    Raises:
+        ConfigurationError: it cannot.
+    """
+    return [_parked_key.require("each of parked_keys", key) for key in answer]  # type: ignore[misc]  # checked
+
+
+def _is_parked_key(value: object) -> bool:
+    if not isinstance(value, ParkedKey) or not checks.is_whole(value.generation):
+        return False
+    try:
+        hash(value.key)
+    except Exception:
+        return False
+    return isinstance(value.shard_id, str) and isinstance(value.first_record_id, str)
+
+
+_parked_key = checks.Check("a ParkedKey of a primary key, two ids and a generation", _is_parked_key)
 
 
 def checked_processor(made: object) -> IRecordProcessor:

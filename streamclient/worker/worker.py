@@ -163,11 +163,13 @@ class Worker(Running):
         ``shard_statuses``.
 
         Raises:
-            ConfigurationError: with several streams, the shard id does not begin with the name of one.
+            ConfigurationError: the reason is no string, or with several streams, the shard id does not begin with the
+                name of one.
             StreamClientException: the worker has ended.
         """
         from streamclient.core.events import PauseRequested  # noqa: PLC0415
 
+        checks.any_text.require("reason", reason)
         self._send(shard_id, lambda key: PauseRequested(key, reason))
 
     def resume(self, shard_id: str | None = None) -> None:

@@ -16,6 +16,7 @@ from streamclient.core.consumer.table import Phase
 from streamclient.core.events import CheckpointOutcome, ConsumerEnd, StartConsumer
 from streamclient.core.position import Position
 from streamclient.model import ShardInfo, ShutdownReason
+from streamclient.reasons import Raised
 from streamclient.stream import RecordPage
 from streamclient.testing.fakes import make_record
 
@@ -75,7 +76,7 @@ def test_what_answers_an_earlier_visit_means_nothing(late: Any) -> None:
     driven = reading()
     visit = driven.machine.visit
     driven.hear(events.StopAsked(ShutdownReason.STOLEN))
-    answer = {events.PageRead: (PAGE,), events.ReadFailed: (OSError(),), events.FirstLeftFound: (None,)}
+    answer = {events.PageRead: (PAGE,), events.ReadFailed: (Raised.of(OSError()),), events.FirstLeftFound: (None,)}
 
     assert driven.hear(late(visit, *answer.get(late, ()))) == []
     assert driven.machine.phase is Phase.CLOSING
@@ -87,7 +88,7 @@ def test_only_the_pause_of_a_shard_without_news_may_end_a_little_sooner() -> Non
     driven.read(RecordPage([], Position("i1"), may_more_record=False))
     (idle,) = [command for command in driven.said if isinstance(command, events.Wait)]
     driven.hear(events.TimeCame(driven.machine.visit))
-    driven.hear(events.ReadFailed(driven.machine.visit, ConnectionError("reset")))
+    driven.hear(events.ReadFailed(driven.machine.visit, Raised.of(ConnectionError("reset"))))
     (failed,) = [command for command in driven.said if isinstance(command, events.Wait)]
 
     assert idle.is_idle
@@ -114,7 +115,7 @@ def test_a_stop_never_interrupts_a_call_and_is_obeyed_when_it_returned() -> None
 def test_a_mark_of_a_processor_that_was_replaced_means_nothing() -> None:
     driven = reading()
     driven.read(PAGE)
-    driven.hear(events.CallReturned(ValueError("no")))
+    driven.hear(events.CallReturned(Raised.of(ValueError("no"))))
     driven.hear(events.CallReturned())  # shutdown
     driven.hear(events.TimeCame(driven.machine.visit), events.CallReturned(value=True))
 

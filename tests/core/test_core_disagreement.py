@@ -139,9 +139,32 @@ def test_what_is_remembered_of_shards_goes_with_them() -> None:
         driver.run(60)
 
     assert len(state.released) <= 2
-    assert len(state.passed_on) <= 2
     assert len(state.reported) <= 5
     assert len(only(driver.log, events.StartConsumer)) == 50, "each was really read here"
+
+
+def test_what_was_handed_on_unread_is_forgotten_a_lease_duration_later() -> None:
+    """Each shard comes back from the other worker to the one whose processor is done with it."""
+    driver = FleetDriver(workers=["z"])
+    driver.start()
+    driver.run(5)
+    state, handed_on = driver.holdings._state, set[str]()
+    for number in range(20):
+        driver.table = {key: row(key) for key in (f"s{number:03}a", f"s{number:03}b")}
+        driver.shards = tuple(map(Shard, driver.table))
+        driver.settle(driver.send(events.SyncDue()))
+        driver.run(8)
+        ((key, held),) = driver.holdings.held.items()
+        driver.settle(driver.send(events.ConsumerStopped(key, held.identifier, events.ConsumerEnd.DONE)))
+        assert driver.table[key].owner == "z"
+        driver.table[key] = evolve(driver.table[key], owner="me", counter=driver.table[key].counter + 1)
+        driver.run(8)
+        handed_on |= state.passed_on.keys()
+        driver.table = {}
+        driver.run(60)
+
+    assert len(handed_on) >= 15
+    assert len(state.passed_on) <= 2
 
 
 def test_reports_are_remembered_up_to_a_bound() -> None:

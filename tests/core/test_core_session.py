@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from itertools import count
 
 import pytest
-from attrs import evolve
+from attrs import evolve, fields
 
 from streamclient.core import membership
 from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite
@@ -65,7 +66,7 @@ def test_a_worker_looks_first_and_then_registers(table: Table) -> None:
     assert (session.needs_read, session.next_write(table.now)) == (True, None)
     table.begin(session)
 
-    assert table.row == WorkerRow("w1", "stream", nonce="n1", beat=1)
+    assert table.row == WorkerRow("w1", "stream", nonce="n1.1", beat=1)
     assert session.is_valid(100.0 + 18.9)
     assert not session.is_valid(100.0 + 19.0)
 
@@ -100,7 +101,7 @@ def test_a_session_whose_beats_fail_is_over_and_a_new_one_has_another_nonce(tabl
     table.begin(session)
 
     assert table.row is not None
-    assert (table.row.nonce, table.row.beat) == ("n2", 1)
+    assert (table.row.nonce, table.row.beat) == ("n1.2", 1)
 
 
 def test_a_beat_whose_answer_was_lost_counts_from_when_it_was_sent(table: Table) -> None:
@@ -133,7 +134,7 @@ def test_a_beat_that_landed_after_it_was_taken_for_lost_counts_from_its_first_tr
     table.read(session)
 
     assert session.valid_until == 125.0
-    assert session.row == table.row == WorkerRow("w1", "stream", nonce="n1", beat=2)
+    assert session.row == table.row == WorkerRow("w1", "stream", nonce="n1.1", beat=2)
     assert table.write(session) is News.NOTHING
     assert table.row is not None
     assert (table.row.beat, table.row.state) == (3, SessionState.LEAVING)
@@ -211,7 +212,29 @@ def test_a_registration_that_lands_late_is_replaced_by_the_next_one(table: Table
 
     assert table.write(session) is News.BEGUN
     assert table.row is not None
-    assert table.row.nonce == "n3"
+    assert table.row.nonce == "n1.3"
+
+
+def test_any_registration_of_a_long_outage_is_known_as_an_own_one_and_none_is_remembered(table: Table) -> None:
+    """It may land after any number of later ones; the process would take itself for ousted."""
+    session = table.begin(table.process())
+    table.now = 200.0
+    assert session.check_validity(table.now) is News.OVER
+    table.read(session)
+    tries = []
+    for _ in range(2_000):
+        write = session.next_write(table.now)
+        assert write is not None
+        tries.append(write)
+        session.answered(write, UNCERTAIN, table.now, table.now)
+        table.read(session)
+        table.now = max(table.now, session.doubt.not_before)
+    assert table.land(tries[0]) is ACCEPTED
+    assert table.read(session) is News.NOTHING
+    assert table.write(session) is News.BEGUN
+
+    sizes = {each.name: getattr(session, each.name) for each in fields(Session)}
+    assert [name for name, value in sizes.items() if isinstance(value, Sized) and len(value) > 100] == []
 
 
 def test_whoever_was_killed_loses_its_session_at_the_next_look_and_begins_another(table: Table) -> None:
@@ -221,7 +244,7 @@ def test_whoever_was_killed_loses_its_session_at_the_next_look_and_begins_anothe
     assert table.read(session) is News.OVER
     table.begin(session)
 
-    assert table.row.nonce == "n2"
+    assert table.row.nonce == "n1.2"
 
 
 def test_whoever_was_killed_finds_its_next_beat_refused(table: Table) -> None:
@@ -240,7 +263,7 @@ def test_a_row_that_somebody_deleted_is_put_back(table: Table) -> None:
     table.now = 103.0
     assert table.write(session) is News.NOTHING
 
-    assert table.row == WorkerRow("w1", "stream", nonce="n1", beat=2)
+    assert table.row == WorkerRow("w1", "stream", nonce="n1.1", beat=2)
     assert session.valid_until == 122.0
 
 
@@ -252,7 +275,7 @@ def test_a_restarted_worker_takes_its_name_over_at_once(table: Table) -> None:
     table.begin(table.process("new"))
 
     assert table.row is not None
-    assert table.row.nonce == "new1"
+    assert table.row.nonce == "new1.1"
 
 
 @pytest.mark.parametrize("by_beat", [True, False])

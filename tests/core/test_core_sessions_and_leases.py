@@ -111,7 +111,7 @@ def test_a_take_that_was_sent_before_the_present_session_began_is_not_held() -> 
     sent_at = driver.now
     driver.kill("me")
     driver.run(1.0, ticks=False)
-    assert driver.workers["me"].nonce == "t2"
+    assert driver.workers["me"].nonce == "t1.2"
     driver.answer(write, sent_at=sent_at)
 
     assert dict(driver.holdings.held) == {}
@@ -128,7 +128,7 @@ def test_whoever_was_killed_stops_reading_and_begins_anew() -> None:
     commands = driver.run(0.6, ticks=False)
 
     assert only(commands, events.StopConsumer)
-    assert driver.workers["me"].nonce != "t1"
+    assert driver.workers["me"].nonce != "t1.1"
     assert driver.workers["me"].is_live
 
 

@@ -19,7 +19,7 @@ from streamclient.core.shards import (
     plan_shard_sync,
 )
 from streamclient.model import InitialPosition, Lease, Shard
-from streamclient.reasons import Cause, Reason
+from streamclient.reasons import Cause, Reason, ReasonKind, text_of
 
 OLDEST = Start(STREAM_ID, InitialPosition.oldest(), 777)
 LATEST = Start(STREAM_ID, InitialPosition.latest(), 777)
@@ -192,10 +192,18 @@ def test_absent_parent_row_blocks_while_the_stream_lists_the_parent() -> None:
     gate = parents_finished(CHILD, rows_of(CHILD), PAIR)
 
     assert (gate.is_open, gate.wants_listing) == (False, True)
+    assert gate.reason is not None
+    assert gate.reason.kind is ReasonKind.LEASE, "it does not wait for the parent, but to know whether it has to"
+    assert text_of(gate.reason) == "parent p has no lease row yet, but the stream lists it"
 
 
 def test_absent_parent_row_blocks_without_a_listing_young_enough_to_know_the_child() -> None:
-    assert not parents_finished(CHILD, rows_of(CHILD), None).is_open
+    gate = parents_finished(CHILD, rows_of(CHILD), None)
+
+    assert not gate.is_open
+    assert gate.reason is not None
+    assert gate.reason.kind is ReasonKind.LEASE
+    assert text_of(gate.reason) == "parent p has no lease row; waiting for the list of shards"
     assert not parents_finished(CHILD, rows_of(CHILD), listing(Shard("z"))).is_open
     assert parents_finished(CHILD, rows_of(CHILD), listing(Shard("c", "p"))).is_open
 

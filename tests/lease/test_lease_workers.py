@@ -14,7 +14,7 @@ from streamclient.core.membership import WorkerRow
 from streamclient.errors import DependencyException
 from streamclient.lease.manager import LeaseManager
 from streamclient.lease.rows import key_of
-from streamclient.lease.workers import WORKER_STATUS_TYPE, WorkerRows
+from streamclient.lease.workers import MOST_REPORTED, WORKER_STATUS_TYPE, WorkerRows
 from streamclient.model import Lease
 from streamclient.server import LocalTablestore
 
@@ -90,6 +90,19 @@ def test_a_row_that_cannot_be_read_is_left_out_and_named_once(
     assert listed == [read, read]
     assert [row.worker_id for row in read] == ["w1"]
     assert [record.getMessage() for record in caplog.records] == [f"{problem} in status table status; delete the row"]
+
+
+def test_rows_that_cannot_be_read_are_remembered_up_to_a_bound(caplog: pytest.LogCaptureFixture) -> None:
+    rows = WorkerRows(None, "status", "stream")  # type: ignore[arg-type]
+    broken = [Row(key_of("stream", f"w{number}", WORKER_STATUS_TYPE), []) for number in range(MOST_REPORTED + 1)]
+    assert not any(map(rows._parsed, broken))
+    caplog.clear()
+    rows._parsed(broken[-1])
+    assert caplog.messages == []
+    rows._parsed(broken[0])
+
+    (text,) = caplog.messages
+    assert "worker row w0 holds None" in text
 
 
 @pytest.mark.slow

@@ -264,6 +264,20 @@ def test_a_shard_that_its_processor_left_is_not_waited_for_in_vain() -> None:
     assert said(others)[0] == "free"
 
 
+def test_a_worker_whose_row_had_no_room_for_all_it_left_is_not_said_to_take_a_shard() -> None:
+    """It may have left that one before those that are named; another worker takes it in any case."""
+    full = worker("w1", left=("s9",), left_unnamed=3)
+    unless = ", unless its processor left it on worker w1, whose session row has no room to name all such shards"
+
+    assert said(facts(row("s1", ""), workers=[full])) == (
+        "free",
+        f"has no owner; it is free for the next scan of a worker (living: w1){unless}",
+    )
+    assert said(facts(row("s1", "w0", beat=99), workers=[full]))[1].endswith(f"takes it (living: w1){unless}")
+    assert said(facts(row("s1", ""), workers=[full, worker("w2")]))[1].endswith("(living: w1, w2)")
+    assert said(facts(row("s9", ""), workers=[full]), "s9")[0] == "left-by-processor"
+
+
 def test_an_unwell_worker_is_named_where_it_names_no_reason() -> None:
     made = facts(row("s1", "w1"), workers=[worker("w1", trouble="no lease write was answered for 70 s")])
 
@@ -319,12 +333,16 @@ def test_what_a_worker_says_is_quoted_and_sorted_by_its_cause() -> None:
 
     assert said(made) == ("processor-fails", f"does not move on worker w1: {text}")
     assert situation_of(ShardTrouble("something nobody has seen before", "new")) is situations.OWNER_SAYS
+    later = ShardTrouble(
+        "of a later version; next start in 3.0 s", "processor", (Reason(Cause.NEXT_TRY, "start", "3"),)
+    )
+    assert situation_of(later) is situations.PROCESSOR_FAILS
     ended = (Reason(Cause.END_NOT_STORED), Reason(Cause.NEXT_TRY, "start", "3.0 s"))
     assert situation_of(ShardTrouble(text_of(*ended), "processor", ended)) is situations.END_NOT_STORED
 
 
 def test_every_cause_has_words_and_a_situation() -> None:
-    assert set(SITUATIONS) == set(Cause)
+    assert set(Cause) - set(SITUATIONS) == {Cause.NEXT_TRY, Cause.PRESENT_TRY, Cause.STRATEGY_ASKED}
     for cause in Cause:
         assert text_of(Reason(cause, "s", "d"))
         assert cause.kind is not ReasonKind.NONE

@@ -109,7 +109,21 @@ def test_an_empty_closed_shard_ends_without_a_batch() -> None:
     assert world.checkpoint("a") == "SHARD_END"
 
 
-def test_a_late_end_checkpoint_of_another_thread_counts() -> None:
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (None, "the shard has ended; waits for the answer to a checkpoint"),
+        (
+            ValueError("cannot close"),
+            (
+                "processor failed at its end: shutdown: ValueError: cannot close; waits for the answer to a "
+                "checkpoint; next start in at least 1.0 s, unless the end is stored before"
+            ),
+        ),
+    ],
+    ids=["returns", "raises"],
+)
+def test_a_late_end_checkpoint_of_another_thread_counts(error: Exception | None, says: str) -> None:
     """Whoever stores SHARD_END asynchronously is waited for before the shard is declared unfinished."""
     world = World("a")
     world.stream.append("a", *records(2))
@@ -124,16 +138,15 @@ def test_a_late_end_checkpoint_of_another_thread_counts() -> None:
         world.simulation.pool("w1-status").is_frozen = True
         world.simulation.wait(sent, 5)
         has_returned.set()
+        if error is not None:
+            raise error
 
     world.journal.on_shutdown = shut_down
     worker = world.worker()
     world.simulation.until(has_returned.is_set, 10)
     world.simulation.advance(2)
     status = worker.statuses()["a"]
-    assert (status.state, status.reason) == (
-        ShardState.SHUTTING_DOWN,
-        "the shard has ended; waits for the answer to a checkpoint",
-    )
+    assert (status.state, status.reason) == (ShardState.SHUTTING_DOWN, says)
     world.simulation.pool("w1-status").is_frozen = False
     world.simulation.until(lambda: world.checkpoint("a") == "SHARD_END", 10)
     world.simulation.advance(3)

@@ -523,6 +523,16 @@ def test_a_policy_may_stop_the_shard_at_the_record() -> None:
     reached(world, 8)
 
 
+def test_one_failed_call_is_told_as_one() -> None:
+    world = World("a", failure_policy=FailurePolicy(retries=0, then=OnFailure.STOP_SHARD))
+    world.stream.append("a", *many(1))
+    Refusing(world, "k0")
+    worker = world.worker()
+    world.simulation.until(lambda: "stopped" in str(worker.statuses().get("a")), 60)
+
+    assert "TRIM_HORIZON, after one failed call: ValueError: cannot digest k0; mend" in worker.statuses()["a"].reason
+
+
 def resume(world: World, worker: SimulatedWorker) -> None:
     """Pause and resume, as ``Worker.pause`` and ``Worker.resume`` do."""
     worker.coordinator.send(events.PauseRequested("a", "mended"))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from streamclient import pools
 from streamclient.errors import StreamClientException
 from streamclient.pools import DaemonPool
+from streamclient.reasons import Raised
 from streamclient.worker import loop as loop_module
 from streamclient.worker.loop import OwnerLoop, Question
 from streamclient.worker.usercode import UserCode
@@ -130,15 +131,18 @@ def test_a_call_that_the_executor_refused_cannot_be_taken_back_and_is_reported_o
     loop = OwnerLoop(Clock())
     pool = DaemonPool("pool", 1)
     pool.shutdown(wait=True)
-    told: list[BaseException | None] = []
+    told: list[Raised | None] = []
     call = UserCode(pool, loop).run("process_records", "shard", lambda: None, told.append)
     loop.turn(0)
 
     assert not call.cancel()
     loop.turn(0)
-    assert [str(error) for error in told] == [
-        "the executor did not run process_records for shard shard: pool pool is shut down"
-    ]
+    (raised,) = told
+    assert raised is not None
+    assert raised.text == (
+        "StreamClientException: the executor did not run process_records for shard shard: RuntimeError: pool pool is "
+        "shut down"
+    )
 
 
 def test_a_second_thread_in_the_loop_is_an_error() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 
-from streamclient.core.worker_info import ShardTrouble, WorkerInfo
+from streamclient.core.worker_info import MOST_LEFT, MOST_SHARDS, ShardTrouble, WorkerInfo
 from streamclient.model import ShardState, ShardStatus
 from streamclient.processes import process_space
 from streamclient.reasons import Cause, Reason
@@ -60,3 +60,36 @@ def test_what_has_not_changed_is_not_told_again() -> None:
     assert published.changed(failing, WELL, ()) is None
     assert published.changed({}, WorkerHealth(is_healthy=False, reason="no scan succeeded"), ()) is not None
     assert published.changed({}, WELL, ()) == published.text
+
+
+def test_no_text_keeps_it_from_being_stored_or_read() -> None:
+    """UTF-8 has no bytes for what a file name or a host name of another encoding brings along."""
+    reason = Reason(Cause.CALL_RUNS, "caf\udce9", "caf\udce9")
+    info = WorkerInfo(host="caf\udce9", trouble="caf\udce9", shards={"s": ShardTrouble("caf\udce9", "", (reason,))})
+    text = info.to_json()
+    text.encode()
+
+    told = WorkerInfo.from_json(text)
+    assert (told.host, told.trouble) == ("caf\\udce9", "caf\\udce9")
+    assert told.shards["s"].reasons == (Reason(Cause.CALL_RUNS, "caf\\udce9", "caf\\udce9"),)
+
+
+def test_the_shards_that_need_somebody_are_named_and_of_those_that_were_left_the_latest() -> None:
+    kinds = ["lease", "reading", "user_code", "parking", "processor", "decision"]
+    shards = {f"z{number}": ShardTrouble("r", kind) for number, kind in enumerate(kinds)}
+    shards |= {f"b{number:03}": ShardTrouble("r", "lease") for number in range(MOST_SHARDS - 6)}
+    shards |= {f"a{number}": ShardTrouble("r", "reading") for number in range(2)}
+    left = tuple(f"l{number}" for number in range(MOST_LEFT + 9))
+    told = WorkerInfo.from_json(WorkerInfo(shards=shards, left=left).to_json())
+
+    assert shards.keys() - told.shards.keys() == {"z0", f"b{MOST_SHARDS - 7:03}"}
+    assert told.unnamed == 2
+    assert (told.left, told.left_unnamed) == (left[9:], 9)
+
+    many = {
+        f"k{kinds.index(kind)}-{number:03}": ShardTrouble("r", kind) for number in range(MOST_SHARDS) for kind in kinds
+    }
+    for kind in reversed(kinds):
+        named = WorkerInfo.from_json(WorkerInfo(shards=many).to_json()).shards
+        assert {trouble.kind for trouble in named.values()} == {kind}
+        many = {key: trouble for key, trouble in many.items() if trouble.kind != kind}

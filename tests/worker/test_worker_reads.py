@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamclient.core.position import Position
+from streamclient.reasons import Raised
 from streamclient.stream.api import RecordPage
 from streamclient.testing.fakes import FakeStream, make_record
 from streamclient.testing.simulation.scene import World
@@ -73,6 +74,25 @@ def test_patient_reads_are_done_by_one_thread_one_after_the_other() -> None:
     assert not queue.hurry(100.0)
     queue.submit(0.0, partial(done.append, 5), 10.0)
     assert len(pool.tasks) == 1, "nobody is at work any more, so somebody has to be sent for"
+
+
+def test_a_read_that_the_pool_refuses_is_forgotten_and_disturbs_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, done = TaskPool(), list[str]()
+    queue = ReadQueue(pool)
+    queue.submit(0.0, partial(done.append, "first"))
+    queue.submit(0.0, partial(done.append, "patient"), 10.0)
+    monkeypatch.setattr(pool, "submit", lambda task: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        queue.submit(0.0, partial(done.append, "refused"))
+    assert queue.hurry(20.0)
+    monkeypatch.undo()
+
+    assert queue.hurry(20.0)
+    assert len(pool.tasks) == 2
+    pool.run_one()
+    pool.run_one()
+    assert sorted(done) == ["first", "patient"]
+    assert not queue.hurry(20.0)
 
 
 def test_a_patient_read_goes_to_a_thread_at_work_and_another_one_to_a_thread_of_its_own() -> None:
@@ -207,7 +227,7 @@ class IdleShards:
         self.loop = WakeCountingLoop(self.clock)
         self.stream = FakeStream("orders", names)
         self.pages: list[RecordPage] = []
-        self.errors: list[Exception] = []
+        self.errors: list[Raised] = []
         reads, budget = OwnerReads(ReadQueue(self.pool), self.loop), PrefetchBudget(10**6)
         self.fetchers = [
             DataFetcher(
@@ -259,7 +279,7 @@ def test_a_record_of_a_waking_shard_wakes_the_owner_at_once_and_so_does_an_error
     failing.ask(is_patient=True)
     assert failing.loop.wakes == 2
     failing.loop.turn(0.0)
-    assert [str(error) for error in failing.errors] == ["a", "b"]
+    assert [raised.text for raised in failing.errors] == ["ValueError: a", "ValueError: b"]
 
 
 def test_reads_that_are_in_a_hurry_have_threads_and_wakes_of_their_own() -> None:

@@ -108,6 +108,37 @@ def test_a_stop_waits_for_a_strategy_that_is_being_asked_and_then_closes_the_pro
     assert worker.error is None
 
 
+@pytest.mark.parametrize(
+    ("what", "error", "failed"),
+    [
+        ("reading", "no answer: timed out", "reading failed once: DependencyException: no answer: timed out"),
+        (
+            "processing",
+            "process_records of shard a raised ValueError: no idea",
+            "processor failed once: process_records: ValueError: no idea",
+        ),
+    ],
+)
+def test_while_it_is_asked_the_status_says_so_and_nothing_of_another_attempt(
+    what: str, error: str, failed: str
+) -> None:
+    world = World("a")
+    if what == "reading":
+        world.stream = Outage("orders", ("a",))
+    world.journal.on_process = fail
+    world.stream.append("a", make_record("k0", 0))
+    nothing, asked = threading.Event(), list[int]()
+    strategy = Asked(lambda: bool(asked.append(1)) or world.simulation.wait(nothing, 2.0) or True)
+    worker = world.worker("w1", task_retry_strategy=strategy)
+    world.simulation.until(lambda: bool(asked), 60)
+    world.simulation.advance(1.0)
+
+    assert strategy.asked == [(error, 0)]
+    assert reason_of(worker) == f"{failed}; the retry strategy is being asked what follows"
+    world.simulation.until(lambda: "attempt" in reason_of(worker), 60)
+    assert "strategy" not in reason_of(worker)
+
+
 # --- what it answers --------------------------------------------------------------------------------------------------
 
 

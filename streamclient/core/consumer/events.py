@@ -18,6 +18,7 @@ from streamclient.core.consumer.parked import Failure
 from streamclient.core.events import CheckpointOutcome, ConsumerEnd, Severity
 from streamclient.core.position import Position
 from streamclient.model import PendingCheckpoint, Progress, ShutdownReason
+from streamclient.reasons import Raised
 from streamclient.records import SequenceInfo, StreamRecord
 
 
@@ -99,7 +100,7 @@ class ReadFailed:
     """The other answer to ``Read``: what the stream raised."""
 
     visit: int
-    error: Exception
+    error: Raised
 
 
 @frozen
@@ -115,14 +116,14 @@ class FirstLeftUnknown:
     """The other answer to ``FindFirstLeft``."""
 
     visit: int
-    error: Exception
+    error: Raised
 
 
 @define
 class CallReturned:
     """The call into user code that was under way returned, or raised ``error``."""
 
-    error: BaseException | None = None
+    error: Raised | None = None
     value: Any = None
     """What the command says that it answers with."""
 
@@ -339,7 +340,7 @@ class TellOutage:
 
     of: str
     """``reading`` or ``parking``."""
-    error: BaseException
+    error: Raised
     text: str
 
 
@@ -349,7 +350,7 @@ class LogLine:
 
     severity: Severity
     text: str
-    error: BaseException | None = None
+    error: Raised | None = None
     """Where it is worth a traceback."""
 
 

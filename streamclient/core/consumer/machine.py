@@ -18,7 +18,7 @@ from streamclient.core.consumer.table import Outcome, Phase, stronger
 from streamclient.core.events import CheckpointOutcome, ConsumerEnd, Severity
 from streamclient.core.position import Position
 from streamclient.model import CheckpointPosition, PendingCheckpoint, ShutdownReason
-from streamclient.reasons import Cause, Reason, described, text_of
+from streamclient.reasons import Cause, Reason, text_of
 from streamclient.records import readable_position
 
 
@@ -35,7 +35,7 @@ class ConsumerMachine(PageReader):
 
     def _call_returned(self, event: events.CallReturned) -> None:
         self.is_calling = False
-        if self._is_asking:
+        if self.is_asking:
             self._strategy_answered(event)
         else:
             _RETURNS[self.phase](self, event)
@@ -189,7 +189,7 @@ class ConsumerMachine(PageReader):
             self._tell(events.TakeBack())
 
     def _call_taken_back(self, event: events.CallTakenBack) -> None:
-        self.is_calling = self._is_asking = False
+        self.is_calling = self.is_asking = False
         if self.phase is Phase.STARTING:
             self._abandon_processor()
             self._stop_if_idle()
@@ -206,7 +206,7 @@ class ConsumerMachine(PageReader):
     def _shut_down(self, event: events.CallReturned) -> None:
         self._close_error = ""
         if event.error is not None:
-            self._close_error = f"shutdown raised {described(event.error)}"
+            self._close_error = f"shutdown raised {event.error.text}"
             self._report_failure("shutdown", event.error)
         self._tell(events.CloseCheckpoints("its processor was shut down"))
         if not self.open_requests:

@@ -8,7 +8,6 @@ parents was processed or parked, so it sees what they parked.
 
 from __future__ import annotations
 
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
@@ -22,12 +21,6 @@ TRUSTED_SECONDS = 1.0
 """How long the store's answer is believed while records of parked keys come: one question per second is cheap, and
 after a replay the shard goes over to delivering within that time."""
 
-MOST_ERROR_CHARACTERS = 4_096
-"""Of an error's text that is stored; some carry whole documents."""
-
-MOST_TRACEBACK_CHARACTERS = 16_384
-"""Of a traceback that is stored, its inner end; recursion that ran away makes endless ones."""
-
 KEY_IS_PARKED = "not tried: an earlier record of its key is parked"
 
 
@@ -38,13 +31,6 @@ class Failure:
     error: str
     traceback: str
     attempts: int
-
-    @classmethod
-    def of(cls, error: BaseException, attempts: int) -> Failure:
-        """What was raised, after so many failed calls."""
-        trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        text = f"{type(error).__name__}: {error}"
-        return cls(text[:MOST_ERROR_CHARACTERS], trace[-MOST_TRACEBACK_CHARACTERS:], attempts)
 
 
 BEHIND_PARKED = Failure(KEY_IS_PARKED, "", 0)

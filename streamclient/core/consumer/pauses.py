@@ -147,12 +147,11 @@ class ConsumerBackoff:
         if self.failures:
             self._hurdle = self._accepted_records
         self._accepted_records = 0
-        return self.next_restart_seconds
+        return self.next_restart_seconds()
 
-    @property
-    def next_restart_seconds(self) -> float:
-        """What ``restart_pause`` will be, unless something else fails before."""
-        fruitless = self.failures + max(0, self._marked_restarts - FIRST_MARKED_RESTART_IS_FREE)
+    def next_restart_seconds(self, more_failures: int = 0) -> float:
+        """What ``restart_pause`` will be, if so many more failures come before."""
+        fruitless = self.failures + more_failures + max(0, self._marked_restarts - FIRST_MARKED_RESTART_IS_FREE)
         shortest, longest = self._config.restart_backoff_min_millis, self._config.restart_backoff_max_millis
         return max(doubling_millis(fruitless, shortest, longest), self._config.worker_idle_time_millis) / 1_000
 

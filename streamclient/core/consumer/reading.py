@@ -7,6 +7,7 @@ one was.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from streamclient.core.consumer import events
 from streamclient.core.consumer.events import ShardPage, Told
@@ -19,7 +20,7 @@ from streamclient.core.position import Position
 from streamclient.core.values import evolve
 from streamclient.errors import ApplicationException, ShutdownException, TrimmedDataException
 from streamclient.model import CheckpointPosition, ParkedRecord, ShutdownReason, TrimmedDataPolicy, TrimmedRange
-from streamclient.reasons import Cause, Reason, described, text_of, times
+from streamclient.reasons import Cause, Raised, Reason, failed_calls, text_of, times
 from streamclient.records import readable_position
 
 READ_NAME = "reading"
@@ -72,7 +73,7 @@ class PageReader(ConsumerState):
     def _read_failed(self, event: events.ReadFailed) -> None:
         if event.visit != self.visit:
             return
-        if isinstance(event.error, TrimmedDataException) and self.position.is_iterator:
+        if event.error.is_a(TrimmedDataException) and self.position.is_iterator:
             self.reason = Reason(Cause.FINDING_LOSS)
             self._tell(events.FindFirstLeft(self.visit))
         else:
@@ -82,13 +83,13 @@ class PageReader(ConsumerState):
         if event.visit == self.visit:
             self._reading_failed(event.error)
 
-    def _reading_failed(self, error: Exception) -> None:
+    def _reading_failed(self, error: Raised) -> None:
         self.backoff.read_failed()
         count = self.backoff.read_failures
-        self.reason = Reason(Cause.READING_FAILED, READ_NAME, f"{times(count)}: {described(error)}")
+        self.reason = Reason(Cause.READING_FAILED, READ_NAME, f"{times(count)}: {error.text}")
         # One outage strikes all shards, again and again; the statuses tell of each.
         self._tell(events.TellOutage(READ_NAME, error, f"shard {self.shard_id}: {text_of(self.reason)}"))
-        self._ask_for_retry(error, count - 1)
+        self._ask_for_retry(cast(Exception, error.error), count - 1)
 
     def _decided_on_read(self, pause: float | None) -> None:
         if self.stop_reason is not None:
@@ -225,7 +226,7 @@ class PageReader(ConsumerState):
         delivery.plan = delivery.plan.accepted()
         self._go_on()
 
-    def _refused(self, error: BaseException) -> None:
+    def _refused(self, error: Raised) -> None:
         delivery = self._page_in_work
         self._retract()
         delivery.plan = delivery.plan.failed()
@@ -234,7 +235,7 @@ class PageReader(ConsumerState):
         severity = Severity.WARNING if span.is_cut else Severity.ERROR
         self._report_failure(_described(span, delivery.page), error, severity)
         # A lost lease, or a destination that knows a later owner, is no fault of any record.
-        if self.stop_reason is not None or isinstance(error, ShutdownException):
+        if self.stop_reason is not None or error.is_a(ShutdownException):
             self._page_refused()
             return
         self._raised = error
@@ -257,11 +258,11 @@ class PageReader(ConsumerState):
         elif error is None or following is Remedy.RESTART:
             self._page_refused()
         elif following is Remedy.PARK:
-            delivery.park(span.indices, Failure.of(error, span.attempts))
+            delivery.park(span.indices, Failure(error.text, error.traceback, span.attempts))
             if self._may_park():
                 self._follow(Outcome.STORE_DUE)
         else:
-            detail = f"after {span.attempts} failed calls: {described(error)}"
+            detail = f"after {failed_calls(span.attempts)}: {error.text}"
             self._given_up(Reason(Cause.FAILING_RECORD, self._named(span.indices), detail))
 
     # --- retries -------------------------------------------------------------------------------------------------
@@ -271,16 +272,16 @@ class PageReader(ConsumerState):
         if self._config.task_retry_strategy is None:
             self._decided(self._ordinary_pause())
         else:
-            self._is_asking = True
+            self.is_asking = True
             self._call(events.AskStrategy(error, retries))
 
     def _strategy_answered(self, event: events.CallReturned) -> None:
         """If it fails, the reason says so, and the ordinary pause is taken."""
-        self._is_asking = False
+        self.is_asking = False
         if event.error is None:
             self._decided(event.value)
             return
-        text = f"the retry strategy failed, so the ordinary pause is taken: {described(event.error)}"
+        text = f"the retry strategy failed, so the ordinary pause is taken: {event.error.text}"
         if self.reason is not None:
             self.reason = evolve(self.reason, detail=f"{self.reason.detail}; {text}")
         self._log(Severity.ERROR, text, event.error)
@@ -349,7 +350,7 @@ class PageReader(ConsumerState):
         self._log(Severity.WARNING, f"parked {parked[0].record}{more}: {delivery.failure.error}")
         delivery.plan = delivery.plan.without(delivery.to_park)
 
-    def _store_failed(self, error: BaseException) -> None:
+    def _store_failed(self, error: Raised) -> None:
         """Nothing goes on before the store works, so that nothing is skipped: after a pause, the same again."""
         if self.stop_reason is not None:
             self._page_stopped()
@@ -357,8 +358,8 @@ class PageReader(ConsumerState):
         self._pause = self.backoff.store_failed()
         delivery, count = self._page_in_work, self.backoff.store_failures
         what = "asking for parked keys" if delivery.work is Work.ASK else f"parking {_count(delivery.to_park)}"
-        self.reason = Reason(Cause.PARKING_FAILED, what, f"{times(count)}: {what}: {described(error)}")
-        text = f"shard {self.shard_id}: the parking store failed: {what}: {described(error)}"
+        self.reason = Reason(Cause.PARKING_FAILED, what, f"{times(count)}: {what}: {error.text}")
+        text = f"shard {self.shard_id}: the parking store failed: {what}: {error.text}"
         self._tell(events.TellOutage("parking", error, text))
         self._follow(Outcome.REFUSED_FOR_NOW)
 
@@ -387,7 +388,7 @@ def _count(indices: Sequence[int]) -> str:
     return "one record" if len(indices) == 1 else f"{len(indices)} records"
 
 
-def _as_application_error(shard_id: str, error: BaseException) -> ApplicationException:
-    wrapped = ApplicationException(f"process_records of shard {shard_id} raised {described(error)}")
-    wrapped.__cause__ = error
+def _as_application_error(shard_id: str, raised: Raised) -> ApplicationException:
+    wrapped = ApplicationException(f"process_records of shard {shard_id} raised {raised.text}")
+    wrapped.__cause__ = raised.error
     return wrapped

@@ -17,7 +17,7 @@ from streamclient.core.consumer.table import Outcome, Phase, next_phase, stronge
 from streamclient.core.events import Severity, StartConsumer
 from streamclient.core.position import Position
 from streamclient.model import CheckpointPosition, PendingCheckpoint, ShutdownReason, TrimmedRange
-from streamclient.reasons import Cause, Reason, described, times
+from streamclient.reasons import Cause, Raised, Reason, times
 from streamclient.records import SequenceInfo, StreamRecord
 
 STORED_REASONS = (ShutdownReason.ZOMBIE, ShutdownReason.STOLEN, ShutdownReason.PAUSED, ShutdownReason.PROCESS_DONE)
@@ -68,6 +68,8 @@ class ConsumerState:
         """Checkpoints under way."""
         self.is_calling = False
         """Whether a call into user code is under way."""
+        self.is_asking = False
+        """Whether it is a question to the user's retry strategy."""
         self._config = config
         self._key_text = key_text
         self._parked = None if policy.parking is None else ParkedKeys(policy, self.shard_id, record_id)
@@ -84,8 +86,7 @@ class ConsumerState:
         self._last_processed: SequenceInfo | None = None
         self._close_error = ""
         self._pause = 0.0
-        self._is_asking = False
-        self._raised: BaseException | None = None
+        self._raised: Raised | None = None
         self._now = 0.0
         self._commands: list[ConsumerCommand] = []
         self._tell = self._commands.append
@@ -137,15 +138,15 @@ class ConsumerState:
         self.resume_at = self._now + seconds
         self._tell(events.Wait(self.visit, seconds, is_idle))
 
-    def _log(self, severity: Severity, text: str, error: BaseException | None = None) -> None:
+    def _log(self, severity: Severity, text: str, error: Raised | None = None) -> None:
         self._tell(events.LogLine(severity, f"shard {self.shard_id}: {text}", error))
 
-    def _report_failure(self, what: str, error: BaseException, severity: Severity = Severity.ERROR) -> None:
+    def _report_failure(self, what: str, error: Raised, severity: Severity = Severity.ERROR) -> None:
         """Name a failure of user code in status and log; after the lease is lost it is expected and quiet."""
         count = self.backoff.failures
         when = times(count) if count else "at its end"  # what fails then is no failure in a row
-        self.reason = Reason(Cause.PROCESSOR_FAILED, what, f"{when}: {what}: {described(error)}")
+        self.reason = Reason(Cause.PROCESSOR_FAILED, what, f"{when}: {what}: {error.text}")
         severity = Severity.INFO if self.is_lost else severity
         trace = error if severity is Severity.ERROR else None
         in_a_row = f" (failure {count} in a row)" if count else ""
-        self._log(severity, f"{what}{in_a_row}: {error}", trace)
+        self._log(severity, f"{what}{in_a_row}: {error.text}", trace)

@@ -18,6 +18,7 @@ from streamclient.core.retry import decision_of
 from streamclient.errors import DependencyException, ErrorKind, TrimmedDataException
 from streamclient.interfaces import RetryableAction
 from streamclient.model import ParkedRecord, ShutdownReason
+from streamclient.reasons import Raised
 from streamclient.records import StreamRecord
 from streamclient.testing.simulation.actors.processor import SimulatedProcessor
 from streamclient.testing.simulation.network import NO_ANSWER, UNREADABLE
@@ -36,8 +37,9 @@ BACKLOG_PART = 4
 STORE_DOWN_SHARE = 0.1
 """Share of calls of the parking store that fail during the storm."""
 
-GONE = DependencyException("no such shard", kind=ErrorKind.PERMANENT, code="OTSObjectNotExist")
-TRIMMED = TrimmedDataException("past the retention")
+UNANSWERED = Raised.of(NO_ANSWER)
+GONE = Raised.of(DependencyException("no such shard", kind=ErrorKind.PERMANENT, code="OTSObjectNotExist"))
+TRIMMED = Raised.of(TrimmedDataException("past the retention"))
 STORE_IS_DOWN = DependencyException("the parking store is down", kind=ErrorKind.TRANSIENT)
 
 
@@ -149,7 +151,7 @@ class Consumer:
         """The call under way returns, or raises."""
         self.is_made = error is None or bool(value)
         self.world.laws.call_ended(self)
-        self.handle(facts.CallReturned(error, value))
+        self.handle(facts.CallReturned(None if error is None else Raised.of(error), value))
 
     def _take_back(self, command: facts.TakeBack) -> None:
         if self._is_queued:
@@ -215,7 +217,7 @@ class Consumer:
     # --- reading and time ----------------------------------------------------------------------------------------
 
     def _read(self, command: facts.Read) -> None:
-        failed = facts.ReadFailed(command.visit, NO_ANSWER)
+        failed = facts.ReadFailed(command.visit, UNANSWERED)
         self._asked(failed, self._page, command.visit, command.position)
 
     def _asked(self, failed: ConsumerEvent, answer: Callable[..., None], *given: Any) -> None:
@@ -251,7 +253,7 @@ class Consumer:
         return SimulatedPage(PartOfShard(shard, start, end), following, hint, RECORD_BYTES * (end - start))
 
     def _find_first_left(self, command: facts.FindFirstLeft) -> None:
-        failed = facts.FirstLeftUnknown(command.visit, NO_ANSWER)
+        failed = facts.FirstLeftUnknown(command.visit, UNANSWERED)
         self._asked(failed, self.handle, facts.FirstLeftFound(command.visit, None))
 
     def _wait(self, command: facts.Wait) -> None:
