@@ -25,7 +25,9 @@ from tablestore import (
 from streamclient.cli import main
 from streamclient.config import ClientConfig
 from streamclient.destinations import Commit, DeltaDestination, records_of
+from streamclient.destinations.maintenance import clean
 from streamclient.destinations.memory import MemoryDestination, MemoryPlace
+from streamclient.destinations.verify import verify
 from streamclient.errors import ConfigurationError, StreamClientError, StreamClientException, UnfitValueError
 from streamclient.interfaces import InitializationInput
 from streamclient.mirror import MergeLimits, Mirror
@@ -295,6 +297,21 @@ def test_a_mirror_whose_changes_were_lost_or_that_failed_is_unhealthy_and_says_w
         broken.run()
 
     assert broken.health.reason.startswith("ended: ")
+
+
+def test_a_mirror_goes_on_while_it_is_cleaned(local: LocalTablestore, tmp_path: Path) -> None:
+    client = local.client()
+    make_table(client)
+    mirror = Mirror(client, "orders", "status", str(tmp_path / "state"), client_config=QUICK, limits=LIMITS)
+    place = DeltaDestination(str(tmp_path / "state"))
+    with running(mirror):
+        for number in range(6):
+            put(client, number % 2, ("a", number))
+            caught_up(mirror)
+            clean(place)
+
+    assert (mirror.verify().rows, mirror.verify().count) == (2, 0)
+    assert verify(place).is_whole
 
 
 class DiesOnce(MemoryDestination):
