@@ -10,7 +10,16 @@ from typing import Any
 from attrs import frozen
 
 from streamclient.errors import ConfigurationError, StreamClientException
-from streamclient.model import Lease, Metric, ParkedKey, ParkedRecord, PendingCheckpoint, ShardInfo, ShutdownReason
+from streamclient.model import (
+    Lease,
+    Metric,
+    ParkedKey,
+    ParkedRecord,
+    PendingCheckpoint,
+    Progress,
+    ShardInfo,
+    ShutdownReason,
+)
 from streamclient.records import ColumnType, PrimaryKey, StreamRecord
 from streamclient.wire.columns import records_by_column
 
@@ -27,6 +36,11 @@ class InitializationInput:
     pending_checkpoint: PendingCheckpoint | None = None
     """What an earlier processor prepared and nobody completed. Either complete it, by storing its ``value`` before
     ``initialize`` returns: reading then starts behind it. Or leave it: the next batches end at that very record."""
+    progress: Progress | None = None
+    """What was processed before the stored checkpoint, as far as anybody has stored it."""
+    lost_behind: str | None = None
+    """The stored checkpoint, if records behind it have left the stream and that is accepted, by somebody or by
+    ``ClientConfig.trimmed_data_policy``: ``initial_checkpoint`` is then the oldest record left."""
 
 
 @frozen

@@ -40,6 +40,9 @@ class PendingCheckpoint:
     """How many records lie between the stored checkpoint and ``value``: a repeated batch is cut at the same record."""
     epoch: int
     """Epoch of the acquisition that prepared it."""
+    last: SequenceInfo | None = field(default=None, eq=False)
+    """The last of these records, by which the batch is found though others of it have left the stream meanwhile;
+    ``None`` where nobody has stored it. It says no more than the rest, so it makes no difference."""
 
     def survives(self, value: str, stored: str) -> bool:
         """Whether it is still prepared once ``value`` is the checkpoint in place of ``stored``.

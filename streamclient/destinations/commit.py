@@ -11,7 +11,7 @@ array, written without spaces and with every character beyond ASCII as ``\uXXXX`
 
 ``previous_digest`` is the empty text in a shard's first commit, and ``content`` the digest of the records
 (``streamclient.destinations.digest``). The epoch is left out on purpose: a successor that finishes the batch of a dead
-owner stores the same batch, and it must have the same digest to be recognised.
+owner stores the same batch, and it must have the same digest to be recognised. So is the loss, which is a note.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ _JSON_NAMES = {
     "digest": "digest",
 }
 _NUMERIC = {"epoch", "number", "count"}
+_PAST_LOSS = "past_loss"
+"""In JSON only where it is so, as it seldom is."""
 
 
 @frozen
@@ -73,7 +75,10 @@ class Commit:
     previous_digest: str
     """``digest`` of the commit before; empty in the first one."""
     digest: str
-    """By the chain rule over everything but the epoch."""
+    """By the chain rule over everything but the epoch and the loss."""
+    is_past_loss: bool = False
+    """Whether records behind ``start`` had left the stream before they were read, and that was accepted: the others are
+    those that were left."""
 
     @classmethod
     def after(
@@ -87,6 +92,7 @@ class Commit:
         end: str,
         count: int,
         content: str,
+        is_past_loss: bool = False,
     ) -> Commit:
         """The commit that follows ``last``, the destination's last one of the shard.
 
@@ -106,6 +112,7 @@ class Commit:
             content=content,
             previous_digest="" if last is None else last.digest,
             digest="",
+            is_past_loss=is_past_loss,
         )
         _check_values(made)
         if last is not None:
@@ -139,7 +146,8 @@ class Commit:
 
     def to_plain(self) -> dict[str, Any]:
         """The values under their JSON names."""
-        return {name: getattr(self, own) for own, name in _JSON_NAMES.items()}
+        plain = {name: getattr(self, own) for own, name in _JSON_NAMES.items()}
+        return plain | {_PAST_LOSS: True} if self.is_past_loss else plain
 
     def to_json(self) -> str:
         """As stored in logs and as the state of a two-phase checkpoint."""
@@ -159,7 +167,7 @@ class Commit:
             wanted = int if own in _NUMERIC else str
             if not isinstance(value, wanted) or isinstance(value, bool):
                 raise CodecError(f"{_JSON_NAMES[own]!r} of a commit must be {wanted.__name__}, not {value!r}")
-        return cls(**values)
+        return cls(**values, is_past_loss=plain.get(_PAST_LOSS) is True)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Commit:

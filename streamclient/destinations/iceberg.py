@@ -3,7 +3,8 @@
 The commits of a step stand in the summary of its snapshot, the last one of each shard in a property of the table. The
 catalog swaps the metadata if nobody else did meanwhile. pyiceberg would then put a refused change on top of the other
 one by itself, whatever that was; so its retries are switched off by a property of the table, and every refusal, and
-every other error, leads back to looking.
+every other error, leads back to looking. It also deletes the files of a refused change; so a refusal is believed only
+once the table was asked.
 """
 
 from __future__ import annotations
@@ -202,12 +203,37 @@ class IcebergDestination:
         fitted = check_fit(rows, schema, self._identifier)
         new = [one for one in fitted.schema if one.name not in schema.names]
         entry = LogEntry("", tuple(commits)).to_json()
+        # Of the handle alone, which is let go of after this.
+        setattr(table, "_do_commit", partial(_commit_or_find, table, table._do_commit))  # noqa: B010
         with table.transaction() as step:
             if new:
                 with step.update_schema() as update:
                     update.union_by_name(pa.schema(new))
             step.append(fitted, snapshot_properties={ENTRY: entry})
             step.set_properties({self._property(one.shard): one.to_json() for one in commits})
+
+
+def _commit_or_find(table: Table, send: Callable[..., None], updates: Sequence[Any], requirements: Any) -> None:
+    """Commit; if that is refused, look whether it is in all the same.
+
+    A transport that sends a request again after a lost answer makes a commit conflict with itself. pyiceberg takes
+    every conflict for a commit that is not in, and deletes the files of its snapshot: of the table's present one.
+
+    Raises:
+        CommitFailedException: it is not in.
+        CommitStateUnknownException: nobody knows, so nothing may be deleted.
+    """
+    errors = load("pyiceberg.exceptions", "iceberg")
+    try:
+        send(updates=updates, requirements=requirements)
+    except errors.CommitFailedException as refusal:
+        try:
+            table.refresh()
+        except Exception as error:
+            raise errors.CommitStateUnknownException(f"{refusal}, and the table could not be asked: {error}") from error
+        added = [one.snapshot.snapshot_id for one in updates if getattr(one, "snapshot", None) is not None]
+        if not added or any(table.snapshot_by_id(one) is None for one in added):
+            raise
 
 
 def _tables_of(table: Table, task: Any) -> Iterator[ArrowTable]:

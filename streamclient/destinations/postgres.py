@@ -1,45 +1,50 @@
 """PostgreSQL as a destination, through psycopg: rows, commits and fence in one transaction.
 
 Beside the table stand two more: ``<table>_shards`` has the last commit of each shard, ``<table>_commits`` all of them.
-A commit locks the rows of its shards, in the order of their names, compares, copies, and writes what it has done; so of
-two writers the second sees what the first did. If the connection breaks in the middle of COMMIT nobody knows: look
+A commit copies its rows into a temporary table, locks the rows of its shards, in the order of their names, compares,
+and writes what it has done; so of two writers the second sees what the first did. It copies before it locks, as the
+server ends no COPY whose writer is frozen; and a merge folds before, as the server ends a transaction that waits for
+long. If the connection breaks in the middle of COMMIT nobody knows: look
 again, then decide.
 """
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from hashlib import sha256
 from itertools import count, groupby
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from attrs import frozen
+
 from streamclient import checks
-from streamclient.destinations.changes import ADDED, KEY, SHARD, UNFIT, added_types
+from streamclient.destinations.changes import KEY, SHARD
 from streamclient.destinations.commit import Commit, LogEntry, are_among, check_commits, is_stored
 from streamclient.destinations.extra import load, pyarrow
-from streamclient.destinations.names import original_name
+from streamclient.destinations.postgres_rows import (
+    NAME_BYTES_MAX,
+    arrow_type,
+    python_values,
+    sql_type,
+    table_of,
+    without_unfit,
+)
 from streamclient.destinations.schemas import check_fit, check_table_types
-from streamclient.destinations.types import text_of, type_of
-from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, StreamClientError, UnfitValueError
+from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, StreamClientError
 
 if TYPE_CHECKING:
     from psycopg import Connection, Cursor
-    from pyarrow import DataType, Schema, Table
+    from pyarrow import Schema, Table
 
 Answer = TypeVar("Answer")
 
-NAME_BYTES_MAX = 63
-"""PostgreSQL cuts longer names off, so that two columns could become one."""
-
-COLUMNS_MAX = 400
-"""Columns of the source that become columns here. A row must fit in a page of 8 KiB, where the largest value that is
-not moved out of it takes 18 bytes; the values of further columns stand in ``_unfit``, with their types."""
-
 _SERVER_MIN = 120_000
 """Version 12, the oldest one that was supported when this was written."""
+
+_COPIED = "streamclient_copied"
+"""The temporary table of a transaction's rows."""
 
 _FETCH_ROWS = 10_000
 _PAUSE_SECONDS = 0.1
@@ -50,7 +55,8 @@ class PostgresDestination:
     """A table in PostgreSQL that is written exactly once, by any number of processes; see ``Destination``.
 
     Maps and lists are columns of type ``json``. What PostgreSQL cannot hold in a column stands in ``_unfit``: texts
-    with the character NUL, columns whose names are longer than 63 bytes, and those behind the first 400.
+    with the character NUL, columns whose names are longer than 63 bytes or are those of system columns (``xmin``,
+    ``ctid``), and those behind the first 400.
 
     Args:
         conninfo: as libpq takes it, for example ``"host=db dbname=lake user=writer"``.
@@ -107,7 +113,7 @@ class PostgresDestination:
         check_commits(commits, self._application)
         check_table_types(rows.schema)
         self.probe()
-        self._store(lambda cursor: rows, commits)
+        self._store(rows, commits, count())
 
     def key_by(self, columns: Sequence[str]) -> None:
         """See ``MergingDestination``. Rows get a digest of their key, as an index takes neither NUL nor long texts."""
@@ -119,7 +125,19 @@ class PostgresDestination:
         check_commits(commits, self._application)
         self.probe()
         digests = _key_digests(keys, self._key)
-        self._store(lambda cursor: fold(self._take(cursor, digests)), commits)
+        deadline, tries = time.monotonic() + self._answer_seconds, count()
+        while (found := self._retrying(lambda cursor: self._look(cursor, digests, commits, tries))) is not None:
+            present, replaced = found
+            try:
+                self._store(fold(present), commits, tries, replaced)
+                return
+            except _OthersWereQuickerError as error:
+                if time.monotonic() >= deadline:
+                    raise DependencyException(
+                        f"for {self._answer_seconds:g} s others have changed the rows of {self._names.rows} that a "
+                        "merge was to replace, each time before it did",
+                        kind=ErrorKind.TRANSIENT,
+                    ) from error
 
     def rows_below(self, column: str, bound: int) -> Iterator[Table]:
         """See ``MergingDestination``."""
@@ -154,7 +172,7 @@ class PostgresDestination:
                 cursor.itersize = _FETCH_ROWS
                 cursor.execute(query, values)
                 while lines := cursor.fetchmany(_FETCH_ROWS):
-                    yield _table_of(lines, columns)
+                    yield table_of(lines, columns)
         finally:
             reader.close()
 
@@ -175,17 +193,33 @@ class PostgresDestination:
     def _query(self, columns: Schema) -> str:
         return f"select {', '.join(map(_quoted, columns.names))} from {self._names.rows}"
 
-    def _take(self, cursor: Cursor[Any], digests: Sequence[bytes]) -> Table:
-        """Remove the rows with these keys, and return them."""
+    def _look(
+        self, cursor: Cursor[Any], digests: Sequence[bytes], commits: Sequence[Commit], tries: Iterator[int]
+    ) -> tuple[Table, _Replaced] | None:
+        """The rows with these keys, before anything is locked; ``None`` if the commits are stored."""
+        if self._is_stored(cursor, commits, "", is_repeated=next(tries) > 0):
+            return None
+        columns = self._columns(cursor)
+        names = "".join(f", {_quoted(name)}" for name in columns.names).replace("%", "%%")
+        cursor.execute(
+            f"select {_quoted(KEY)}, xmin::text{names} from {self._names.rows} where {_quoted(KEY)} = any(%s)",
+            [list(digests)],
+        )
+        found = cursor.fetchall()
+        seen = frozenset((bytes(line[0]), line[1]) for line in found)
+        return table_of([line[2:] for line in found], columns), _Replaced(digests, seen)
+
+    def _remove(self, cursor: Cursor[Any], replaced: _Replaced) -> None:
+        """Remove the rows that a merge has looked at, if they are still the same."""
         # One merge at a time: a row that another one removes and adds again meanwhile is not found by its key, as
         # the statement that waits for it looks at the rows that were there when it began.
         cursor.execute("select pg_advisory_xact_lock(hashtext(%s))", (self._names.rows,))
-        columns = self._columns(cursor)
-        taken = ", ".join(map(_quoted, columns.names)).replace("%", "%%")
         cursor.execute(
-            f"delete from {self._names.rows} where {_quoted(KEY)} = any(%s) returning {taken}", [list(digests)]
+            f"delete from {self._names.rows} where {_quoted(KEY)} = any(%s) returning {_quoted(KEY)}, xmin::text",
+            [list(replaced.digests)],
         )
-        return _table_of(cursor.fetchall(), columns)
+        if {(bytes(digest), written) for digest, written in cursor.fetchall()} != replaced.seen:
+            raise _OthersWereQuickerError
 
     def _connect(self) -> Connection[Any]:
         if self._connection is None or self._connection.closed:
@@ -272,7 +306,7 @@ class PostgresDestination:
         )
         own = {KEY} if self._key else set()
         found = [(name, kind) for name, kind in cursor.fetchall() if name not in own]
-        return pyarrow().schema([(name, _arrow_type(name, kind)) for name, kind in found])
+        return pyarrow().schema([(name, arrow_type(name, kind)) for name, kind in found])
 
     def _lasts(self, cursor: Cursor[Any], shards: Sequence[str], lock: str) -> dict[str, Commit]:
         cursor.execute(
@@ -282,25 +316,32 @@ class PostgresDestination:
         )
         return {shard: Commit.from_json(text) for shard, text in cursor.fetchall()}
 
-    def _store(self, rows: Callable[[Cursor[Any]], Table], commits: Sequence[Commit]) -> None:
-        tries = count()
-        self._retrying(lambda cursor: self._try_to_store(cursor, rows, commits, is_repeated=next(tries) > 0))
+    def _store(
+        self, rows: Table, commits: Sequence[Commit], tries: Iterator[int], replaced: _Replaced | None = None
+    ) -> None:
+        self._retrying(lambda cursor: self._try_to_store(cursor, rows, commits, replaced, is_repeated=next(tries) > 0))
 
     def _try_to_store(
-        self, cursor: Cursor[Any], rows: Callable[[Cursor[Any]], Table], commits: Sequence[Commit], *, is_repeated: bool
+        self,
+        cursor: Cursor[Any],
+        rows: Table,
+        commits: Sequence[Commit],
+        replaced: _Replaced | None,
+        *,
+        is_repeated: bool,
     ) -> None:
-        shards = sorted(one.shard for one in commits)
+        rows = self._fitted(cursor, rows)
+        self._copy(cursor, rows)
         # A shard's first commit needs a row that it can lock.
         cursor.executemany(
             f"insert into {self._names.shards} (application, shard) values (%s, %s) on conflict do nothing",
-            [(self._application, shard) for shard in shards],
+            [(self._application, shard) for shard in sorted(one.shard for one in commits)],
         )
-        if self._is_stored(cursor, shards, commits, is_repeated=is_repeated):
+        if self._is_stored(cursor, commits, "for update", is_repeated=is_repeated):
             return
-        made = rows(cursor)
-        digests = _key_digests(made, self._key)
-        made = self._fitted(cursor, made)
-        self._copy(cursor, made.append_column(KEY, pyarrow().array(digests, pyarrow().binary())) if self._key else made)
+        if replaced is not None:
+            self._remove(cursor, replaced)
+        self._insert(cursor, rows)
         # Many at a time: an answer waited for each would be most of a commit of many shards.
         cursor.executemany(
             f"insert into {self._names.commits} (application, shard, number, epoch, commit) "
@@ -312,19 +353,18 @@ class PostgresDestination:
             [(one.to_json(), self._application, one.shard) for one in commits],
         )
 
-    def _is_stored(
-        self, cursor: Cursor[Any], shards: Sequence[str], commits: Sequence[Commit], *, is_repeated: bool
-    ) -> bool:
+    def _is_stored(self, cursor: Cursor[Any], commits: Sequence[Commit], lock: str, *, is_repeated: bool) -> bool:
         """As ``is_stored``, also if a successor has followed what a try of this call stored without an answer."""
+        shards = [one.shard for one in commits]
         try:
-            return is_stored(self._lasts(cursor, shards, "for update"), commits)
+            return is_stored(self._lasts(cursor, shards, lock), commits)
         except StreamClientError:
             if not is_repeated:
                 raise
             cursor.execute(
                 f"select commit from {self._names.commits} "
                 "where application = %s and shard = any(%s) and number = any(%s)",
-                (self._application, list(shards), [one.number for one in commits]),
+                (self._application, shards, [one.number for one in commits]),
             )
             found = tuple(Commit.from_json(text) for (text,) in cursor.fetchall())
             if are_among(commits, [LogEntry("", found)]):
@@ -332,27 +372,55 @@ class PostgresDestination:
             raise
 
     def _fitted(self, cursor: Cursor[Any], rows: Table) -> Table:
-        """The rows as they can be copied; columns that are new are there afterwards."""
+        """The rows as they can be copied."""
         columns = self._columns(cursor)
-        rows = _without_unfit(check_fit(rows, columns, self._names.rows), columns)
-        new = [one for one in rows.schema if one.name not in columns.names]
-        if new:
-            added = ", ".join(f"add column if not exists {_quoted(one.name)} {_sql_type(one.type)}" for one in new)
-            cursor.execute(f"alter table {self._names.rows} {added}")
-            # Another writer may have brought the column while this one waited for the table.
-            check_fit(rows, self._columns(cursor), self._names.rows)
-        return rows
+        fitted = without_unfit(check_fit(rows, columns, self._names.rows), columns)
+        if not self._key:
+            return fitted
+        return fitted.append_column(KEY, pyarrow().array(_key_digests(rows, self._key), pyarrow().binary()))
 
     def _copy(self, cursor: Cursor[Any], rows: Table) -> None:
+        """Bring the rows to the server, into a table that this transaction alone sees."""
         if not rows.num_rows:
             return
-        names = ", ".join(map(_quoted, rows.column_names))
-        columns = [_python_values(rows.column(one.name), one.type) for one in rows.schema]
-        with cursor.copy(f"copy {self._names.rows} ({names}) from stdin (format binary)") as copying:
+        kinds = [(one.name, sql_type(one.type)) for one in rows.schema]
+        columns = ", ".join(f"{_quoted(name)} {kind}" for name, kind in kinds)
+        cursor.execute(f"create temporary table {_COPIED} ({columns}) on commit drop")
+        values = [python_values(rows.column(one.name), one.type) for one in rows.schema]
+        with cursor.copy(f"copy pg_temp.{_COPIED} from stdin (format binary)") as copying:
             # To the server the bytes of a JSON document are those of its text.
-            copying.set_types([_sql_type(one.type).replace("json", "text") for one in rows.schema])
-            for line in zip(*columns, strict=True):
+            copying.set_types([kind.replace("json", "text") for _, kind in kinds])
+            for line in zip(*values, strict=True):
                 copying.write_row(line)
+
+    def _insert(self, cursor: Cursor[Any], rows: Table) -> None:
+        """Store what was copied; columns that are new are there afterwards."""
+        columns = self._columns(cursor)
+        # Another writer may have brought columns since the rows were copied.
+        check_fit(rows, columns, self._names.rows)
+        new = [one for one in rows.schema if one.name not in {*columns.names, KEY}]
+        if new:
+            added = ", ".join(f"add column if not exists {_quoted(one.name)} {sql_type(one.type)}" for one in new)
+            cursor.execute(f"alter table {self._names.rows} {added}")
+            # Or while this one waited for the table.
+            check_fit(rows, self._columns(cursor), self._names.rows)
+        if rows.num_rows:
+            names = ", ".join(map(_quoted, rows.column_names))
+            cursor.execute(f"insert into {self._names.rows} ({names}) select {names} from pg_temp.{_COPIED}")
+
+
+@frozen
+class _Replaced:
+    """The rows that a merge replaces."""
+
+    digests: Sequence[bytes]
+    """Of their keys."""
+    seen: frozenset[tuple[bytes, str]]
+    """Those that were there, each with the transaction that wrote it: whoever changes one writes another."""
+
+
+class _OthersWereQuickerError(Exception):
+    """The rows that a merge looked at are no longer the same."""
 
 
 class _Names:
@@ -395,106 +463,3 @@ def _check_server(cursor: Cursor[Any]) -> None:
         (found,) = cursor.execute("select current_setting(%s)", (name,)).fetchone() or ("",)
         if found != wanted:
             raise ConfigurationError(f"the database has {name}={found}, and rows can only be stored with {wanted}")
-
-
-_SQL_TYPES = {
-    "int64": "bigint",
-    "int32": "integer",
-    "int16": "smallint",
-    "double": "double precision",
-    "float": "real",
-    "bool": "boolean",
-    "string": "text",
-    "binary": "bytea",
-    "date32[day]": "date",
-    "timestamp[us, tz=UTC]": "timestamptz",
-}
-"""By the name of the Arrow type; others are refused, apart from those of the added columns."""
-
-_SPELLINGS = {"timestamp with time zone": "timestamptz"}
-
-
-def _sql_type(kind: DataType) -> str:
-    found = _SQL_TYPES.get(str(kind))
-    if found is None:
-        if kind in added_types().values():
-            return "json"
-        raise ConfigurationError(f"a column of type {kind} has no counterpart here: use one of {', '.join(_SQL_TYPES)}")
-    return found
-
-
-def _arrow_type(name: str, sql: str) -> DataType:
-    wanted = _SPELLINGS.get(sql, sql)
-    if wanted == "json" and name in ADDED:
-        return added_types()[name]
-    arrow = next((arrow for arrow, own in _SQL_TYPES.items() if own == wanted), None)
-    if arrow is None:
-        raise ConfigurationError(f"column {name!r} is {sql}, which no rows of ours have: write to a table of their own")
-    pa = pyarrow()
-    stamp = pa.timestamp("us", tz="UTC")  # the one type of these that has no alias
-    return stamp if arrow == str(stamp) else pa.type_for_alias(arrow)
-
-
-def _python_values(column: Any, kind: DataType) -> list[Any]:
-    values: list[Any] = column.to_pylist()
-    if _sql_type(kind) != "json":
-        return values
-    # Most lists and maps are empty, and need no encoder.
-    return [None if value is None else json.dumps(value) if value else "[]" for value in values]
-
-
-def _table_of(lines: Sequence[Sequence[Any]], columns: Schema) -> Table:
-    pa = pyarrow()
-    if not lines:
-        return columns.empty_table()
-    arrays = [
-        pa.array([_arrow_value(value, one.type) for value in values], one.type)
-        for one, values in zip(columns, zip(*lines, strict=True), strict=True)
-    ]
-    return pa.table(arrays, schema=columns)
-
-
-def _arrow_value(value: Any, kind: DataType) -> Any:
-    # JSON has lists where maps are made of pairs.
-    if value is not None and pyarrow().types.is_map(kind):
-        return [tuple(pair) for pair in value]
-    return value
-
-
-def _without_unfit(rows: Table, columns: Schema) -> Table:
-    """The rows, with what PostgreSQL cannot hold in a column moved to the map of unfit values."""
-    pa = pyarrow()
-    own = [name for name in columns.names if name not in ADDED]
-    room = COLUMNS_MAX - len(own)
-    moved: dict[str, list[Any]] = {}
-    for one in rows.schema:
-        if one.name in ADDED or (one.name in columns.names and one.type != pa.string()):
-            continue
-        values = rows.column(one.name).to_pylist()
-        if one.name not in columns.names:
-            room -= 1
-        if len(one.name.encode()) > NAME_BYTES_MAX or (room < 0 and one.name not in columns.names):
-            moved[one.name] = values
-            rows = rows.drop_columns([one.name])
-        elif any(isinstance(value, str) and "\0" in value for value in values):
-            moved[one.name] = [value if "\0" in (value or "") else None for value in values]
-            kept = [None if "\0" in (value or "") else value for value in values]
-            rows = rows.set_column(rows.column_names.index(one.name), one.name, pa.array(kept, one.type))
-    return _with_moved(rows, moved) if moved else rows
-
-
-def _with_moved(rows: Table, moved: Mapping[str, Sequence[Any]]) -> Table:
-    if UNFIT not in rows.column_names:
-        raise UnfitValueError(
-            f"PostgreSQL cannot hold the values of {', '.join(map(repr, moved))} in columns (NUL in a text, a name "
-            f"above {NAME_BYTES_MAX} bytes, or more than {COLUMNS_MAX} columns), and the rows have no map {UNFIT!r} "
-            "for them"
-        )
-    unfit = [dict(pairs or ()) for pairs in rows.column(UNFIT).to_pylist()]
-    for stored, values in moved.items():
-        for pairs, value in zip(unfit, values, strict=True):
-            if value is not None and original_name(stored) not in pairs:
-                pairs[original_name(stored)] = {"type": type_of(value).value, "value": text_of(value)}
-    kind = rows.schema.field(UNFIT).type
-    array = pyarrow().array([list(pairs.items()) for pairs in unfit], kind)
-    return rows.set_column(rows.column_names.index(UNFIT), UNFIT, array)

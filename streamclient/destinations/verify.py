@@ -87,6 +87,8 @@ class Proof:
     rows: int | None = None
     """Rows that were read; ``None`` without the data."""
     findings: list[Finding] = field(factory=list)
+    losses: list[Commit] = field(factory=list)
+    """Commits before whose records others were lost, as they had left the stream, and that was accepted."""
     lasts: dict[tuple[str, str], Commit] = field(factory=dict)
     """The last commit of each application and shard."""
 
@@ -101,7 +103,8 @@ class Proof:
 
     def __str__(self) -> str:
         read = "" if self.rows is None else f", {self.rows} rows read"
-        head = f"{len(self.lasts)} shards, {self.commits} commits, {self.records} records{read}: "
+        lost = "".join(f", behind {one.start} of shard {one.shard} records lost and given up" for one in self.losses)
+        head = f"{len(self.lasts)} shards, {self.commits} commits, {self.records} records{read}{lost}: "
         if self.is_whole:
             return head + "each record once"
         return head + f"{len(self.findings)} findings\n" + "\n".join(map(str, self.findings))
@@ -172,6 +175,8 @@ def _check_chain(chain: _Chain, carried: list[Commit], proof: Proof) -> Commit |
     for _, commit in chain.commits:
         proof.commits += 1
         proof.records += commit.count
+        if commit.is_past_loss:
+            proof.losses.append(commit)
         if not commit.is_intact:
             proof.findings.append(_found(Flaw.ALTERED, commit, f"the digest of {commit} does not belong to its values"))
         if last is None:

@@ -17,6 +17,7 @@ from typing import Any
 from attrs import asdict, frozen
 
 from streamclient.model import Lease, Pause, PendingCheckpoint, Progress
+from streamclient.records import SequenceInfo
 
 PENDING = "PendingCheckpoint"
 PENDING_STATE = "PendingState"
@@ -24,6 +25,8 @@ PENDING_RECORDS = "PendingRecords"
 PENDING_EPOCH = "PendingEpoch"
 PENDING_BESIDE = "PendingBeside"
 """The checkpoint beside which it was prepared."""
+PENDING_LAST = "PendingLast"
+"""Its last record, and the prepared position once more: a worker that does not know this column leaves it as it is."""
 
 PAUSE = "Pause"
 PAUSE_TAKEN = "PauseTaken"
@@ -51,7 +54,7 @@ _PAUSE_TYPES: Mapping[str, tuple[type, ...]] = {
     "until_micros": (int, type(None)),
 }
 
-OWN_COLUMNS = frozenset({*_PENDING_TYPES, PAUSE, PAUSE_TAKEN, *_PROGRESS_TYPES})
+OWN_COLUMNS = frozenset({*_PENDING_TYPES, PENDING_LAST, PAUSE, PAUSE_TAKEN, *_PROGRESS_TYPES})
 """Names of all of them."""
 
 
@@ -91,7 +94,17 @@ def _read_pending(cells: Mapping[str, Any], checkpoint: str) -> dict[str, Any]:
     if cells[PENDING_BESIDE] != checkpoint:
         return {}
     state, records, epoch = bytes(cells[PENDING_STATE]), cells[PENDING_RECORDS], cells[PENDING_EPOCH]
-    return {"pending": PendingCheckpoint(cells[PENDING], state, records, epoch)}
+    last = _read_last(cells.get(PENDING_LAST), cells[PENDING])
+    return {"pending": PendingCheckpoint(cells[PENDING], state, records, epoch, last)}
+
+
+def _read_last(text: object, value: str) -> SequenceInfo | None:
+    """The last record, if it is told and is that of the batch up to ``value``. Without it the others are counted."""
+    place, _, told = text.partition(" ") if isinstance(text, str) else ("", "", "")
+    numbers = place.split("/")
+    if told != value or len(numbers) != 3 or not all(number.isdecimal() for number in numbers):
+        return None
+    return SequenceInfo(*map(int, numbers))
 
 
 def _read_progress(cells: Mapping[str, Any], checkpoint: str) -> dict[str, Any]:
@@ -140,13 +153,14 @@ def _check(told: Mapping[str, Any], types: Mapping[str, tuple[type, ...]], what:
 def _pending_cells(lease: Lease) -> Mapping[str, object]:
     pending = lease.pending
     if pending is None:
-        return dict.fromkeys(_PENDING_TYPES)
+        return dict.fromkeys((*_PENDING_TYPES, PENDING_LAST))
     return {
         PENDING: pending.value,
         PENDING_STATE: bytearray(pending.state),
         PENDING_RECORDS: pending.records,
         PENDING_EPOCH: pending.epoch,
         PENDING_BESIDE: lease.checkpoint,
+        PENDING_LAST: None if pending.last is None else f"{pending.last} {pending.value}",
     }
 
 

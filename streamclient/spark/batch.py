@@ -27,7 +27,7 @@ from streamclient.destinations.columns import ChangeColumns
 from streamclient.destinations.commit import Commit, FencedCommit
 from streamclient.destinations.digest import records_digest
 from streamclient.destinations.pages import columns_of_pages
-from streamclient.errors import ApplicationException, StreamClientError
+from streamclient.errors import ApplicationException, ShutdownException, StreamClientError
 from streamclient.interfaces import InitializationInput
 from streamclient.model import PendingCheckpoint
 from streamclient.spark.buffer import ShardBatch
@@ -45,7 +45,7 @@ Transform = Callable[["DataFrame", BatchContext], "DataFrame"]
 """Makes the rows to store from the changes of one batch."""
 
 Outcome = dict[ShardShare, StreamClientError | None]
-"""Per shard why it ends; ``None``, or nothing, if its checkpoint is stored."""
+"""Of each shard of the batch why it ends; ``None`` if its checkpoint is stored."""
 
 _ANSWERS_MAX = 16
 """Checkpoints that are under way at a time: each waits for the status table, which takes many at once."""
@@ -93,6 +93,8 @@ class Beginning:
     """The last commit before it."""
     prepared: PendingCheckpoint | None = None
     """The batch that comes first, as it was prepared."""
+    is_past_loss: bool = False
+    """Whether records behind the position are lost, and that is accepted."""
 
 
 class Output(Protocol):
@@ -117,7 +119,11 @@ class Output(Protocol):
         """Where the shard goes on; completes what an earlier owner stored and did not checkpoint."""
 
     def write(self, parts: Sequence[Part], jobs: CancellableJobs) -> Mapping[str, StreamClientError]:
-        """Store a batch; returns what was refused, by shard. ``FencedCommit`` means that nothing was stored."""
+        """Store a batch; returns what was refused, by shard.
+
+        Raises:
+            FencedCommit: nothing was stored; those that it names are to be left out, all if it names none of them.
+        """
 
     def close(self) -> None:
         """Let go of everything."""
@@ -131,7 +137,7 @@ class BatchWriter:
     _jobs: CancellableJobs = field(factory=CancellableJobs)
 
     def commit(self, pieces: Sequence[Piece]) -> Outcome:
-        """Commit a batch. Never raises: failures are in the answer, by shard."""
+        """Commit a batch. Never raises: the answer has each shard, and its failure if it is not stored."""
         self._jobs.begin()
         outcome: Outcome = {}
         parts: list[Part] = []
@@ -142,8 +148,12 @@ class BatchWriter:
                 outcome[piece.share] = _failure(piece, error)
         if self.output.is_two_phase:
             parts = _each(_prepare, parts, outcome)
-        _each(_checkpoint, self._write(parts, outcome), outcome)
-        return outcome
+        stored = {part.piece.share for part in _each(_checkpoint, self._write(parts, outcome), outcome)}
+        for piece in pieces:
+            if piece.share not in stored:
+                lost = f"a batch of shard {piece.share.shard_info.shard_id} was dropped, as its lease is lost"
+                outcome.setdefault(piece.share, ShutdownException(lost))
+        return outcome | dict.fromkeys(stored)
 
     def cancel(self) -> None:
         """End the batch under way, if there is one: its Spark jobs fail. Any thread."""
@@ -161,6 +171,7 @@ class BatchWriter:
             end=cut.end_position,
             count=changes.count,
             content=records_digest(changes),
+            is_past_loss=share.is_past_loss,
         )
         return Part(piece, changes, commit)
 
@@ -170,11 +181,11 @@ class BatchWriter:
         try:
             refused = self.output.write(parts, self._jobs) if parts else {}
         except FencedCommit as error:
-            rest = [part for part in parts if part.commit.shard not in error.shards]
-            _fail((part for part in parts if part not in rest), error, outcome)
+            fenced = [part for part in parts if part.commit.shard in error.shards] or parts
+            _fail(fenced, error, outcome)
             # Nothing of the batch was stored; those whose owner this still is may be sent again, without the others.
-            return self._write(rest, outcome) if len(rest) < len(parts) else []
-        except Exception as error:
+            return self._write([part for part in parts if part not in fenced], outcome)
+        except BaseException as error:  # also a user's SystemExit: it would end the thread, and all shards would wait
             _fail(parts, error, outcome)
             return []
         for part in parts:
@@ -232,17 +243,17 @@ def _prepare(part: Part) -> None:
 
 def _checkpoint(part: Part) -> None:
     share, end = part.piece.share, part.commit.end
-    share.last = part.commit
+    share.last, share.is_past_loss = part.commit, False
     if not share.is_in_vain:
         share.checkpointer.checkpoint(end)
         share.stored_position = end
 
 
-def _fail(parts: Iterable[Part], error: Exception, outcome: Outcome) -> None:
+def _fail(parts: Iterable[Part], error: BaseException, outcome: Outcome) -> None:
     outcome.update({part.piece.share: _failure(part.piece, error) for part in parts})
 
 
-def _failure(piece: Piece, error: Exception) -> StreamClientError:
+def _failure(piece: Piece, error: BaseException) -> StreamClientError:
     """What the processor will raise. Errors of this package keep their class, as the worker acts on it."""
     if isinstance(error, StreamClientError):
         return error

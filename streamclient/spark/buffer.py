@@ -85,22 +85,33 @@ class ShardBuffer:
     record_count: int = 0
     size_bytes: int = 0
 
+    _prepared_pages: int | None = None
+    """How many of the pages are what was prepared; ``None`` while more may come of it."""
+
     def add(self, page: BufferedPage) -> None:
         """Append a page."""
         self.pages.append(page)
         self.record_count += page.record_count
         self.size_bytes += page.size_bytes
+        if self.prepared is not None and self._prepared_pages is None:
+            self._prepared_pages = self._count_prepared(self.prepared, page)
+
+    def _count_prepared(self, prepared: PendingCheckpoint, page: BufferedPage) -> int | None:
+        """Where records are lost, as they left the stream, no page may end at the prepared position.
+
+        The batch then ends before the first page that lies behind it, or where that is not known with so many records.
+        """
+        if page.end_position == prepared.value:
+            return len(self.pages)
+        if prepared.last is None:
+            return len(self.pages) if 0 < prepared.records <= self.record_count else None
+        is_behind = not page.record_count or page.sequence(0) > prepared.last
+        return len(self.pages) - 1 if is_behind else None
 
     @property
     def is_incomplete(self) -> bool:
         """Whether the next batch was prepared, and has not arrived as a whole."""
-        prepared = self.prepared
-        if prepared is None:
-            return False
-        # By the number too: where records are lost, as they left the stream, no page may end at that position.
-        return not any(page.end_position == prepared.value for page in self.pages) and (
-            prepared.records == 0 or self.record_count < prepared.records
-        )
+        return self.prepared is not None and self._prepared_pages is None
 
     def due_at(self, config: SparkConfig) -> float | None:
         """When the batch must be committed: ``None`` while there is none, at once if large enough, else by age."""
@@ -116,22 +127,18 @@ class ShardBuffer:
         """Take out the next batch: what was prepared, else pages until a limit is reached, at least one."""
         pages: list[BufferedPage] = []
         records = size = 0
-        while self.pages and self._wants_more(pages, records, size, config):
+        # Nothing of what was prepared may be left: then the next batch is as any other.
+        wanted = self._prepared_pages
+        while self.pages and (
+            len(pages) < wanted if wanted else records < config.max_records and size < config.max_bytes
+        ):
             page = self._pop()
             pages.append(page)
             records, size = records + page.record_count, size + page.size_bytes
-        self.prepared = None
+        self.prepared = self._prepared_pages = None
         taken = ShardBatch(self.start_position, tuple(pages))
         self.start_position = taken.end_position
         return taken
-
-    def _wants_more(self, pages: list[BufferedPage], records: int, size: int, config: SparkConfig) -> bool:
-        prepared = self.prepared
-        if prepared is None:
-            return records < config.max_records and size < config.max_bytes
-        if pages and pages[-1].end_position == prepared.value:
-            return False
-        return prepared.records == 0 or records < prepared.records
 
     def _pop(self) -> BufferedPage:
         page = self.pages.popleft()

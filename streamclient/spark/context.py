@@ -8,7 +8,7 @@ from hashlib import sha256
 from attrs import field, frozen
 
 from streamclient.destinations.commit import Commit
-from streamclient.errors import StreamClientError
+from streamclient.errors import ConfigurationError, StreamClientError
 from streamclient.records import ColumnType, SequenceInfo
 
 _KEY_CHARACTERS = 32
@@ -114,5 +114,11 @@ class BatchContext:
 
         For a destination that knows a greater epoch than ``ShardRange.epoch`` the error is a ``FencedException``. The
         shard's processor raises it, and its records are read again from the last checkpoint by whoever has the lease.
+
+        Raises:
+            ConfigurationError: the batch has no such shard, so nobody knows which part is not stored.
         """
+        known = [one.shard_id for one in self.ranges]
+        if shard_id not in known:
+            raise ConfigurationError(f"only shards of the batch can be refused, {', '.join(known)}, not {shard_id!r}")
         self._refuse(shard_id, error)

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING
 from attrs import define, field
 
 from streamclient.destinations.changes import ADDED, RESERVED
+from streamclient.destinations.columns import column_type
 from streamclient.destinations.commit import Commit, Destination, FencedCommit
+from streamclient.destinations.names import original_name
 from streamclient.errors import (
     CodecError,
     ConfigurationError,
@@ -27,7 +29,7 @@ from streamclient.errors import (
     UnfitValueError,
 )
 from streamclient.interfaces import InitializationInput
-from streamclient.model import PendingCheckpoint
+from streamclient.model import CheckpointPosition, PendingCheckpoint
 from streamclient.records import ColumnType
 from streamclient.spark.arrow import build_rows, frame_columns, grown, to_frame, to_table
 from streamclient.spark.batch import Beginning, Part, Sink, Transform, make_context
@@ -65,6 +67,27 @@ class SourceFrames:
         own = [name for name in whole.column_names if name not in RESERVED]
         return whole.select([*own, *ADDED])
 
+    def adopt(self, made: Schema, stored: Schema) -> bool:
+        """Take over types of the destination that made rows did not fit; whether there are any.
+
+        Only of columns that nobody declared and that a transform has passed through: a column of the same name that it
+        has made itself says nothing of the source's.
+        """
+        if self.columns is None:
+            return False
+        types = {one.name: one.type for one in self.columns}
+        wrong = {
+            one.name
+            for one in made
+            if one.name in stored.names
+            and types.get(one.name) == one.type != stored.field(one.name).type
+            and column_type(stored.field(one.name).type) is not None
+            and original_name(one.name) not in self.declared
+            and one.name not in RESERVED
+        }
+        self.columns = pyarrow().schema([stored.field(one.name) if one.name in wrong else one for one in self.columns])
+        return bool(wrong)
+
 
 @define
 class SinkOutput:
@@ -83,8 +106,9 @@ class SinkOutput:
 
     def begin(self, given: InitializationInput) -> Beginning:
         """See ``Output``."""
-        last = self._lasts.get(given.shard_info.shard_id)
-        return Beginning(given.initial_checkpoint, last if last and last.end == given.initial_checkpoint else None)
+        last, stored = self._lasts.get(given.shard_info.shard_id), _stored_position(given)
+        is_past_loss = given.lost_behind is not None
+        return Beginning(stored, last if last and last.end == stored else None, is_past_loss=is_past_loss)
 
     def write(self, parts: Sequence[Part], jobs: CancellableJobs) -> Mapping[str, StreamClientError]:
         """See ``Output``."""
@@ -108,6 +132,8 @@ class DestinationOutput:
     frames: SourceFrames
     destination: Destination
     transform: Transform | None = None
+    starts_anew: bool = False
+    """Whether shards that were processed before may have no commit there."""
     is_own: bool = False
     """Whether it was opened here, and is closed here."""
     is_two_phase: bool = True
@@ -148,28 +174,35 @@ class DestinationOutput:
         if pending is not None and last is not None and _is_same(last, _prepared_commit(pending)):
             given.checkpointer.checkpoint(pending.value)
             return Beginning(pending.value, last)
-        if last is not None and last.end != given.initial_checkpoint:
+        stored = _stored_position(given)
+        if last is not None and last.end != stored:
             raise StreamClientException(
-                f"shard {info.shard_id} would be read on from {given.initial_checkpoint}, but the destination has "
-                f"{last}: the checkpoint was moved, or the destination has lost or restored commits; set the shard's "
-                "checkpoint to that end, or write to another destination"
+                f"shard {info.shard_id} would be read on from {stored}, but the destination has {last}: the "
+                "checkpoint was moved, or the destination has lost or restored commits; set the shard's checkpoint to "
+                "that end, or write to another destination"
             )
-        return Beginning(given.initial_checkpoint, last, pending)
+        if last is None and not self.starts_anew and _processed_records(given):
+            raise StreamClientException(
+                f"shard {info.shard_id} would be read on from {stored}, behind {_processed_records(given)} processed "
+                "records, but the destination has no commit of it: it is another one, or has lost all of them, as "
+                "after a power loss or with a disk that is not mounted; give it back what it had, or, if it shall hold "
+                "only what follows, say starts_anew=True to the factory"
+            )
+        return Beginning(stored, last, pending, is_past_loss=given.lost_behind is not None)
 
     def write(self, parts: Sequence[Part], jobs: CancellableJobs) -> Mapping[str, StreamClientError]:
         """See ``Output``."""
         commits = [part.commit for part in parts]
-        if self.transform is not None:
-            rows = self._transformed(parts, self.transform, jobs)
-            if all(part.piece.share.is_in_vain for part in parts):
-                raise ShutdownException(CANCELLED)
-            return self._store(rows, commits)
         for _ in range(_UNFIT_TRIES - 1):
+            rows = self._rows(parts, jobs)
             try:
-                return self._store(self._changes(parts), commits)
+                return self._store(rows, commits)
             except UnfitValueError as error:
-                _log.info("rows are made anew, as the destination has got other columns: %s", error)
-        return self._store(self._changes(parts), commits)
+                stored = self._columns()
+                if self.transform is not None and (stored is None or not self.frames.adopt(rows.schema, stored)):
+                    raise
+                _log.info("rows are made anew, as the destination has other columns: %s", error)
+        return self._store(self._rows(parts, jobs), commits)
 
     def close(self) -> None:
         """See ``Output``."""
@@ -181,7 +214,12 @@ class DestinationOutput:
         with self._lock:
             return self.destination.columns()
 
-    def _changes(self, parts: Sequence[Part]) -> Table:
+    def _rows(self, parts: Sequence[Part], jobs: CancellableJobs) -> Table:
+        if self.transform is not None:
+            rows = self._transformed(parts, self.transform, jobs)
+            if all(part.piece.share.is_in_vain for part in parts):
+                raise ShutdownException(CANCELLED)
+            return rows
         return build_rows([(part.commit, part.changes) for part in parts], self._columns(), self.frames.declared)
 
     def _transformed(self, parts: Sequence[Part], transform: Transform, jobs: CancellableJobs) -> Table:
@@ -221,6 +259,21 @@ class DestinationOutput:
             _log.warning("the destination could not be asked which commits it has", exc_info=True)
             return [one.shard for one in commits]
         return [one.shard for one in commits if (last := lasts[one.shard]) is None or last.digest != one.digest]
+
+
+def _stored_position(given: InitializationInput) -> str:
+    """Where batches go on: also behind a loss, or the next one would pass for the first one of the shard."""
+    return given.initial_checkpoint if given.lost_behind is None else given.lost_behind
+
+
+def _processed_records(given: InitializationInput) -> int:
+    """How many records before the place where reading begins were stored somewhere, as far as that is known.
+
+    None if it begins at the oldest one: whatever is left is read. A checkpoint that no Python worker has stored tells
+    nothing of records; nor does one that was only set to where reading shall begin.
+    """
+    is_oldest = given.initial_checkpoint == CheckpointPosition.TRIM_HORIZON
+    return 0 if is_oldest or given.progress is None else given.progress.records
 
 
 def _prepared_commit(pending: PendingCheckpoint) -> Commit | None:

@@ -60,7 +60,8 @@ class SparkRecordProcessor(IRecordProcessor):
 
         Raises:
             FencedCommit: a later owner has stored this shard in the destination: the lease is lost.
-            StreamClientException: the destination ends elsewhere than the checkpoint.
+            StreamClientException: the destination ends elsewhere than the checkpoint, or has no commit of a shard that
+                was processed.
         """
         given, begin = initialization_input, self._output.begin(initialization_input)
         self._share = ShardShare(
@@ -70,6 +71,7 @@ class SparkRecordProcessor(IRecordProcessor):
             begin.position,
             given.shutdown_marker,
             begin.last,
+            begin.is_past_loss,
         )
         self._committer.register(self._share)
 
@@ -171,6 +173,9 @@ class SparkRecordProcessorFactory(IRecordProcessorFactory):
             known takes the type of its first value; a value of another type stands in ``_unfit``.
         table: key and declared columns, so that the first frame has them all; cheap to give and good to have.
         config: limits.
+        starts_anew: whether the destination may have no commit of a shard that was processed before, as it shall hold
+            only what follows. Otherwise that is an error, as it has lost them. Leave it out again once each shard has a
+            commit there.
 
     Raises:
         ConfigurationError: an argument is none of these, or a package is missing.
@@ -185,6 +190,7 @@ class SparkRecordProcessorFactory(IRecordProcessorFactory):
         schema: StructType | Mapping[str, ColumnType] | None = None,
         table: TableDefinition | None = None,
         config: SparkConfig | None = None,
+        starts_anew: bool = False,
     ) -> None:
         checks.optional(checks.function("with a DataFrame and a BatchContext")).require("transform", transform)
         checks.optional(checks.instance(SparkConfig)).require("config", config)
@@ -194,6 +200,9 @@ class SparkRecordProcessorFactory(IRecordProcessorFactory):
         declared = {**columns, **(schema_types(schema) if schema is not None else {}), **key}
         frames = SourceFrames(self._shared_session, declared, tuple(key))
         self._output = _output_of(destination, transform, frames)
+        checks.flag.require("starts_anew", starts_anew)
+        if isinstance(self._output, DestinationOutput):
+            self._output.starts_anew = starts_anew
         require("pyspark", "pyarrow") if self._output.needs_spark else require("pyarrow")
         self._given_session = session
         self._session: SparkSession | None = None

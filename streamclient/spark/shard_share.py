@@ -25,6 +25,8 @@ class ShardShare:
     """Thread-safe by its contract; used by the committing thread when a batch failed and no call may come to say so."""
     last: Commit | None = None
     """The shard's last commit. Used by the committing thread once the processor is registered."""
+    is_past_loss: bool = False
+    """Whether records before the next batch are lost, and that is accepted. Used as ``last`` is."""
     in_flight: ShardBatch | None = None
     """The batch that is being committed: at most one, so that a shard's batches stay in order."""
     is_flushing: bool = False

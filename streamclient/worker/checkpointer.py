@@ -15,6 +15,7 @@ from streamclient.core.events import AnswerCheckpoint, CheckpointOutcome
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, ShutdownException
 from streamclient.interfaces import IPreparedCheckpoint, IRecordProcessorCheckpointer
 from streamclient.model import PendingCheckpoint, Progress
+from streamclient.records import SequenceInfo
 
 MOST_STATE_BYTES = 64 * 1024
 """What a sink may keep with a prepared checkpoint: a name, not the data. Every scan of the status table carries it."""
@@ -138,7 +139,7 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
                 place = self._resolve(checkpoint_value)
                 self._positions.prepared(place)
                 records = self._positions.records_since_request(place)
-            pending = PendingCheckpoint(place.text, state, records, self._epoch)
+            pending = PendingCheckpoint(place.text, state, records, self._epoch, place.last)
             # Whatever was stored before: completing this one has to reach the table, to remove it there.
             self._stored = None
             self._have_stored(self._ticket(place, pending))
@@ -192,15 +193,15 @@ class RecordProcessorCheckpointer(IRecordProcessorCheckpointer):
             kind=ErrorKind.AMBIGUOUS,
         )
 
-    def permit(self, position: str, progress: Progress | None = None) -> None:
+    def permit(self, position: str, progress: Progress | None = None, last: SequenceInfo | None = None) -> None:
         """Hand out the position behind a batch, with what was processed once it is. Owner thread."""
         with self._lock:
-            self._positions.permit(position, progress)
+            self._positions.permit(position, progress, last)
 
-    def offer(self, position: str, progress: Progress) -> None:
+    def offer(self, position: str, progress: Progress, last: SequenceInfo | None = None) -> None:
         """Let an earlier processor's prepared position be stored. Owner thread."""
         with self._lock:
-            self._positions.offer(position, progress)
+            self._positions.offer(position, progress, last)
 
     def withdraw(self, position: str) -> None:
         """Take that offer back. Owner thread."""

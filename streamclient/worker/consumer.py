@@ -22,7 +22,7 @@ from streamclient.core.consumer.retention import Backlog
 from streamclient.core.consumer.table import PUBLIC_STATES, Phase
 from streamclient.core.events import CheckpointOutcome, Severity, StartConsumer
 from streamclient.core.retry import decision_of
-from streamclient.interfaces import RetryableAction
+from streamclient.interfaces import InitializationInput, RetryableAction
 from streamclient.model import ParkedRecord, ShardInfo, ShardStatus, ShutdownReason, TrimmedRange
 from streamclient.parking.frames import key_text, record_id
 from streamclient.reasons import Cause, Raised, Reason
@@ -232,7 +232,18 @@ class ShardConsumer:
         )
         marker = ShutdownMarker(lambda reason: around.loop.post(partial(self._handle, events.Marked(number, reason))))
         self._session = ProcessorSession(
-            self.shard_info, command.initial, around.make_processor, checkpointer, marker, pending=command.pending
+            InitializationInput(
+                self.shard_info,
+                command.initial,
+                checkpointer,
+                marker,
+                command.pending,
+                progress=command.progress,
+                lost_behind=command.lost_behind,
+            ),
+            around.make_processor,
+            checkpointer,
+            marker,
         )
         self._fetcher = DataFetcher(
             ShardSource(
@@ -375,13 +386,13 @@ class ShardConsumer:
     # --- the checkpointer ----------------------------------------------------------------------------------------
 
     def _offer(self, command: events.Offer) -> None:
-        self._present.checkpointer.offer(command.position, command.progress)
+        self._present.checkpointer.offer(command.position, command.progress, command.last)
 
     def _withdraw(self, command: events.Withdraw) -> None:
         self._present.checkpointer.withdraw(command.position)
 
     def _permit(self, command: events.Permit) -> None:
-        self._present.checkpointer.permit(command.position, command.progress)
+        self._present.checkpointer.permit(command.position, command.progress, command.last)
 
     def _retract(self, command: events.Retract) -> None:
         self._present.checkpointer.retract()

@@ -16,7 +16,7 @@ from streamclient.interfaces import (
     ProcessRecordsInput,
     ShutdownInput,
 )
-from streamclient.model import ParkedKey, PendingCheckpoint, ShardInfo, ShutdownReason
+from streamclient.model import ParkedKey, ShutdownReason
 from streamclient.reasons import Raised, described
 from streamclient.records import StreamRecord
 from streamclient.worker.checkpointer import RecordProcessorCheckpointer
@@ -144,17 +144,12 @@ class ProcessorSession:
 
     def __init__(
         self,
-        shard_info: ShardInfo,
-        initial: str,
+        given: InitializationInput,
         make: Callable[[], IRecordProcessor],
         checkpointer: RecordProcessorCheckpointer,
         marker: ShutdownMarker,
-        *,
-        pending: PendingCheckpoint | None = None,
     ) -> None:
-        self._shard_info = shard_info
-        self._initial = initial
-        self.pending = pending
+        self._given = given
         self._make = make
         self._marker = marker
         self.checkpointer = checkpointer
@@ -163,9 +158,7 @@ class ProcessorSession:
     def initialize(self) -> None:
         """Make the processor and initialise it."""
         self.processor = checked_processor(self._make())
-        self.processor.initialize(
-            InitializationInput(self._shard_info, self._initial, self.checkpointer, self._marker, self.pending)
-        )
+        self.processor.initialize(self._given)
 
     def process(self, records: Sequence[StreamRecord]) -> None:
         """Hand over one batch."""

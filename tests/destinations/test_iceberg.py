@@ -123,6 +123,38 @@ def test_a_change_that_was_refused_is_not_put_on_top_of_the_other(
     assert stored_numbers(successor) == [1, 20]
 
 
+@pytest.mark.parametrize("can_be_asked", [True, False], ids=["asked", "not to be asked"])
+def test_a_conflict_of_a_commit_with_itself_deletes_none_of_its_files(
+    catalogs: Callable[[], SqlCatalog], monkeypatch: pytest.MonkeyPatch, can_be_asked: bool
+) -> None:
+    """Its answer was lost, the transport sent it again, and the catalog says that somebody was quicker."""
+    catalog = catalogs()
+    destination = IcebergDestination(catalog, "lake.orders")
+    one = store(destination, None, [change(1)])
+    commit_table, load_table, is_silent = catalog.commit_table, catalog.load_table, []
+
+    def commit_twice(*given: Any) -> Any:
+        commit_table(*given)
+        try:
+            return commit_table(*given)
+        finally:
+            is_silent.append(not can_be_asked)
+
+    def load(*given: Any) -> Any:
+        if is_silent and is_silent.pop():
+            raise OSError("no route")
+        return load_table(*given)
+
+    monkeypatch.setattr(catalog, "commit_table", commit_twice)
+    monkeypatch.setattr(catalog, "load_table", load)
+    two = store(destination, one, [change(2)])
+
+    other = IcebergDestination(catalogs(), "lake.orders")
+    assert other.last_commits(["shard-1"]) == {"shard-1": two}
+    assert stored_numbers(other) == [1, 2]
+    assert verify(other, with_rows=True).is_whole
+
+
 @pytest.mark.parametrize("error", [CommitStateUnknownException("lost"), CommitFailedException("lost"), OSError("lost")])
 def test_an_answer_that_is_lost_after_the_commit_is_looked_for(
     catalogs: Callable[[], SqlCatalog], monkeypatch: pytest.MonkeyPatch, error: Exception

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import psycopg
 import pyarrow as pa
@@ -12,7 +13,8 @@ import pytest
 from postgres_server import PostgresServer
 
 from streamclient.destinations import FencedCommit, records_of
-from streamclient.destinations.postgres import COLUMNS_MAX, PostgresDestination
+from streamclient.destinations.postgres import PostgresDestination
+from streamclient.destinations.postgres_rows import COLUMNS_MAX
 from streamclient.destinations.verify import Flaw, verify
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, UnfitValueError
 from streamclient.testing.destination_contracts import (
@@ -85,8 +87,8 @@ def test_an_answer_that_is_lost_in_the_end_of_a_commit_is_looked_for(server: Pos
     class Cut(PostgresDestination):
         cuts = 0
 
-        def _try_to_store(self, cursor, rows, commits, **known):  # type: ignore[no-untyped-def]
-            super()._try_to_store(cursor, rows, commits, **known)
+        def _try_to_store(self, cursor, rows, commits, replaced, **known):  # type: ignore[no-untyped-def]
+            super()._try_to_store(cursor, rows, commits, replaced, **known)
             if self.cuts == 0:
                 self.cuts += 1
                 cursor.execute("commit")
@@ -110,8 +112,8 @@ def test_a_writer_that_freezes_in_its_transaction_does_not_keep_the_shard_from_i
     holds, wakes = threading.Event(), threading.Event()
 
     class Freezes(PostgresDestination):
-        def _copy(self, cursor, rows):  # type: ignore[no-untyped-def]
-            super()._copy(cursor, rows)
+        def _insert(self, cursor, rows):  # type: ignore[no-untyped-def]
+            super()._insert(cursor, rows)
             holds.set()
             wakes.wait(PATIENCE_SECONDS)
 
@@ -139,6 +141,87 @@ def test_a_writer_that_freezes_in_its_transaction_does_not_keep_the_shard_from_i
     assert len(errors) == 1
     # It is told that it is fenced, or that its time is over, whichever comes first.
     assert isinstance(errors[0], FencedCommit | DependencyException)
+
+
+def test_a_writer_that_freezes_while_it_copies_holds_nobody_up(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server waits for what it copies as long as the writer says nothing, whatever limits are set."""
+    holds, wakes = threading.Event(), threading.Event()
+    write_row, frozen_thread = psycopg.Copy.write_row, []
+
+    def freezing(self: psycopg.Copy, row: Any) -> None:
+        write_row(self, row)
+        if threading.get_ident() in frozen_thread:
+            holds.set()
+            wakes.wait(PATIENCE_SECONDS)
+
+    monkeypatch.setattr(psycopg.Copy, "write_row", freezing)
+    one = store(opened(), None, [change(1)])
+    frozen = opened(answer_seconds=60.0)
+    late = batch(one, [change(2), change(3)], epoch=1)
+    rows = rows_for(frozen, [change(2), change(3)], late)
+    errors: list[BaseException] = []
+
+    def write() -> None:
+        frozen_thread.append(threading.get_ident())
+        try:
+            frozen.commit(rows, [late])
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        assert holds.wait(PATIENCE_SECONDS)
+        successor = opened(answer_seconds=60.0)
+        store(successor, one, [change(20)], epoch=2)
+    finally:
+        wakes.set()
+        thread.join(PATIENCE_SECONDS)
+
+    assert stored_numbers(successor) == [1, 20]
+    assert len(errors) == 1
+    assert isinstance(errors[0], FencedCommit)
+
+
+def test_a_merge_may_fold_for_longer_than_the_server_lets_a_transaction_wait(opened: Open) -> None:
+    """It would be ended each time, and a batch that was promised cannot become smaller."""
+    writer = opened(answer_seconds=30.0)
+    writer.key_by(["id"])
+    first = store(writer, None, [change(1)])
+    seen: list[int] = []
+
+    def fold(rows: pa.Table) -> pa.Table:
+        with psycopg.connect(writer._conninfo, autocommit=True) as other:
+            query = (
+                "select pid from pg_stat_activity where state like 'idle in transaction%' and pid <> pg_backend_pid()"
+            )
+            seen.extend(pid for (pid,) in other.execute(query).fetchall())
+        return rows
+
+    writer.merge(pa.table({"id": [1]}), fold, [batch(first, [change(2)])])
+
+    assert seen == []
+
+
+def test_a_merge_is_made_of_the_rows_that_it_replaces_though_they_change_meanwhile(opened: Open) -> None:
+    writer, other = opened(answer_seconds=30.0), opened(answer_seconds=30.0)
+    for one in (writer, other):
+        one.key_by(["id"])
+    first = batch(None, [])
+    writer.commit(pa.table({"id": [1], "text": ["old"]}), [first])
+    calls: list[list[str]] = []
+
+    def fold(rows: pa.Table) -> pa.Table:
+        calls.append(rows.column("text").to_pylist())
+        if len(calls) == 1:
+            made = pa.table({"id": [1], "text": ["theirs"]})
+            other.merge(pa.table({"id": [1]}), lambda present: made, [batch(None, [], shard="shard-2")])
+        return pa.table({"id": [1], "text": [f"ours behind {calls[-1][0]}"]})
+
+    writer.merge(pa.table({"id": [1]}), fold, [batch(first, [])])
+
+    assert calls == [["old"], ["theirs"]]
+    assert [row["text"] for table in other.rows() for row in table.to_pylist()] == ["ours behind theirs"]
 
 
 def test_whoever_looks_waits_for_no_merge(opened: Open) -> None:
@@ -197,8 +280,9 @@ def test_what_has_no_column_here_is_kept_beside(opened: Open) -> None:
         change(1, **{LONG + "1": "one", LONG + "2": 2}),
         change(2, text="a\0b"),
         change(3, text="plain"),
-        change(4, **many),
-        change(5, **{'percent % and "quote"': 5, "CaSe": 1}),
+        change(4, ctid=1, tableoid="2", xmin=3, xmax=4.5, cmin=True, cmax=b"6"),
+        change(5, **many),
+        change(6, **{'percent % and "quote"': 5, "CaSe": 1}),
     ]
     last = None
     for record in records:

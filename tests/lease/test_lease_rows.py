@@ -26,6 +26,7 @@ from streamclient.lease.rows import (
     written_columns,
 )
 from streamclient.model import Lease, Pause, PendingCheckpoint, Progress
+from streamclient.records import SequenceInfo
 from streamclient.wire import schema
 
 LEASE = Lease("s1", "stream", owner="a", counter=7, stealer="b", checkpoint="token", parent_shard_ids={"p2", "p1"})
@@ -37,7 +38,7 @@ CELLS = {
     "Checkpoint": "token",
     "ParentShardIds": "p1\np2\n",
 }
-PENDING = PendingCheckpoint("next", b"tx-7", 12, 3)
+PENDING = PendingCheckpoint("next", b"tx-7", 12, 3, SequenceInfo(1, 20, 3))
 PAUSE = Pause("r1", "ann", "weekly ünd more", 1_700_000_000_000_000)
 OWN_CELLS = {
     "PendingCheckpoint": "next",
@@ -45,6 +46,7 @@ OWN_CELLS = {
     "PendingRecords": 12,
     "PendingEpoch": 3,
     "PendingBeside": "token",
+    "PendingLast": "1/20/3 next",
     "Pause": '{"by": "ann", "reason": "weekly ünd more", "request_id": "r1", "until_micros": 1700000000000000}',
     "PauseTaken": "r1 a",
     "ProgressMicros": 5,
@@ -88,8 +90,19 @@ def test_a_row_is_read_as_the_lease_it_holds() -> None:
 
 
 def test_columns_of_our_own_are_read_beside_the_five() -> None:
-    assert parse_row(row(**OWN_CELLS)) == FULL
+    lease = parse_row(row(**OWN_CELLS))
+    assert lease == FULL
+    assert lease.pending is not None
+    assert lease.pending.last == SequenceInfo(1, 20, 3)
     assert own_problems(row(**OWN_CELLS)) == ""
+
+
+@pytest.mark.parametrize("told", [None, 7, "", "1/20/3 elsewhere", "1/20 next", "1/20/x next"])
+def test_a_last_record_that_is_missing_or_of_another_batch_hides_nothing_of_what_was_prepared(told: object) -> None:
+    """Workers that do not know the column prepare without it, and leave it as it is."""
+    lease = parse_row(row(**{**OWN_CELLS, "PendingLast": told}))
+    assert lease.pending == PENDING
+    assert lease.pending.last is None
 
 
 @pytest.mark.parametrize(
@@ -247,13 +260,21 @@ def test_an_operation_writes_only_its_own_columns(kind: WriteKind, columns: dict
     [
         (
             rule.prepare(LEASE, PENDING),
-            {"LeaseCounter", "PendingCheckpoint", "PendingState", "PendingRecords", "PendingEpoch", "PendingBeside"},
+            {
+                "LeaseCounter",
+                "PendingCheckpoint",
+                "PendingState",
+                "PendingRecords",
+                "PendingEpoch",
+                "PendingBeside",
+                "PendingLast",
+            },
             set(),
         ),
         (
             rule.checkpoint(FULL, "next", Progress(6, 101, 2020)),
             {"LeaseCounter", "Checkpoint", "ProgressMicros", "ProgressRecords", "ProgressBytes"},
-            {"PendingCheckpoint", "PendingState", "PendingRecords", "PendingEpoch", "PendingBeside"},
+            {"PendingCheckpoint", "PendingState", "PendingRecords", "PendingEpoch", "PendingBeside", "PendingLast"},
         ),
         (rule.checkpoint(LEASE, "next"), {"LeaseCounter", "Checkpoint"}, set()),
         (rule.take_pause(FULL), {"LeaseCounter", "PauseTaken"}, set()),

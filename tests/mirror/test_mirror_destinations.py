@@ -12,7 +12,7 @@ import pytest
 from streamclient.destinations import Commit, DeltaDestination, Key, PostgresDestination, delta_rows
 from streamclient.destinations.maintenance import compact
 from streamclient.destinations.memory import MemoryDestination, MemoryPlace
-from streamclient.destinations.postgres import COLUMNS_MAX
+from streamclient.destinations.postgres_rows import COLUMNS_MAX
 from streamclient.mirror.fold import copied, empty_rows, stored_keys
 from streamclient.mirror.rows import CLOCKS_MARGIN_MICROS, TableRule, cells_of
 from streamclient.mirror.source import COPY

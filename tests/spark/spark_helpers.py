@@ -14,7 +14,7 @@ from streamclient.interfaces import (
     ProcessRecordsInput,
     ShutdownInput,
 )
-from streamclient.model import PendingCheckpoint, ShardInfo, ShutdownReason
+from streamclient.model import PendingCheckpoint, Progress, ShardInfo, ShutdownReason
 from streamclient.records import ColumnOperation, ColumnValue, RecordColumn, RecordType, SequenceInfo, StreamRecord
 from streamclient.spark import SparkRecordProcessor, SparkRecordProcessorFactory
 
@@ -125,14 +125,23 @@ class StoredShard:
 class Run:
     """One processor of a shard, driven as a worker drives it."""
 
-    def __init__(self, factory: SparkRecordProcessorFactory, shard: StoredShard, epoch: int = 0) -> None:
+    def __init__(
+        self,
+        factory: SparkRecordProcessorFactory,
+        shard: StoredShard,
+        epoch: int = 0,
+        *,
+        progress: Progress | None = None,
+    ) -> None:
         self.shard = shard
         self.processor: SparkRecordProcessor = factory.create_processor()
         self.marker = Marker()
         self.checkpointer = Checkpointer(shard)
         info = ShardInfo(shard.shard_id, "stream", frozenset(), f"tenancy-{id(self)}", epoch)
+        before = len(shard.records) if shard.checkpoint == "SHARD_END" else shard.start
+        progress = progress or Progress(0, before, 0)
         self.processor.initialize(
-            InitializationInput(info, shard.checkpoint, self.checkpointer, self.marker, shard.pending)
+            InitializationInput(info, shard.checkpoint, self.checkpointer, self.marker, shard.pending, progress)
         )
         # As a worker does: up to what was prepared and is still not completed, reads end at its very record.
         pending = shard.pending

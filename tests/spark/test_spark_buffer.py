@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import pytest
+from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as some
 from spark_helpers import put
@@ -78,6 +80,23 @@ def test_what_was_prepared_is_cut_as_a_whole_and_nothing_more(
 
     cut = buffer.cut(config)
     assert (cut.record_count, cut.end_position, buffer.prepared) == (count, f"after {last}", None)
+
+
+@pytest.mark.parametrize("gone", [0, 2, 3])
+@pytest.mark.parametrize("ends", [False, True], ids=["goes on", "ends"])
+def test_what_is_left_of_a_prepared_batch_ends_before_the_first_page_behind_it(gone: int, ends: bool) -> None:
+    """Else it would wait for records that have left the stream, for ever on an idle shard."""
+    buffer = ShardBuffer("start", evolve(prepared(99, 6), last=SequenceInfo(0, 201, 0)))
+    for number in range(gone, 3):
+        buffer.add(page(number, 2))
+        assert buffer.is_incomplete
+    buffer.add(BufferedPage(None, "SHARD_END", 0.0) if ends else page(3, 5))
+
+    assert not buffer.is_incomplete
+    sizes = []
+    while buffer.pages:
+        sizes.append(buffer.cut(SparkConfig()).record_count)
+    assert sizes == [*([2 * (3 - gone)] if gone < 3 else []), 0 if ends else 5]
 
 
 def test_end_of_a_shard_alone_is_a_batch_without_records() -> None:

@@ -16,7 +16,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from spark_helpers import Run, StoredShard, delete, put, update
+from tablestore import (
+    CapacityUnit,
+    Condition,
+    ReservedThroughput,
+    Row,
+    RowExistenceExpectation,
+    TableMeta,
+    TableOptions,
+)
 
+from streamclient import ClientConfig, FailurePolicy, OnFailure, StreamConfig, Worker
 from streamclient.destinations import Commit, DeltaDestination, FencedCommit, change_rows, records_of
 from streamclient.destinations.memory import MemoryDestination, MemoryPlace
 from streamclient.destinations.verify import verify
@@ -27,9 +37,11 @@ from streamclient.errors import (
     FencedException,
     StreamClientException,
 )
-from streamclient.model import ShutdownReason
-from streamclient.spark import SparkConfig, SparkRecordProcessorFactory
-from tests.patience import PATIENCE_SECONDS
+from streamclient.model import Progress, ShutdownReason, TrimmedDataPolicy
+from streamclient.server import LocalTablestore
+from streamclient.spark import BatchContext, ShardRange, SparkConfig, SparkRecordProcessorFactory
+from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from tests.patience import PATIENCE_SECONDS, until
 
 
 def puts(count: int) -> list[Any]:
@@ -247,6 +259,49 @@ def test_writer_that_was_overtaken_is_refused_and_its_neighbours_are_not() -> No
     ]
 
 
+@pytest.mark.parametrize("names", [[], ["another shard"]], ids=["nobody", "somebody else"])
+def test_refusal_that_names_no_shard_of_the_batch_is_the_failure_of_all(names: list[str]) -> None:
+    """Nothing of the batch was stored, so none of its shards may be checkpointed."""
+    destination, shard = Faulty(), StoredShard("s1", puts(4))
+
+    def refuse(commits: Sequence[Commit]) -> None:
+        raise FencedCommit("somebody was quicker", names)
+
+    destination.before = refuse
+    with pytest.raises(FencedCommit, match="somebody was quicker"):
+        work(destination, shard, 1, 2)
+    work(destination, shard, 2, 2, 2)
+
+    assert shard.checkpoints == ["after 2", "after 4"]
+    assert keys_in(destination) == [1, 2, 3, 4]
+
+
+def test_exit_in_user_code_is_a_failure_of_its_batch_and_ends_no_thread() -> None:
+    destination, shard = Faulty(), StoredShard("s1", puts(2))
+
+    def leave(commits: Sequence[Commit]) -> None:
+        raise SystemExit(3)
+
+    destination.before = leave
+    with make(destination, max_wait_millis=int(PATIENCE_SECONDS * 1_000)) as factory:
+        run = Run(factory, shard)
+        run.read(2)
+        with pytest.raises(StreamClientException, match=r"SystemExit: 3"):
+            run.stop()
+        again = Run(factory, shard)
+        again.read(2)
+        again.stop()
+
+    assert keys_in(destination) == [1, 2]
+
+
+def test_only_shards_of_a_batch_can_be_refused() -> None:
+    """Of another name nobody knows what was not stored, and all of the batch would be checkpointed."""
+    one = ShardRange("s1", "stream", "lease", "TRIM_HORIZON", "after 1", 1, None, None)
+    with pytest.raises(ConfigurationError, match="only shards of the batch can be refused, s1, not 's2'"):
+        BatchContext((one,), (), (), refuse=lambda shard, error: None).refuse("s2", StreamClientException("no"))
+
+
 def test_checkpoint_that_was_moved_is_told_before_anything_is_read() -> None:
     destination, shard = MemoryDestination(), StoredShard("s1", puts(6))
     work(destination, shard, 1, 4)
@@ -255,6 +310,78 @@ def test_checkpoint_that_was_moved_is_told_before_anything_is_read() -> None:
         StreamClientException, match=r"read on from after 2, but the destination has commit 1 of shard s1"
     ):
         work(destination, shard, 1, 4)
+
+
+def test_destination_that_has_lost_all_of_a_shard_is_told_unless_it_shall_start_anew() -> None:
+    """As after a power loss, or with an empty directory where a disk was to be mounted."""
+    shard = StoredShard("s1", puts(6))
+    work(MemoryDestination(), shard, 1, 4)
+    empty = MemoryDestination()
+    with pytest.raises(StreamClientException, match="behind 4 processed records, but the destination has no commit"):
+        work(empty, shard, 2, 2)
+    assert (keys_in(empty), shard.checkpoint) == ([], "after 4")
+    with SparkRecordProcessorFactory(empty, starts_anew=True) as factory:
+        run = Run(factory, shard, 3)
+        run.read(2)
+        run.stop()
+    work(empty, StoredShard("child", puts(1)), 1, 1)
+
+    assert shard.checkpoint == "after 6"
+    assert keys_in(empty) == [1, 5, 6]
+
+
+def test_shard_of_which_nothing_was_processed_needs_no_commit() -> None:
+    """Reading begins where somebody has set it, at an iterator: no record before it was ever read."""
+    destination, shard = MemoryDestination(), StoredShard("s1", puts(3))
+    shard.checkpoint = "after 1"
+    with make(destination) as factory:
+        run = Run(factory, shard, progress=Progress(0, 0, 0))
+        run.read(2)
+        run.stop()
+
+    assert keys_in(destination) == [2, 3]
+
+
+@pytest.mark.parametrize("policy", list(TrimmedDataPolicy), ids=lambda policy: policy.value)
+def test_destination_goes_on_behind_an_accepted_loss_and_says_so(policy: TrimmedDataPolicy) -> None:
+    """Accepted by somebody; or by the policy, and then the first batch behind the loss fails and comes once more."""
+    destination = Faulty()
+    config = ClientConfig(
+        trimmed_data_policy=policy, restart_backoff_min_millis=50, failure_policy=FailurePolicy(then=OnFailure.RESTART)
+    )
+    with LocalTablestore() as local:
+        client = local.client()
+        TablestoreStreamApi(client).create_table(
+            TableMeta("orders", [("pk", "INTEGER")]),
+            TableOptions(),
+            ReservedThroughput(CapacityUnit(0, 0)),
+            stream=StreamSpecification(enable_stream=True, expiration_time_hours=24),
+        )
+        stream = StreamConfig(client=client, data_table_name="orders", status_table_name="orders_status")
+
+        def write(first: int, last: int) -> None:
+            for number in range(first, last + 1):
+                client.put_row("orders", Row([("pk", number)], []), Condition(RowExistenceExpectation.IGNORE))
+
+        def read(accepts: bool, wanted: list[int]) -> None:
+            with make(destination, max_age_millis=50) as factory, Worker("worker-1", config, stream, factory) as worker:
+                if accepts:
+                    until(lambda: any(status.lost for status in worker.shard_statuses().values()))
+                    for shard in worker.shard_statuses():
+                        worker.accept_loss(shard)
+                until(lambda: keys_in(destination) == wanted)
+
+        write(1, 4)
+        read(False, [1, 2, 3, 4])
+        write(5, 10)
+        local.trim("orders", keep_last=2)
+        destination.before = lose_the_answer
+        read(policy is TrimmedDataPolicy.STOP_SHARD, [1, 2, 3, 4, 9, 10])
+
+    proof = verify(destination, with_rows=True)
+    assert proof.is_whole, str(proof)
+    (lost,) = proof.losses
+    assert f"behind {lost.start} of shard {lost.shard} records lost and given up: each record once" in str(proof)
 
 
 def test_columns_that_another_writer_brought_first_are_taken_over() -> None:

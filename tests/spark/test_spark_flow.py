@@ -191,6 +191,25 @@ def test_transform_that_fails_stores_nothing_and_says_why(spark: Any, transform:
     assert len(list(destination.log())) == 1
 
 
+def test_column_that_another_worker_saw_first_with_another_type_is_taken_over_for_a_transform(spark: Any) -> None:
+    """But not one that the transform makes of a column of the same name: its values would become unfit."""
+    destination = MemoryDestination()
+
+    def transform(frame: Any, context: BatchContext) -> Any:
+        return frame.withColumn("made", frame["made"].cast("string"))
+
+    for number, value in enumerate([7, "text", 8], 1):
+        shard = StoredShard(f"s{number}", [put(number, number, v=value, made=number)])
+        with SparkRecordProcessorFactory(destination, transform, session=spark) as factory:
+            run = Run(factory, shard)
+            run.read(1)
+            run.stop()
+
+    rows = sorted((row for table in destination.rows() for row in table.to_pylist()), key=lambda row: row["pk"])
+    assert [(row["v"], row["made"]) for row in rows] == [(7, "1"), (None, "2"), (8, "3")]
+    assert [dict(row["_unfit"]) for row in rows] == [{}, {"v": {"type": "STRING", "value": "text"}}, {}]
+
+
 def test_batch_is_committed_by_count_without_waiting_for_age(spark: Any) -> None:
     sink, shard = Recorder(), StoredShard("s1", puts(5))
     with make(sink, spark, max_records=2, max_age_millis=3_600_000) as factory:

@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 
+from streamclient.core.consumer.page import PendingCut
+from streamclient.core.position import Position
 from streamclient.interfaces import InitializationInput, ProcessRecordsInput
-from streamclient.model import PendingCheckpoint, ShutdownReason
+from streamclient.model import PendingCheckpoint, ShutdownReason, TrimmedDataPolicy
+from streamclient.records import SequenceInfo
+from streamclient.stream import RecordPage
 from streamclient.testing.fakes import make_record
 from streamclient.testing.simulation.scene import RecordingProcessor, World
 from streamclient.testing.simulation.workers import SimulatedWorker
@@ -382,3 +386,79 @@ def test_a_sink_that_commits_several_batches_at_once_has_every_record_once(seed:
     world.simulation.advance(30)
 
     assert sink.rows == keys(total + 1)
+
+
+# --- records that left the stream while a batch was prepared ----------------------------------------------------------
+
+
+def prepared_and_trimmed(gone: int, policy: TrimmedDataPolicy) -> tuple[World, Sink, TwoPhase, SimulatedWorker]:
+    """Six records are prepared from the oldest one on, by a worker that dies; then the oldest ``gone`` are trimmed."""
+    world, sink, processor, first = scene(max_records=6, trimmed_data_policy=policy)
+    processor.stop_at = "prepared"
+    world.simulation.until(lambda: processor.stop_at == "", 30)
+    first.kill()
+    world.simulation.advance(1)
+    processor.batches.clear()
+    world.stream.trim("a", gone)
+    return world, sink, processor, world.worker("second", max_records=1_000)
+
+
+@pytest.mark.parametrize(("gone", "batches"), [(2, [keys(4, 2), keys(4, 6)]), (6, [keys(4, 6)]), (8, [keys(2, 8)])])
+def test_a_prepared_batch_ends_at_its_last_record_though_the_oldest_are_gone(
+    gone: int, batches: list[list[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Reading at the oldest record meets no error: what follows would fill the batch up, and come once more."""
+    world, sink, processor, _ = prepared_and_trimmed(gone, TrimmedDataPolicy.RESTART_AT_OLDEST)
+    reached(world, sink, 10 - gone)
+
+    assert processor.batches == batches
+    assert sink.rows == keys(10 - gone, gone)
+    assert "of a batch that was prepared up to a@6, records behind position TRIM_HORIZON are past" in caplog.text
+
+
+def test_a_prepared_batch_that_has_lost_records_waits_for_somebody_to_accept_it() -> None:
+    world, sink, processor, worker = prepared_and_trimmed(2, TrimmedDataPolicy.STOP_SHARD)
+    world.simulation.until(lambda: bool(worker.statuses().get("a") and worker.statuses()["a"].lost), 60)
+    lost = worker.statuses()["a"].lost
+    assert lost is not None
+    assert (lost.position, lost.first_left) == ("TRIM_HORIZON", SequenceInfo(1, 2, 0))
+    assert processor.batches == []
+    world.simulation._pool("operator", 1).submit(lambda: worker.worker.accept_loss("a"))
+    reached(world, sink, 8)
+
+    assert processor.batches == [keys(4, 2), keys(4, 6)]
+    assert sink.rows == keys(8, 2)
+
+
+def test_a_prepared_batch_that_is_gone_with_the_whole_shard_is_told_at_its_end() -> None:
+    world, _, processor, worker = prepared_and_trimmed(10, TrimmedDataPolicy.STOP_SHARD)
+    world.stream.close("a")
+    world.simulation.until(lambda: bool(worker.statuses().get("a") and worker.statuses()["a"].lost), 60)
+    world.journal.on_shutdown = world.journal.checkpoint_end
+    world.simulation._pool("operator", 1).submit(lambda: worker.worker.accept_loss("a"))
+    world.simulation.until(lambda: world.checkpoint("a") == "SHARD_END", 60)
+
+    assert processor.batches == []
+
+
+@pytest.mark.parametrize("sizes", [[10], [3, 3, 3, 1], [6, 4], [5, 5]])
+@pytest.mark.parametrize("knows_last", [True, False])
+def test_where_a_prepared_batch_ends_is_found_by_its_last_record_or_else_by_counting(
+    sizes: list[int], knows_last: bool
+) -> None:
+    """Workers that do not know the column of the last record prepare without it."""
+    records, seen = many(10), []
+    last = records[5].sequence_info if knows_last else None
+    cut: PendingCut | None = PendingCut.of(PendingCheckpoint("a@6", b"", 6, 1, last), "TRIM_HORIZON")
+    for size in sizes:
+        if cut is None:
+            break
+        start = sum(map(len, seen))
+        whole = RecordPage(records[start : start + size], Position(f"a@{start + size}"))
+        assert not cut.lacks_records(whole)
+        page, cut = cut.apply(whole)
+        seen.append(page.records)
+
+    assert cut is None
+    assert [record for part in seen for record in part] == records[:6]
+    assert page.next_position == Position("a@6")

@@ -264,6 +264,8 @@ class NewProcessor:
     """What was processed before that."""
     pending: PendingCheckpoint | None
     """What an earlier processor prepared and nobody completed."""
+    lost_behind: str | None = None
+    """The stored checkpoint, if records behind it are lost, and that is accepted."""
 
 
 @frozen
@@ -272,6 +274,8 @@ class Offer:
 
     position: str
     progress: Progress
+    last: SequenceInfo | None = None
+    """The last record before it."""
 
 
 @frozen
@@ -287,6 +291,8 @@ class Permit:
 
     position: str
     progress: Progress | None = None
+    last: SequenceInfo | None = None
+    """The last record before it; without one it is as before, too."""
 
 
 @frozen

@@ -50,16 +50,19 @@ class ConsumerMachine(PageReader):
         self._follow(Outcome.START_DUE)
 
     def _begin_starting(self) -> None:
-        initial, pending = CheckpointPosition.TRIM_HORIZON if self._accepts_loss else self.stored, self._pending
+        is_stored_lost = self._accepts_loss and self._is_position_lost
+        initial, pending = CheckpointPosition.TRIM_HORIZON if is_stored_lost else self.stored, self._pending
         self._processors += 1
         self._has_processor = True
         self._offered, self._cut = pending, None
         self._is_past_loss = self._accepts_loss
         self.halt_reason = None
         self.position, self._dealt_with = Position(initial), self._progress
-        self._tell(events.NewProcessor(self._processors, initial, self._progress, pending))
+        lost_behind = self.stored if self._accepts_loss else None
+        self._tell(events.NewProcessor(self._processors, initial, self._progress, pending, lost_behind))
         if pending is not None:
-            self._tell(events.Offer(pending.value, further(self._progress, records=pending.records)))
+            progress = further(self._progress, records=pending.records)
+            self._tell(events.Offer(pending.value, progress, pending.last))
         self._call(events.Initialize())
 
     def _initialized(self, event: events.CallReturned) -> None:
@@ -88,10 +91,12 @@ class ConsumerMachine(PageReader):
         """Read behind what an earlier processor prepared, if it is stored now, or else up to it once more."""
         if self.stored == offered.value:
             self.position, self._dealt_with = Position(offered.value), self._progress
-            self._tell(events.Permit(offered.value, self._progress))
+            self._tell(events.Permit(offered.value, self._progress, offered.last))
         else:
             self._tell(events.Withdraw(offered.value))
-        self._cut = None if self._accepts_loss else PendingCut.of(self._pending)
+        self._cut = PendingCut.of(self._pending, self.position.text)
+        if self._cut is not None and self._accepts_loss:
+            self._cut = self._cut.without_lost()
 
     def _abandon_processor(self) -> None:
         """There is no processor to close."""

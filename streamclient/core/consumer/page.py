@@ -13,6 +13,7 @@ the second must hold what failed, so it is cut without being tried; a second hal
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
 from enum import Enum
 
@@ -25,7 +26,7 @@ from streamclient.core.consumer.positions import further
 from streamclient.core.position import Position
 from streamclient.core.values import evolve
 from streamclient.model import OnFailure, PendingCheckpoint, Progress
-from streamclient.records import StreamRecord, place_of
+from streamclient.records import SequenceInfo, StreamRecord, place_of
 
 
 @frozen
@@ -223,31 +224,69 @@ class PendingCut:
     """Repeating exactly the batch that a sink prepared: where the batches after a start have to end."""
 
     records_left: int
-    """So many records on."""
+    """So many records on, if none of them has left the stream."""
     end: Position
     """The prepared position."""
+    start: str = ""
+    """Where reading began."""
+    last: SequenceInfo | None = None
+    """The last record before it; if nobody has stored that, the place is found by counting."""
+    first: SequenceInfo | None = None
+    """The first record that was read since the start."""
+    is_loss_accepted: bool = False
+    """Whether it goes on without those that have left the stream."""
 
     @classmethod
-    def of(cls, pending: PendingCheckpoint | None) -> PendingCut | None:
+    def of(cls, pending: PendingCheckpoint | None, start: str) -> PendingCut | None:
         """The cut that a prepared checkpoint asks for; none if no record lies before it."""
-        return None if pending is None or pending.records <= 0 else cls(pending.records, Position(pending.value))
+        if pending is None or pending.records <= 0:
+            return None
+        return cls(pending.records, Position(pending.value), start, pending.last)
+
+    def without_lost(self) -> PendingCut | None:
+        """The same if records were lost, and that is accepted; none if the place can only be found by counting."""
+        return None if self.last is None else evolve(self, is_loss_accepted=True)
+
+    def lacks_records(self, page: ShardPage) -> bool:
+        """Whether the batch ends in this page, and has fewer records than were prepared."""
+        count = self._count_in(page)
+        return not self.is_loss_accepted and count < self.records_left and self._is_over(page, count)
+
+    def first_left(self, page: ShardPage) -> SequenceInfo | None:
+        """The oldest record that was there, this page included."""
+        return self.first or (place_of(page.records, 0) if page.records else None)
 
     def apply(self, page: ShardPage) -> tuple[ShardPage, PendingCut | None]:
         """The page, cut if it reaches the place, and what is left of the cut behind it.
 
-        The stream may have cut its pages otherwise before, and may hold more records by now: the place is found by
-        counting, and reading goes on at the prepared position.
+        The stream may have cut its pages otherwise before, and may hold more records by now; reading goes on at the
+        prepared position. A page behind the place, as all before it are lost, stays as it is.
         """
-        count = len(page.records)
-        if count < self.records_left:
-            return page, evolve(self, records_left=self.records_left - count)
+        count = self._count_in(page)
+        if not self._is_over(page, count):
+            return page, evolve(self, records_left=self.records_left - count, first=self.first_left(page))
+        if not count:
+            return page, None
         part = PartOfPage(
-            page.records[: self.records_left],
+            page.records[:count],
             self.end,
             None if self.end.is_shard_end else True,
-            int(page.body_bytes * self.records_left / count),
+            int(page.body_bytes * count / len(page.records)),
         )
         return part, None
+
+    def _count_in(self, page: ShardPage) -> int:
+        records = page.records
+        if self.last is None:
+            return min(len(records), self.records_left)
+        return bisect_right(range(len(records)), self.last, key=lambda index: place_of(records, index))
+
+    def _is_over(self, page: ShardPage, count: int) -> bool:
+        if page.next_position.is_shard_end or count < len(page.records):
+            return True
+        return count > 0 and (
+            count == self.records_left if self.last is None else place_of(page.records, -1) == self.last
+        )
 
 
 @frozen

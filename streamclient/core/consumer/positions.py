@@ -8,6 +8,7 @@ from attrs import frozen
 
 from streamclient.errors import ConfigurationError
 from streamclient.model import CheckpointPosition, Progress
+from streamclient.records import SequenceInfo
 
 MOST_POSITIONS = 10_000
 """Positions remembered per processor. One that stores progress forgets everything before it, so only a processor that
@@ -28,6 +29,8 @@ class Place:
     """Iterators are opaque, so their order is known only by these numbers."""
     progress: Progress
     """What was processed up to here, counted from the creation of the lease."""
+    last: SequenceInfo | None = None
+    """The last record before it, as far as this processor was given any."""
 
 
 class HandedOutPositions:
@@ -55,7 +58,7 @@ class HandedOutPositions:
         """What was processed once that batch is."""
         return self._permitted.progress
 
-    def permit(self, position: str, progress: Progress | None = None) -> None:
+    def permit(self, position: str, progress: Progress | None = None, last: SequenceInfo | None = None) -> None:
         """Hand out the position behind one more batch."""
         self._permitted_before = self._permitted
         self._is_retracted = False
@@ -63,7 +66,8 @@ class HandedOutPositions:
             return
         self._last_number += 1
         number = END_NUMBER if position == CheckpointPosition.SHARD_END else self._last_number
-        self._permitted = Place(position, number, self.progress if progress is None else progress)
+        before = self._permitted
+        self._permitted = Place(position, number, progress or before.progress, last or before.last)
         self._remember(self._permitted)
 
     def retract(self) -> None:
@@ -81,11 +85,11 @@ class HandedOutPositions:
             self._places[before.text] = self._permitted = before
         self._is_retracted = True
 
-    def offer(self, position: str, progress: Progress) -> None:
+    def offer(self, position: str, progress: Progress, last: SequenceInfo | None = None) -> None:
         """Let a position be stored before anything was handed out: what an earlier processor prepared."""
         self._last_number += 1
         number = END_NUMBER if position == CheckpointPosition.SHARD_END else self._last_number
-        self._remember(Place(position, number, progress))
+        self._remember(Place(position, number, progress, last))
 
     def withdraw(self, position: str) -> None:
         """What was offered was not taken."""
@@ -153,7 +157,7 @@ class HandedOutPositions:
                 f"SHARD_END of shard {self._shard_id} is refused: the batch behind {self.permitted!r} failed and must "
                 "be processed first"
             )
-        return Place(text, END_NUMBER, self.progress)
+        return Place(text, END_NUMBER, self.progress, self._permitted.last)
 
 
 def further(progress: Progress, *, records: int, size_bytes: int = 0, record_micros: int = 0) -> Progress:

@@ -11,7 +11,7 @@ from typing import cast
 
 from streamclient.core.consumer import events
 from streamclient.core.consumer.events import ShardPage, Told
-from streamclient.core.consumer.page import PageInWork, Remedy, Span, Work, remedy
+from streamclient.core.consumer.page import PageInWork, PendingCut, Remedy, Span, Work, remedy
 from streamclient.core.consumer.parked import Failure, ParkedKeys
 from streamclient.core.consumer.state import ConsumerState
 from streamclient.core.consumer.table import Outcome
@@ -44,6 +44,8 @@ class PageReader(ConsumerState):
         page = event.page
         self.backoff.read_succeeded(page, self._now)
         self.reason = None
+        if self._cut is not None and self._cut.lacks_records(page) and not self._goes_on_without_lost(self._cut, page):
+            return
         if self._cut is not None:
             page, self._cut = self._cut.apply(page)
         is_end = page.next_position.is_shard_end
@@ -113,23 +115,42 @@ class PageReader(ConsumerState):
             last_processed=self._last_processed,
             first_left=event.first_left,
         )
-        policy = self._config.trimmed_data_policy
-        self._log(Severity.ERROR, f"{lost} (policy {policy.value})")
-        if policy is TrimmedDataPolicy.RESTART_AT_OLDEST:
-            self._give_up_lost_records()
-            self._is_past_loss = True
+        self._is_position_lost = True
+        if self._goes_on_behind(lost, str(lost)):
             self.position = Position.TRIM_HORIZON
             self._pause = 0.0
             self._follow(Outcome.READ_FAILED)
-        else:
-            self.lost = lost
-            how = f"call worker.accept_loss({self.shard_id!r}), or set trimmed_data_policy to RESTART_AT_OLDEST"
-            self._halt(Outcome.DATA_LOST, Reason(Cause.LOSS, lost.position, f"{lost}; to go on there, {how}"))
+
+    def _goes_on_without_lost(self, cut: PendingCut, page: ShardPage) -> bool:
+        """Of what was prepared records are gone, and no call has failed: reading began at the oldest record."""
+        lost = TrimmedRange(
+            shard_id=self.shard_id,
+            position=cut.start,
+            last_processed_micros=self._progress.record_micros or None,
+            last_processed=None,
+            first_left=cut.first_left(page),
+        )
+        self._is_position_lost = False
+        return self._goes_on_behind(lost, f"of a batch that was prepared up to {cut.end.text}, {lost}")
+
+    def _goes_on_behind(self, lost: TrimmedRange, text: str) -> bool:
+        """Report a loss; whether the policy accepts it. If not, the shard halts."""
+        policy = self._config.trimmed_data_policy
+        self._log(Severity.ERROR, f"{text} (policy {policy.value})")
+        if policy is TrimmedDataPolicy.RESTART_AT_OLDEST:
+            self._give_up_lost_records()
+            self._is_past_loss = True
+            return True
+        self.lost = lost
+        how = f"call worker.accept_loss({self.shard_id!r}), or set trimmed_data_policy to RESTART_AT_OLDEST"
+        self._halt(Outcome.DATA_LOST, Reason(Cause.LOSS, lost.position, f"{text}; to go on there, {how}"))
+        return False
 
     def _give_up_lost_records(self) -> None:
-        """Until a checkpoint from behind the loss is stored, new processors start at the oldest record, too."""
+        """Until a checkpoint from behind the loss is stored, new processors go on behind it, too."""
         self._accepts_loss = True
-        self.lost = self._cut = None
+        self.lost = None
+        self._cut = None if self._cut is None else self._cut.without_lost()
         self._tell(events.Tell(Told.LOSS_GIVEN_UP))
 
     # --- a page --------------------------------------------------------------------------------------------------
@@ -195,7 +216,7 @@ class PageReader(ConsumerState):
         delivery = self._page_in_work
         if not delivery.is_permitted:
             delivery.is_permitted = True
-            self._tell(events.Permit(delivery.page.next_position.text, delivery.progress))
+            self._tell(events.Permit(delivery.page.next_position.text, delivery.progress, delivery.last))
 
     def _retract(self) -> None:
         if self._delivery is not None and self._delivery.is_permitted:

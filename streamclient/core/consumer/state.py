@@ -82,6 +82,8 @@ class ConsumerState:
         self._delivery: PageInWork | None = None
         self._cut: PendingCut | None = None
         self._accepts_loss = False
+        self._is_position_lost = False
+        """Whether the loss lies behind the stored position, so that reading goes on at the oldest record."""
         self._is_past_loss = False
         self._last_processed: SequenceInfo | None = None
         self._close_error = ""

@@ -201,12 +201,15 @@ class Storm:
         return True
 
     def _trim(self, action: Action) -> bool:
-        """Only of shards whose checkpoint is a place: what is left of one that nobody has read is all there is.
+        """Only of shards whose checkpoint is a place, or of which a batch is prepared.
+
+        What is left of one that nobody has read is all there is.
 
         Of one that is behind, if there is one.
         """
         rows, shards, processed = self.world.table.rows, self.world.stream.shards, self.world.sink.processed
-        begun = [key for key in sorted(rows) if rows[key].checkpoint not in (TRIM_HORIZON, SHARD_END)]
+        ends = (TRIM_HORIZON, SHARD_END)
+        begun = [key for key in sorted(rows) if rows[key].checkpoint not in ends or rows[key].pending is not None]
         listed = [key for key in begun if shards[key].is_listed]
         behind = [key for key in listed if processed.get(key, 0) < shards[key].size]
         key = _pick(behind or listed, action.where)

@@ -318,6 +318,7 @@ class SimulatedWorld:
     def loss_given_up(self, lease_key: str) -> None:
         """A consumer has reported what the retention took, and goes on behind it."""
         self.stream.shards[lease_key].is_given_up = True
+        self.begins_at_oldest(lease_key)
 
     def begins_at_oldest(self, lease_key: str) -> None:
         """A shard is read from what is left of it; what was taken before is not asked for if that was reported."""

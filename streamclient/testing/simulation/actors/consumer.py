@@ -267,13 +267,13 @@ class Consumer:
     # --- the checkpointer ----------------------------------------------------------------------------------------
 
     def _offer(self, command: facts.Offer) -> None:
-        self._present.positions.offer(command.position, command.progress)
+        self._present.positions.offer(command.position, command.progress, command.last)
 
     def _withdraw(self, command: facts.Withdraw) -> None:
         self._present.positions.withdraw(command.position)
 
     def _permit(self, command: facts.Permit) -> None:
-        self._present.positions.permit(command.position, command.progress)
+        self._present.positions.permit(command.position, command.progress, command.last)
 
     def _retract(self, command: facts.Retract) -> None:
         self._present.positions.retract()

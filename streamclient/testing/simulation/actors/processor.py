@@ -124,7 +124,7 @@ class SimulatedProcessor:
         self.positions.prepared(place)
         records = self.positions.records_since_request(place)
         self._stored = ""
-        self._send(place, PendingCheckpoint(place.text, b"", records, self.consumer.epoch), then)
+        self._send(place, PendingCheckpoint(place.text, b"", records, self.consumer.epoch, place.last), then)
 
     def _ask(self, value: str | None, then: Then) -> None:
         if self.is_closed:
