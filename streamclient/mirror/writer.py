@@ -324,6 +324,8 @@ class MirrorWriter:
                 break
             except FencedCommit as error:
                 errors.update(dict.fromkeys(error.shards, error))
+                if not any(cut.part.shard in errors for cut in left):
+                    raise  # nobody knows whose commit is refused
                 left = [cut for cut in left if cut.part.shard not in errors]
             except DependencyException:
                 raise  # not for what one of them holds

@@ -24,7 +24,7 @@ from tablestore import (
 
 from streamclient.cli import main
 from streamclient.config import ClientConfig
-from streamclient.destinations import Commit, DeltaDestination, records_of
+from streamclient.destinations import Commit, DeltaDestination, FencedCommit, records_of
 from streamclient.destinations.maintenance import clean
 from streamclient.destinations.memory import MemoryDestination, MemoryPlace
 from streamclient.destinations.verify import verify
@@ -246,6 +246,20 @@ def test_the_key_columns_keep_their_names_whatever_the_table_comes_to_declare() 
 
     assert stored_keys(after) == stored_keys(before) == ["id"]
     assert empty_rows(after).column_names[0] == "id"
+
+
+def test_a_fence_that_names_no_shard_of_the_batch_stops_them_all() -> None:
+    class Refuses(MemoryDestination):
+        def merge(self, keys: Any, fold: Any, commits: Any) -> None:
+            raise FencedCommit("somebody else is here", ())
+
+    writer = MirrorWriter(None, state_of(Refuses), RULE)  # type: ignore[arg-type]
+    shard = writer.begin(beginning("shard-1"))
+    writer.offer(shard, [change(1)], "after 1")
+    writer.start()
+    with pytest.raises(FencedCommit):
+        writer.flush(shard, is_end=False)
+    writer.close()
 
 
 def test_what_one_shard_holds_stops_no_other() -> None:
