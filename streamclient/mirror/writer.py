@@ -317,11 +317,21 @@ class MirrorWriter:
                 self._prepare(cut, lasts)
             except Exception as error:
                 errors[cut.part.shard] = error
-        left = [cut for cut in cuts if cut.part.shard not in errors]
+        self._merge_all([cut for cut in cuts if cut.part.shard not in errors], errors)
+        for cut in cuts:
+            if cut.part.shard in errors:
+                continue
+            try:
+                assert cut.prepared is not None
+                cut.prepared.checkpoint()
+            except Exception as error:
+                errors[cut.part.shard] = error
+
+    def _merge_all(self, left: Sequence[ShardCut], errors: dict[str, Exception]) -> None:
+        """In one step; what one shard holds, or has lost, is no reason to stop the others."""
         while left:
             try:
-                self._merge(left)
-                break
+                return self._merge(left)
             except FencedCommit as error:
                 errors.update(dict.fromkeys(error.shards, error))
                 if not any(cut.part.shard in errors for cut in left):
@@ -332,18 +342,12 @@ class MirrorWriter:
             except Exception:
                 if len(left) == 1:
                     raise
-                # What one shard holds is no reason to stop the others.
-                for cut in left:
-                    try:
-                        self._merge([cut])
-                    except Exception as error:
-                        errors[cut.part.shard] = error
-                left = [cut for cut in left if cut.part.shard not in errors]
-                break
-        for cut in left:
+                return self._merge_each(left, errors)
+
+    def _merge_each(self, cuts: Sequence[ShardCut], errors: dict[str, Exception]) -> None:
+        for cut in cuts:
             try:
-                assert cut.prepared is not None
-                cut.prepared.checkpoint()
+                self._merge([cut])
             except Exception as error:
                 errors[cut.part.shard] = error
 
