@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from streamclient.destinations.extra import load
+from streamclient.operate.connection import TABLES
 from streamclient.records import readable_position
+from streamclient.tablestore.connect import command_client, connection_parent, option_value
 from streamclient.terminal.layout import Column
 from streamclient.terminal.output import id_shortener, print_json, print_table, print_text
 from streamclient.terminal.running import EXIT_DONE, EXIT_REFUSED, CommandFailed, runs
 
 if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
     from streamclient.destinations.commit import Destination
     from streamclient.destinations.verify import Proof
+    from streamclient.operate.facts import FleetFacts
 
 SHARD_COLUMNS = (
     Column("SHARD"),
@@ -28,44 +35,104 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser = commands.add_parser(
         "verify",
         help="prove that a destination holds each record once",
-        description="Prove from its log that a destination has no hole and no overlap. "
+        description="Prove from its log that a destination has no hole and no overlap; with --data-table and "
+        "--status-table also that it follows the tree of shards, and has not lost its end. "
         "Exit code 0: nothing is wrong; 1: something is; 2: it cannot be read, or holds no commit.",
+        parents=[connection_parent(tables=TABLES, title="the stream and the leases of the fleet that writes")],
     )
     parser.add_argument(
-        "destination", help="directory or address of a Delta table; with --table, how to connect to PostgreSQL"
+        "destination",
+        help="directory or address of a Delta table; with --table, how to connect to PostgreSQL; with --catalog, an "
+        "Iceberg table, such as lake.orders",
     )
     parser.add_argument("--table", metavar="NAME", help="PostgreSQL: the table, perhaps with its schema before it")
+    parser.add_argument("--catalog", metavar="NAME", help="Iceberg: the catalog, as pyiceberg's configuration names it")
     add_store_option(parser)
+    parser.add_argument(
+        "--application", default="default", metavar="NAME", help="the fleet that writes; default: %(default)s"
+    )
     parser.add_argument("--rows", action="store_true", help="also read, count and compare all rows")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
     runs(parser, _verify)
 
 
 def _verify(arguments: argparse.Namespace) -> int:
     from streamclient.destinations.verify import verify  # noqa: PLC0415
 
+    fleet = _fleet_of(arguments)
     destination = _opened(arguments)
     try:
-        proof = verify(destination, with_rows=arguments.rows)
+        proof = verify(
+            destination,
+            parents=_parents(fleet()) if fleet else None,
+            checkpoints=(lambda: _checkpoints(fleet())) if fleet else None,
+            with_rows=arguments.rows,
+        )
     finally:
         destination.close()
     if not proof.commits and not proof.lasts and proof.is_whole:
         raise CommandFailed("the destination is not there or holds no commit, so there is nothing to verify")
-    if arguments.json:
+    if getattr(arguments, "json", False):
         print_json(_document(proof))
     else:
         _print(proof)
     return EXIT_DONE if proof.is_whole else EXIT_REFUSED
 
 
-def _opened(arguments: argparse.Namespace) -> Destination:
-    from streamclient.destinations import DeltaDestination, PostgresDestination  # noqa: PLC0415
+def _fleet_of(arguments: argparse.Namespace) -> Callable[[], FleetFacts] | None:
+    """What reads the fleet's leases, and the shards of its stream; ``None`` if the command line names neither table.
 
-    if arguments.table is not None:
-        if arguments.option:
-            raise CommandFailed("--option is for Delta tables, --table for PostgreSQL: give one of them")
-        return PostgresDestination(arguments.destination, arguments.table)
-    return DeltaDestination(arguments.destination, storage_options=store_options(arguments))
+    Those of the environment alone may be another fleet's.
+    """
+    if not any(hasattr(arguments, name.replace("-", "_")) for name in TABLES):
+        return None
+    from streamclient.operate.collection import FleetReader, readable  # noqa: PLC0415
+    from streamclient.operate.site import Site  # noqa: PLC0415
+
+    data_table, status_table = (option_value(name, arguments) for name in TABLES)
+    reader = FleetReader(Site(command_client(arguments), data_table, status_table))
+
+    def read() -> FleetFacts:
+        facts = readable(reader.collect())
+        if not facts.leases:
+            raise CommandFailed(f"{status_table} has no lease of the stream of {data_table}: nothing to compare with")
+        return facts
+
+    return read
+
+
+def _parents(facts: FleetFacts) -> dict[str, frozenset[str]]:
+    """Without parents that the fleet has no lease of: they ended before it began, or its leases of them are over."""
+    return {shard: parents.intersection(facts.leases) for shard, parents in facts.parents.items()}
+
+
+def _checkpoints(facts: FleetFacts) -> dict[str, str]:
+    return {shard: lease.checkpoint for shard, lease in facts.leases.items()}
+
+
+def _opened(arguments: argparse.Namespace) -> Destination:
+    from streamclient.destinations import DeltaDestination, IcebergDestination, PostgresDestination  # noqa: PLC0415
+
+    given = [name for name in ("table", "catalog", "option") if getattr(arguments, name)]
+    if len(given) > 1:
+        raise CommandFailed("--table is for PostgreSQL, --catalog for Iceberg, --option for Delta: give one of them")
+    place, application = arguments.destination, arguments.application
+    if arguments.table:
+        return PostgresDestination(place, arguments.table, application=application)
+    if arguments.catalog:
+        return IcebergDestination(_catalog(arguments.catalog), place, application=application)
+    return DeltaDestination(place, application=application, storage_options=store_options(arguments))
+
+
+def _catalog(name: str) -> Catalog:
+    catalogs = load("pyiceberg.catalog", "iceberg")
+    try:
+        found: Catalog = catalogs.load_catalog(name)
+    except Exception as error:  # of whichever library the catalog's kind needs
+        raise CommandFailed(
+            f"catalog {name!r} cannot be used ({error}): describe it in .pyiceberg.yaml, or by variables such as "
+            f"PYICEBERG_CATALOG__{name.upper()}__URI"
+        ) from error
+    return found
 
 
 def add_store_option(parser: argparse.ArgumentParser) -> None:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from streamclient.errors import CodecError, ConfigurationError, FencedException, StreamClientException
 from streamclient.model import CheckpointPosition
@@ -225,13 +225,20 @@ class LogEntry:
     commits: tuple[Commit, ...] = ()
     carried: tuple[Commit, ...] = ()
     """Last commits of shards, repeated here because the entries that held them are cleared away."""
+    totals: Mapping[str, int] = field(factory=dict, hash=False)
+    """Records of the shard up to a commit that is carried on, by its digest, where they were counted."""
     damage: str = ""
-    """Why the entry could not be read; empty if it could."""
+    """Why the entry could not be read, or cannot be relied upon; empty if all is well."""
+    disputed: tuple[Commit, ...] = ()
+    """Those of its commits whose epoch or number the entry says otherwise elsewhere; then it has a damage."""
 
     def to_json(self) -> str:
         """What stands in the log of the destination."""
         lists = {"commits": self.commits, "carried": self.carried}
         plain = {name: [one.to_plain() for one in commits] for name, commits in lists.items() if commits}
+        for one in plain.get("carried", ()):
+            if one["digest"] in self.totals:
+                one["total"] = self.totals[one["digest"]]
         return json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
@@ -240,7 +247,8 @@ class LogEntry:
         try:
             plain = json.loads(text)
             commits, carried = (tuple(map(Commit.from_plain, plain.get(name, ()))) for name in ("commits", "carried"))
-            return cls(place, commits, carried)
+            totals = {one["digest"]: one["total"] for one in plain.get("carried", ()) if "total" in one}
+            return cls(place, commits, carried, totals)
         except (ValueError, TypeError, AttributeError) as error:
             return cls(place, damage=f"entry {place} is unreadable: {error}")
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from streamclient import checks
 from streamclient.destinations.changes import SHARD
 from streamclient.destinations.commit import Commit, LogEntry, are_among, check_commits, is_stored
-from streamclient.destinations.delta_log import ENTRY, DeltaLog, read_entries
+from streamclient.destinations.delta_log import ENTRY, DeltaLog, read_entries, transaction_of
 from streamclient.destinations.delta_rows import KEYED, append, find_rows, merge, overwrite
 from streamclient.destinations.extra import compute, load, pyarrow
 from streamclient.destinations.partitions import Day, Key, Partition
@@ -58,7 +58,8 @@ class DeltaDestination:
         storage_options: as delta-rs takes them. Give all that the store needs here: delta-rs adds variables of the
             environment that have the same names.
         partition_by: divides the table into directories; ``Day()`` or ``Key("customer")``. Fixed when it is created.
-        answer_seconds: how long a commit is tried. Keep it below the lease's duration.
+        answer_seconds: how long a commit is tried. Each request may take as long, those of the last try too. Keep it
+            well below the lease's duration.
         checkpoint_interval: commits between two summaries of the log, for a table that is created; on object stores
             fewer make each commit cheaper.
         log_days: how long entries of the log are kept, for a table that is created; ``maintenance.clean`` removes them.
@@ -99,6 +100,8 @@ class DeltaDestination:
         self._handle: DeltaTable | None = None
         self._key: tuple[str, ...] = ()
         self._is_probed = False
+        self._has_seen = False
+        """Whether the table was there: then it is never created anew."""
 
     @property
     def application(self) -> str:
@@ -109,7 +112,8 @@ class DeltaDestination:
         """Check the store and, if it is there, the table; see ``Destination.probe``."""
         if not self._is_probed:
             probe_store(self.location, self._answer_seconds)
-            self._load()
+            if (handle := self._load()) is not None:
+                check_partition(handle, self._partition)
             self._is_probed = True
 
     def columns(self) -> Schema | None:
@@ -123,10 +127,7 @@ class DeltaDestination:
 
     def last_commits(self, shards: Sequence[str]) -> dict[str, Commit | None]:
         """See ``Destination``."""
-        handle = self._load()
-        if handle is None:
-            return dict.fromkeys(shards)
-        return self._log.last_commits(handle, shards)
+        return self._view(shards)[1]
 
     def commit(self, rows: Table, commits: Sequence[Commit]) -> None:
         """See ``Destination``."""
@@ -164,9 +165,13 @@ class DeltaDestination:
             if error is not None:
                 time.sleep(pause)
             try:
-                handle = self._load() or self._create(first_rows())
+                handle, lasts = self._view([one.shard for one in commits])
+                if handle is None:
+                    self._create(first_rows())
+                    continue
+                check_partition(handle, self._partition)
                 first_seen = handle.version() if first_seen < 0 else first_seen
-                if self._is_stored(handle, commits, first_seen):
+                if self._is_stored(handle, lasts, commits, first_seen):
                     return
                 write(handle, commits)
                 return
@@ -241,15 +246,36 @@ class DeltaDestination:
         if self._handle is None:
             self._handle = _open(self.location.url, self.location.options)
             if self._handle is not None:
-                check_table(self._handle, self._partition)
+                check_table(self._handle)
+                self._has_seen = True
+            elif self._has_seen:
+                raise StreamClientException(
+                    f"the table at {self.location.url} is gone, with all its commits: bring it back, or write to "
+                    "another destination from the beginning; a new one here would begin in the middle"
+                )
         return self._handle
+
+    def _view(self, shards: Sequence[str]) -> tuple[DeltaTable | None, dict[str, Commit | None]]:
+        """The table at its present version, and the last commits that it has there."""
+        for is_repeated in (False, True):
+            handle = self._load()
+            if handle is None:
+                break
+            try:
+                return handle, self._log.last_commits(handle, shards)
+            except (StreamClientException, load("deltalake.exceptions", "delta").DeltaError):
+                # Entries may have been cleared away since the table was loaded; what was carried on is in a later one.
+                self._forget_handle()
+                if is_repeated:
+                    raise
+        return None, dict.fromkeys(shards)
 
     def _forget_handle(self) -> None:
         self._handle = None
         self._log = DeltaLog(self.location, self._application)
 
-    def _create(self, rows: Table) -> DeltaTable:
-        """Make the table; if somebody else made it meanwhile, that one."""
+    def _create(self, rows: Table) -> None:
+        """Make the table, if nobody else made it meanwhile."""
         schema = check_table_types(self._divided(rows).schema)
         try:
             load("deltalake", "delta").DeltaTable.create(
@@ -263,7 +289,7 @@ class DeltaDestination:
         except Exception:
             if self._load() is None:
                 raise
-        return self.handle()
+        self.handle()  # it has been seen from now on
 
     def _divided(self, rows: Table) -> Table:
         if self._partition is None:
@@ -303,7 +329,7 @@ class DeltaDestination:
     def _properties(self, handle: DeltaTable, commits: Sequence[Commit]) -> CommitProperties:
         deltalake = load("deltalake", "delta")
         # Never with last_updated: transactions that have it can expire.
-        transactions = [deltalake.Transaction(self._log.transaction(one.shard), one.order) for one in commits]
+        transactions = [deltalake.Transaction(transaction_of(one.application, one.shard), one.order) for one in commits]
         if self._key:
             transactions.append(deltalake.Transaction(KEYED, handle.version() + 1))
         entry = LogEntry("", tuple(commits)).to_json()
@@ -312,10 +338,12 @@ class DeltaDestination:
         )
         return properties
 
-    def _is_stored(self, handle: DeltaTable, commits: Sequence[Commit], first_seen: int) -> bool:
+    def _is_stored(
+        self, handle: DeltaTable, lasts: Mapping[str, Commit | None], commits: Sequence[Commit], first_seen: int
+    ) -> bool:
         """As ``is_stored``, also if a successor has followed what a try of this call stored without an answer."""
         try:
-            return is_stored(self._log.last_commits(handle, [one.shard for one in commits]), commits)
+            return is_stored(lasts, commits)
         except StreamClientError:
             since = read_entries(self.location, range(first_seen + 1, handle.version() + 1))
             if are_among(commits, [entry for entry in since.values() if entry is not None]):
@@ -327,8 +355,8 @@ class DeltaDestination:
     ) -> None:
         """No further try: look once more, and say what is known."""
         try:
-            handle = self._load()
-            if handle is not None and self._is_stored(handle, commits, max(first_seen, 0)):
+            handle, lasts = self._view([one.shard for one in commits])
+            if handle is not None and self._is_stored(handle, lasts, commits, max(first_seen, 0)):
                 return
         except StreamClientError:
             raise
@@ -375,15 +403,21 @@ _options = checks.Check(
 def _open(url: str, options: Mapping[str, str]) -> DeltaTable | None:
     deltalake = load("deltalake", "delta")
     errors = load("deltalake.exceptions", "delta")
-    try:
-        handle: DeltaTable = deltalake.DeltaTable(url, storage_options=dict(options))
-    except errors.TableNotFoundError:
-        return None
-    return handle
+    for is_repeated in (False, True):
+        try:
+            handle: DeltaTable = deltalake.DeltaTable(url, storage_options=dict(options))
+            return handle
+        except errors.TableNotFoundError:
+            return None
+        except errors.DeltaError as error:
+            # What it was about to read may have been cleared away since it was listed; there is something newer then.
+            if is_repeated or "not found" not in str(error):
+                raise
+    return None
 
 
-def check_table(handle: DeltaTable, partition: Partition | None) -> None:
-    """Refuse a table with properties under which rows or commits get lost, or that is divided otherwise.
+def check_table(handle: DeltaTable) -> None:
+    """Refuse a table with properties under which rows or commits get lost.
 
     Raises:
         ConfigurationError: which property, and what to do.
@@ -401,7 +435,15 @@ def check_table(handle: DeltaTable, partition: Partition | None) -> None:
                 f"{handle.table_uri} needs the property {name}={value}, without which its log, with the commits, "
                 f"is cleared by others: DeltaTable(...).alter.set_table_properties({{{name!r}: {value!r}}})"
             )
-    wanted = [partition.column] if partition else []
+
+
+def check_partition(handle: DeltaTable, partition: Partition | None) -> None:
+    """Refuse to write to a table that is divided otherwise; whoever reads or maintains it need not know how.
+
+    Raises:
+        ConfigurationError: it is.
+    """
+    metadata, wanted = handle.metadata(), [partition.column] if partition else []
     if list(metadata.partition_columns) != wanted:
         raise ConfigurationError(
             f"{handle.table_uri} is divided by {list(metadata.partition_columns)}, not by {wanted}: partition_by "

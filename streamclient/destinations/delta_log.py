@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from attrs import evolve
+
 from streamclient.destinations.commit import Commit, LogEntry, last_of
 from streamclient.destinations.extra import load
 from streamclient.destinations.stores import Location
@@ -48,12 +50,9 @@ class DeltaLog:
         self._oldest = 0
         """Entries from here to ``_seen`` were read."""
         self._lasts: dict[str, Commit] = {}
-        self._absent: set[str] = set()
-        """Shards without a commit up to ``_seen``."""
-
-    def transaction(self, shard: str) -> str:
-        """Name of the Delta transaction that fences a shard."""
-        return f"{self._application}/{shard}"
+        """By the entries that were read. One that was carried on while a writer was quicker may be an older one."""
+        self._certain: set[str] = set()
+        """Shards whose last commit, or that there is none, was compared with the table's transaction."""
 
     def last_commits(self, handle: DeltaTable, shards: Sequence[str]) -> dict[str, Commit | None]:
         """The last commits at the version of the handle.
@@ -63,20 +62,20 @@ class DeltaLog:
         """
         self._read_up_to(handle.version())
         orders = {
-            shard: handle.transaction_version(self.transaction(shard))
+            shard: handle.transaction_version(transaction_of(self._application, shard))
             for shard in shards
-            if shard not in self._lasts and shard not in self._absent
+            if shard not in self._certain
         }
-        self._absent.update(shard for shard, order in orders.items() if order is None)
-        self._look_back(shard for shard, order in orders.items() if order is not None)
+        self._look_back(orders)
         for shard, order in orders.items():
-            known = self._lasts.get(shard)
-            if order is not None and (known is None or known.order != order):
+            if self._order(shard) != order:
                 raise StreamClientException(
                     f"{self._location.url} knows commit {order} of shard {shard}, but its log does not hold it any "
-                    "more (something other than streamclient's maintenance has cleared it, or restored an older "
-                    "version): go on in another destination"
+                    f"more, its last one there is {self._lasts.get(shard) or 'none'} (something other than "
+                    "streamclient's maintenance has cleared or altered the log, or restored an older version): go on "
+                    "in another destination"
                 )
+            self._certain.add(shard)
         return {shard: self._lasts.get(shard) for shard in shards}
 
     def note(self, version: int, commits: Iterable[Commit]) -> None:
@@ -85,54 +84,69 @@ class DeltaLog:
             self._seen = version
             self._take([LogEntry(str(version), tuple(commits))])
 
-    def entries(self, version: int) -> Iterator[LogEntry]:
-        """All entries with commits, oldest first, up to a version."""
-        for start in range(self.first_version(version), version + 1, _CHUNK):
-            found = read_entries(self._location, range(start, min(start + _CHUNK, version + 1)))
-            yield from (entry for _, entry in sorted(found.items()) if entry is not None)
+    def entries(self, version: int, since: int = 0) -> Iterator[LogEntry]:
+        """All entries with commits, and what is lost between them, oldest first, from one version up to another."""
+        for start in range(since or self.first_version(version), version + 1, _CHUNK):
+            wanted = range(start, min(start + _CHUNK, version + 1))
+            found = read_entries(self._location, wanted)
+            for one in wanted:
+                if one not in found:
+                    yield LogEntry(str(one), damage=f"entry {one} is not in the log any more")
+                elif (entry := found[one]) is not None:
+                    yield entry
 
     def first_version(self, version: int) -> int:
-        """The oldest version whose entry is there: the log only ever loses its beginning."""
+        """The oldest version whose entry is there.
+
+        A log is cleared from its beginning, so it is found by halving; below entries that are lost there are more.
+        """
+        first = 0 if self._has(0) else self._bisected(version)
+        while below := read_files(self._location, range(max(0, first - _FIRST_LOOK), first)):
+            first = self._bisected(min(below))
+        return first
+
+    def _bisected(self, version: int) -> int:
         absent, present = -1, version
         while present - absent > 1:
             middle = (absent + present) // 2
-            if read_entries(self._location, range(middle, middle + 1)):
-                present = middle
-            else:
-                absent = middle
+            absent, present = (absent, middle) if self._has(middle) else (middle, present)
         return present
+
+    def _has(self, version: int) -> bool:
+        return bool(read_files(self._location, range(version, version + 1)))
+
+    def _order(self, shard: str) -> int | None:
+        known = self._lasts.get(shard)
+        return None if known is None else known.order
 
     def _read_up_to(self, version: int) -> None:
         if self._seen >= 0 and version > self._seen:
             found = read_entries(self._location, range(self._seen + 1, version + 1))
-            if len(found) < version - self._seen:
-                # Away for so long that entries are cleared by now: what was carried on stands in later ones.
+            entries = [one for one in found.values() if one is not None]
+            if len(found) < version - self._seen or any(one.damage for one in entries):
+                # Away for so long that entries are cleared by now, or what stood there cannot be read: transactions
+                # say which commits must be found.
                 self._seen = -1
             else:
                 self._seen = version
-                self._take(one for one in found.values() if one is not None)
+                self._take(entries)
         if self._seen < 0 or version < self._seen:
-            self._lasts, self._absent = {}, set()
+            self._lasts, self._certain = {}, set()
             self._seen, self._oldest = version, version + 1
 
-    def _look_back(self, shards: Iterable[str]) -> None:
-        missing = {shard for shard in shards if shard not in self._lasts}
+    def _look_back(self, orders: Mapping[str, int | None]) -> None:
         chunk = _FIRST_LOOK
-        while missing and self._oldest > 0:
+        while self._oldest > 0 and any(self._order(shard) != order for shard, order in orders.items()):
             start = max(0, self._oldest - chunk)
             found = read_entries(self._location, range(start, self._oldest))
-            is_whole = len(found) == self._oldest - start
-            self._oldest = start if is_whole else 0
+            self._oldest = start if found else 0
             self._take(one for one in found.values() if one is not None)
-            missing -= self._lasts.keys()
             chunk *= 4
 
     def _take(self, entries: Iterable[LogEntry]) -> None:
         for shard, commit in last_of(entries, self._application).items():
-            known = self._lasts.get(shard)
-            if known is None or commit.order > known.order:
+            if commit.order > (self._order(shard) or -1):
                 self._lasts[shard] = commit
-            self._absent.discard(shard)
 
 
 def read_entries(location: Location, versions: range) -> dict[int, LogEntry | None]:
@@ -162,13 +176,24 @@ def read_files(location: Location, versions: range) -> dict[int, bytes]:
 
 def entry_of(place: str, text: bytes) -> LogEntry | None:
     """Our entry in a file of Delta's log; ``None`` if it has none."""
-    for line in text.splitlines():
-        if b'"commitInfo"' not in line:
-            continue
-        try:
-            action: Mapping[str, Mapping[str, str]] = json.loads(line)
-        except ValueError as error:
-            return LogEntry(place, damage=f"entry {place} is unreadable: {error}")
-        if ENTRY in action.get("commitInfo", {}):
-            return LogEntry.from_json(place, action["commitInfo"][ENTRY])
-    return None
+    try:
+        actions = [json.loads(one) for one in text.splitlines() if b'"commitInfo"' in one or b'"txn"' in one]
+        found = next((one["commitInfo"][ENTRY] for one in actions if ENTRY in one.get("commitInfo", {})), None)
+        orders = {one["txn"]["appId"]: one["txn"]["version"] for one in actions if "txn" in one}
+    except (ValueError, TypeError, AttributeError, LookupError) as error:
+        return LogEntry(place, damage=f"entry {place} is unreadable: {error!r}")
+    if found is None:
+        return None
+    entry = LogEntry.from_json(place, found)
+    disputed = tuple(
+        one for one in entry.commits if orders.get(transaction_of(one.application, one.shard)) != one.order
+    )
+    if not disputed:
+        return entry
+    damage = f"entry {place} has transactions of other epochs or numbers than its commits"
+    return evolve(entry, damage=damage, disputed=disputed)
+
+
+def transaction_of(application: str, shard: str) -> str:
+    """Name of the Delta transaction that fences a shard."""
+    return f"{application}/{shard}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from streamclient.cron import CronSchedule
-from streamclient.destinations.commit import Commit, LogEntry
+from streamclient.destinations.commit import LogEntry
 from streamclient.destinations.delta import DeltaDestination
-from streamclient.destinations.delta_log import ENTRY, read_files
+from streamclient.destinations.delta_log import ENTRY, DeltaLog, read_files, transaction_of
 from streamclient.destinations.extra import compute, load, pyarrow
-from streamclient.destinations.verify import Proof, verify
-from streamclient.errors import ConfigurationError, StreamClientException
+from streamclient.destinations.verify import Proof, read_chains, verify
+from streamclient.errors import ConfigurationError, DependencyException, StreamClientException
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -34,6 +34,9 @@ COMPACTING_VERSIONS = ((1, 6, 1), (1, 6, 4))
 
 _RUN = "streamclient_run"
 """Key of a compaction's own mark in the metadata of its Delta commit."""
+
+CARRYING_TRIES = 30
+"""Each writer that commits meanwhile costs one; what came since the last one is read quickly."""
 
 KEEP_HOURS = 7 * 24
 """How long files are kept that the table no longer has; a query must not take longer."""
@@ -103,14 +106,19 @@ def _versions_of(destination: DeltaDestination, run: str, versions: range) -> li
 def _check_rows(destination: DeltaDestination, version: int) -> None:
     """A compaction adds as many rows as it removes."""
     location = destination.location
-    before, after = (
-        _row_count(load("deltalake", "delta").DeltaTable(location.url, version=one, storage_options=location.options))
+    old, new = (
+        load("deltalake", "delta").DeltaTable(location.url, version=one, storage_options=location.options)
         for one in (version - 1, version)
     )
+    before, after = _row_count(old), _row_count(new)
     if before != after:
+        made = ", ".join(sorted(set(new.file_uris()) - set(old.file_uris())))
         raise StreamClientException(
-            f"compaction made {after} rows of {before} in {location.url}: stop its writers and undo it with "
-            f"DeltaTable(...).restore({version - 1})"
+            f"compaction made {after} rows of {before} in {location.url}, as version {version}: stop its writers and "
+            f"compactions. If that is still the last version, DeltaTable(...).restore({version - 1}) undoes it. If "
+            "not, do not restore: the commits behind it would be lost, and not their checkpoints. Move the files that "
+            f"it made to another place and let DeltaTable(...).repair() take them out of the log: {made}. Then ask "
+            "verify, with the rows, whether each record is there once"
         )
 
 
@@ -125,46 +133,87 @@ def clean(destination: DeltaDestination, *, keep_hours: int = KEEP_HOURS) -> Cle
     The last commit of each shard is carried on in a new entry first, so that none is forgotten with the old ones.
 
     Raises:
-        ConfigurationError: files would be removed that a writer may still be about to commit.
+        ConfigurationError: files would be removed that a writer may still be about to commit, or that are not the
+            table's own, for example those of another table in its directory.
     """
     if keep_hours < 1:
         raise ConfigurationError(
             f"keep_hours must be at least 1, not {keep_hours!r}: younger files may be of a commit on its way"
         )
-    carry(destination)
     handle = destination.handle()
-    # Full: it also finds what commits left that were refused, which no entry of the log names.
+    # Full: it also finds what commits left that were refused, which no entry of the log names. It finds whatever else
+    # lies there, too, so it is asked first, for what it would do an hour from now.
+    _check_own(handle, handle.vacuum(keep_hours - 1, dry_run=True, enforce_retention_duration=False, full=True))
     files = handle.vacuum(keep_hours, dry_run=False, enforce_retention_duration=False, full=True)
-    handle = destination.handle()
+    handle, log = carry(destination), DeltaLog(destination.location, destination.application)
+    before = log.first_version(handle.version())
+    # By this very handle: what came after it is not carried on, and stays, however long this process was frozen.
     handle.create_checkpoint()
-    before = destination.log_length()
     handle.cleanup_metadata()
-    return Cleaning(len(files), before - destination.log_length())
+    return Cleaning(len(files), log.first_version(handle.version()) - before)
 
 
-def carry(destination: DeltaDestination) -> tuple[Commit, ...]:
-    """Repeat the last commit of each shard, of all applications, in one new entry without rows."""
-    deltalake = load("deltalake", "delta")
-    lasts: dict[tuple[str, str], Commit] = {}
-    for entry in destination.log():
-        for commit in (*entry.carried, *entry.commits):
-            known = lasts.get((commit.application, commit.shard))
-            if known is None or commit.order >= known.order:
-                lasts[commit.application, commit.shard] = commit
-    carried = tuple(lasts.values())
-    if carried:
+def _check_own(handle: DeltaTable, files: Sequence[str]) -> None:
+    """Files lie in the table's directory, or in one below it for each value that it is divided by.
+
+    Those of Delta's change data feed lie likewise in a directory of theirs.
+    """
+    marks = [f"{one}=" for one in handle.metadata().partition_columns]
+    for name in files:
+        *directories, file = name.removeprefix("_change_data/").split("/")
+        is_divided = len(directories) == len(marks) and all(map(str.startswith, directories, marks))
+        if not is_divided or not file.endswith(".parquet"):
+            raise ConfigurationError(
+                f"{handle.table_uri} holds {name}, which is not the table's and would be removed: move such files, or "
+                "the table that they belong to, out of its directory"
+            )
+
+
+def carry(destination: DeltaDestination) -> DeltaTable:
+    """Repeat the last commit of each shard, of all applications, in one new entry without rows; the table as of then.
+
+    The entry has the shards' transactions, so that it is refused where a writer was quicker, and looks again.
+    """
+    errors = load("deltalake.exceptions", "delta")
+    log = DeltaLog(destination.location, destination.application)
+    entries: list[LogEntry] = []
+    since = 0
+    for _ in range(CARRYING_TRIES):
         handle = destination.handle()
-        pa = pyarrow()
+        entries.extend(log.entries(handle.version(), since))
+        since = handle.version() + 1
+        try:
+            _write_carried(handle, entries)
+            return handle
+        except errors.CommitFailedError as error:
+            _log.info("a writer of %s was quicker than its clean-up: %s", destination.location.url, error)
+    raise DependencyException(
+        f"writers of {destination.location.url} were quicker than its clean-up {CARRYING_TRIES} times: try again later"
+    )
+
+
+def _write_carried(handle: DeltaTable, entries: Sequence[LogEntry]) -> None:
+    deltalake = load("deltalake", "delta")
+    totals: dict[str, int] = {}
+    carried = []
+    for chain in read_chains(entries, Proof()).values():
+        last = max((*chain.carried, *(one for _, one in chain.commits)), key=lambda one: one.order)
+        carried.append(last)
+        if (total := chain.records_up_to(last.number)) is not None:
+            totals[last.digest] = total
+    if carried:
         deltalake.write_deltalake(
             handle,
-            pa.schema(handle.schema().to_arrow()).empty_table(),
+            pyarrow().schema(handle.schema().to_arrow()).empty_table(),
             mode="append",
             commit_properties=deltalake.CommitProperties(
-                custom_metadata={ENTRY: LogEntry("", carried=carried).to_json()}
+                custom_metadata={ENTRY: LogEntry("", carried=tuple(carried), totals=totals).to_json()},
+                app_transactions=[
+                    deltalake.Transaction(transaction_of(one.application, one.shard), one.order) for one in carried
+                ],
             ),
             post_commithook_properties=deltalake.PostCommitHookProperties(cleanup_expired_logs=False),
         )
-    return carried
 
 
 Heard = Callable[[str, "Compaction | Cleaning | Proof | Exception"], None]

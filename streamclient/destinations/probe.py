@@ -14,8 +14,10 @@ import http.client
 import os
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime, timezone
 from email.utils import format_datetime
+from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -28,6 +30,8 @@ SCRATCH = "_streamclient_probe"
 """Directory of the scratch objects, beside the table's files; readers and clean-up of Delta leave ``_`` names alone."""
 
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
+
+_BUSY = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS}
 
 _LOST = "acknowledged commits would get lost there without an error"
 
@@ -81,15 +85,17 @@ def _probe_directory(directory: Path) -> None:
 
 def _probe_requests(location: Location, store: _S3 | _Oss, seconds: float) -> None:
     name = "/".join(part for part in (location.path, SCRATCH, uuid.uuid4().hex) if part)
-    first, text = store.send("PUT", name, seconds)
-    if first not in {200, 201}:
-        raise ConfigurationError(
-            f"{location.url}: creating {name} gave HTTP {first}, so no commit would succeed: {text}"
-        )
     try:
+        first, text = store.send("PUT", name, seconds)
+        if first not in {200, 201}:
+            raise ConfigurationError(
+                f"{location.url}: creating {name} gave HTTP {first}, so no commit would succeed: {text}"
+            )
         second, text = store.send("PUT", name, seconds)
     finally:
-        store.send("DELETE", name, seconds)
+        # It may be there whatever the answers were. Left behind it does no harm, unlike what was found out.
+        with suppress(DependencyException):
+            store.send("DELETE", name, seconds)
     if second in {200, 201}:
         raise ConfigurationError(
             f"{location.url}: the store let one object be created twice, so {_LOST}. {store.advice}"
@@ -205,11 +211,16 @@ def _exchange(
     try:
         connection.request(method, path, body=b"", headers=dict(headers))
         answer = connection.getresponse()
-        return answer.status, answer.read().decode("utf-8", "replace")[:300]
+        status, text = answer.status, answer.read().decode("utf-8", "replace")[:300]
     except (OSError, http.client.HTTPException) as error:
         raise DependencyException(f"{host} does not answer: {error!r}", kind=ErrorKind.TRANSIENT) from error
     finally:
         connection.close()
+    if status in _BUSY or (status >= 500 and status != HTTPStatus.NOT_IMPLEMENTED):
+        raise DependencyException(
+            f"{host} is in trouble, it answered HTTP {status}: {text}", kind=ErrorKind.TRANSIENT, http_status=status
+        )
+    return status, text
 
 
 def sign_s3(

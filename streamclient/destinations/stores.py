@@ -31,6 +31,8 @@ _REASONS = {
     "opendal.enable_versioning": "a versioned bucket does not refuse the second of two writers, so commits get lost",
 }
 _HARMLESS = {"aws_conditional_put": {"etag"}, "conditional_put": {"etag"}}
+_ENVIRONMENT = {"file": "MOUNT_", "s3": "AWS_", "s3a": "AWS_"}
+"""With what variables begin that delta-rs takes for options of a scheme."""
 _OFF = {"", "false", "0", "no", "off", "f", "n"}
 
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|millis|seconds?|minutes?)\s*")
@@ -89,9 +91,10 @@ def check_location(url: str, options: Mapping[str, str] | None, answer_seconds: 
     scheme = _scheme(url)
     given = {str(name): str(value) for name, value in (options or {}).items()}
     _refuse_unsafe(given, "option")
-    if scheme in {"s3", "s3a"}:
+    if prefix := _ENVIRONMENT.get(scheme):
         _refuse_unsafe(
-            {name: value for name, value in os.environ.items() if name.startswith("AWS_")}, "environment variable"
+            {name: value for name, value in os.environ.items() if name.startswith(prefix)},
+            "environment variable",
         )
     _refuse_long_waits(given, answer_seconds)
     if scheme not in {"file", "hdfs"}:

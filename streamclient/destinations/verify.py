@@ -7,7 +7,7 @@ data: each commit has exactly its rows, and their digest is the commit's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from streamclient.destinations.changes import COMMIT, SHARD, records_of
 from streamclient.destinations.commit import Commit, Destination, LogEntry, RowFiles
 from streamclient.destinations.digest import records_digest
 from streamclient.destinations.extra import compute, pyarrow
-from streamclient.errors import CodecError
+from streamclient.errors import CodecError, StreamClientException
 from streamclient.model import CheckpointPosition
 
 if TYPE_CHECKING:
@@ -44,7 +44,10 @@ class Flaw(Enum):
     """A commit's values do not give its digest."""
 
     EPOCH = "epoch"
-    """A commit of an earlier owner follows one of a later owner."""
+    """A commit of an earlier owner follows one of a later owner, or the log gives it two epochs."""
+
+    FENCE = "fence"
+    """What refuses late writers of the shard does not name the commit with which its log ends."""
 
     TREE = "tree"
     """A child shard began before a parent had ended."""
@@ -114,7 +117,7 @@ def verify(
     destination: Destination,
     *,
     parents: Mapping[str, Collection[str]] | None = None,
-    checkpoints: Mapping[str, str] | None = None,
+    checkpoints: Mapping[str, str] | Callable[[], Mapping[str, str]] | None = None,
     with_rows: bool = False,
 ) -> Proof:
     """Look for losses, repeats and damages.
@@ -123,16 +126,19 @@ def verify(
         destination: where to look. Its writers may go on meanwhile, if ``with_rows`` is not set.
         parents: the parents of each shard, as the stream lists them, those that are read into this destination.
         checkpoints: stored checkpoints by shard, of the application of ``destination``: a destination that has lost its
-            latest commits can only be told by them.
+            latest commits can only be told by them. A call that reads them is made before and after the log is read, so
+            that writers may go on meanwhile.
         with_rows: also read all rows, count them and compare their digests. Rows that other things than change records
             were made of cannot be compared.
     """
     proof = Proof()
-    chains = _read_chains(destination.log(), proof)
+    read = checkpoints if callable(checkpoints) else lambda: checkpoints or {}
+    earlier = read()
+    chains = read_chains(destination.log(), proof)
+    _check_fences(destination, proof)
     if parents:
         _check_tree(chains, parents, proof)
-    if checkpoints is not None:
-        _check_checkpoints(proof, destination.application, checkpoints)
+    _check_checkpoints(proof, chains, destination.application, earlier, read())
     if with_rows:
         _check_rows(readable_rows(destination, proof.note_damage), chains, proof)
     return proof
@@ -143,35 +149,67 @@ class _Chain:
     """The commits of one shard in one application, in the order of the log, each with the place of its entry."""
 
     commits: list[tuple[int, Commit]] = field(factory=list)
-    carried: int = 0
-    """The highest number that was carried on: entries up to there may have been cleared away."""
+    carried: list[Commit] = field(factory=list)
+    """Those that were carried on: entries up to the highest of them may have been cleared away."""
+    totals: dict[int, int] = field(factory=dict)
+    """Records up to a commit that was carried on, by its number."""
+
+    @property
+    def last_carried(self) -> int:
+        return max((one.number for one in self.carried), default=0)
+
+    @property
+    def places(self) -> set[str]:
+        """The ends of all its ranges."""
+        return {end for one in (*self.carried, *(one for _, one in self.commits)) for end in (one.start, one.end)}
+
+    @property
+    def first(self) -> int:
+        """The number of the first commit whose entry is there."""
+        return min((one.number for _, one in self.commits), default=self.last_carried + 1)
+
+    @property
+    def cleared(self) -> int:
+        """The number of the last commit whose entry is cleared away; 0 if none is."""
+        return min(self.first - 1, self.last_carried)
+
+    def records_up_to(self, number: int) -> int | None:
+        """Records up to a commit, also of entries that are cleared away; ``None`` if nobody can tell any more."""
+        counts = {one.number: one.count for _, one in self.commits}
+        for known, total in (self.totals or {0: 0}).items():
+            less, more = range(number + 1, known + 1), range(known + 1, number + 1)
+            if counts.keys() >= {*less, *more}:
+                return total - sum(counts[one] for one in less) + sum(counts[one] for one in more)
+        return None
 
 
 _Chains = dict[tuple[str, str], _Chain]
 
 
-def _read_chains(entries: Iterable[LogEntry], proof: Proof) -> _Chains:
+def read_chains(entries: Iterable[LogEntry], proof: Proof) -> _Chains:
+    """The commits of each application and shard; what is wrong with their chains is noted."""
     chains: _Chains = {}
-    carried: list[Commit] = []
     for place, entry in enumerate(entries):
-        if entry.damage:
+        if entry.damage and not entry.disputed:
             proof.note_damage(entry.damage)
+        proof.findings.extend(_found(Flaw.EPOCH, one, f"{one}: {entry.damage}") for one in entry.disputed)
         for commit in entry.commits:
             chains.setdefault((commit.application, commit.shard), _Chain()).commits.append((place, commit))
         for commit in entry.carried:
             chain = chains.setdefault((commit.application, commit.shard), _Chain())
-            chain.carried = max(chain.carried, commit.number)
-            carried.append(commit)
+            chain.carried.append(commit)
+            if commit.digest in entry.totals:
+                chain.totals[commit.number] = entry.totals[commit.digest]
     for key, chain in chains.items():
-        own = [commit for commit in carried if (commit.application, commit.shard) == key]
-        last = _check_chain(chain, own, proof)
+        last = _check_chain(chain, proof)
         if last is not None:
             proof.lasts[key] = last
     return chains
 
 
-def _check_chain(chain: _Chain, carried: list[Commit], proof: Proof) -> Commit | None:
-    last: Commit | None = None
+def _check_chain(chain: _Chain, proof: Proof) -> Commit | None:
+    known = _check_carried(chain, proof)
+    last: Commit | None = known.get(chain.first - 1)
     for _, commit in chain.commits:
         proof.commits += 1
         proof.records += commit.count
@@ -180,18 +218,61 @@ def _check_chain(chain: _Chain, carried: list[Commit], proof: Proof) -> Commit |
         if not commit.is_intact:
             proof.findings.append(_found(Flaw.ALTERED, commit, f"the digest of {commit} does not belong to its values"))
         if last is None:
-            _check_first(commit, chain.carried, proof)
+            _check_first(commit, chain.last_carried, proof)
         else:
             _check_next(last, commit, proof)
         if last is None or commit.number > last.number:
             last = commit
-    for commit in carried:
+    for commit in chain.carried:
         if last is None or commit.number > last.number:
-            if last is not None:
+            if last is not None and chain.commits:
                 text = f"commit {commit.number} was carried on, but the log ends at {last.number}"
                 proof.findings.append(Finding(Flaw.HOLE, commit.shard, last.end, commit.end, text))
             last = commit
     return last
+
+
+def _check_carried(chain: _Chain, proof: Proof) -> dict[int, Commit]:
+    """What is carried on must be what was committed, each time; the commits by their numbers."""
+    known = {one.number: one for _, one in chain.commits}
+    for commit in chain.carried:
+        if not commit.is_intact or known.setdefault(commit.number, commit) != commit:
+            text = f"{commit} was carried on, and is not what was committed"
+            proof.findings.append(_found(Flaw.ALTERED, commit, text))
+    return known
+
+
+def _check_fences(destination: Destination, proof: Proof) -> None:
+    """The last commits that the destination goes by must be those of its log."""
+    own = {shard: last for (application, shard), last in proof.lasts.items() if application == destination.application}
+    newer: dict[str, Commit] = {}
+    for shard, fence in _fences(destination, own, proof).items():
+        last = own[shard]
+        if fence is not None and fence.number > last.number:
+            newer[shard] = fence
+        elif fence != last:
+            text = f"writers must follow {fence or 'nothing'}, but the log ends with {last}"
+            proof.findings.append(_found(Flaw.FENCE, last, text))
+    if newer:  # a writer has gone on since the log was read, or the log has lost its end
+        entries = list(destination.log())
+        for shard, fence in newer.items():
+            if not any(fence in (*entry.carried, *entry.commits) for entry in entries):
+                text = f"writers must follow {fence}, which the log does not have"
+                proof.findings.append(Finding(Flaw.FENCE, shard, own[shard].end, fence.end, text))
+
+
+def _fences(destination: Destination, lasts: Mapping[str, Commit], proof: Proof) -> dict[str, Commit | None]:
+    try:
+        return dict(destination.last_commits(list(lasts)))
+    except StreamClientException:
+        pass  # each shard says by itself whether it is the one
+    found: dict[str, Commit | None] = {}
+    for shard, last in lasts.items():
+        try:
+            found.update(destination.last_commits([shard]))
+        except StreamClientException as error:
+            proof.findings.append(_found(Flaw.FENCE, last, str(error)))
+    return found
 
 
 def _check_first(commit: Commit, carried: int, proof: Proof) -> None:
@@ -240,18 +321,26 @@ def _check_tree(chains: _Chains, parents: Mapping[str, Collection[str]], proof: 
             proof.findings.append(_found(Flaw.TREE, first, text))
 
 
-def _check_checkpoints(proof: Proof, application: str, checkpoints: Mapping[str, str]) -> None:
-    for shard, checkpoint in sorted(checkpoints.items()):
+def _check_checkpoints(
+    proof: Proof, chains: _Chains, application: str, earlier: Mapping[str, str], later: Mapping[str, str]
+) -> None:
+    """What was stored before the log was read must be in it, and what was after that, not be behind it."""
+    for shard in sorted({*earlier, *later}):
+        before = earlier.get(shard, CheckpointPosition.TRIM_HORIZON)
         last = proof.lasts.get((application, shard))
         if last is None:
-            if checkpoint != CheckpointPosition.TRIM_HORIZON:
+            if before != CheckpointPosition.TRIM_HORIZON:
                 text = "the status table has a checkpoint, the destination no commit"
                 start = CheckpointPosition.TRIM_HORIZON
-                proof.findings.append(Finding(Flaw.CHECKPOINT, shard, start, checkpoint, text))
-        elif checkpoint not in {last.start, last.end}:
-            # At the start: the batch is committed, and its checkpoint comes next.
-            text = f"the status table is at {checkpoint}, the destination at {last}"
-            proof.findings.append(Finding(Flaw.CHECKPOINT, shard, last.end, checkpoint, text))
+                proof.findings.append(Finding(Flaw.CHECKPOINT, shard, start, before, text))
+            continue
+        places = chains[application, shard].places
+        now = later.get(shard, before)
+        # At the start of the last commit: the batch is committed, and its checkpoint comes next.
+        wrong = before if before not in places else now if now in places - {last.start, last.end} else None
+        if wrong is not None:
+            text = f"the status table is at {wrong}, the destination at {last}"
+            proof.findings.append(Finding(Flaw.CHECKPOINT, shard, last.end, wrong, text))
 
 
 # --- the rows ---------------------------------------------------------------------------------------------------------
@@ -273,36 +362,70 @@ class _Part:
         return sum(commit.count for commit in self.commits)
 
 
-def _check_rows(tables: Iterable[Table], chains: _Chains, proof: Proof) -> None:
+def _parts_of(chains: _Chains) -> dict[tuple[str, int], _Part]:
     parts: dict[tuple[str, int], _Part] = {}
     for chain in chains.values():
         for _, commit in chain.commits:
             part = parts.setdefault((commit.shard, commit.number), _Part([]))
             if commit not in part.commits:
                 part.commits.append(commit)
-    cleared = {(shard, chain.carried) for (_, shard), chain in chains.items()}
+    return parts
+
+
+def _check_rows(tables: Iterable[Table], chains: _Chains, proof: Proof) -> None:
+    parts = _parts_of(chains)
+    owners: dict[str, list[_Chain]] = {}
+    for (_, shard), chain in chains.items():
+        owners.setdefault(shard, []).append(chain)
+    cleared = {shard: max(chain.cleared for chain in own) for shard, own in owners.items()}
+    older = dict.fromkeys(owners, 0)
     unknown: dict[tuple[str, int], int] = {}
-    proof.rows = 0
+    uncounted = proof.rows = 0
     for table in tables:
         proof.rows += table.num_rows
+        if not {SHARD, COMMIT} <= set(table.column_names):
+            uncounted += table.num_rows
+            continue
         for shard, number, rows in _by_commit(table):
             found = parts.get((shard, number))
             if found is not None:
                 _add(found, rows)
-            elif not any(shard == one and number <= up_to for one, up_to in cleared):
+            elif isinstance(number, int) and number <= cleared.get(shard, 0):
+                older[shard] += rows.num_rows
+            else:
                 unknown[shard, number] = unknown.get((shard, number), 0) + rows.num_rows
     for (shard, number), count in sorted(unknown.items(), key=repr):
         proof.findings.append(_unknown(parts, shard, number, count))
+    if uncounted:
+        text = f"{uncounted} rows cannot be counted, as they lack the column {SHARD} or {COMMIT}"
+        proof.findings.append(Finding(Flaw.ROWS_UNKNOWN, "", "", "", text))
+        return
     for part in parts.values():
         _check_part(part, proof)
+    for shard, own in owners.items():
+        _check_older(shard, own, older[shard], proof)
+
+
+def _check_older(shard: str, chains: Sequence[_Chain], rows: int, proof: Proof) -> None:
+    """Rows of commits whose entries are cleared away can only be counted together."""
+    records = [chain.records_up_to(chain.cleared) for chain in chains]
+    wanted = sum(one or 0 for one in records)
+    if None in records or rows == wanted:
+        return
+    ends = [one.start for chain in chains for _, one in chain.commits if one.number == chain.first]
+    flaw = Flaw.ROWS_LOST if rows < wanted else Flaw.ROWS_REPEATED
+    text = f"the commits whose entries are cleared away have {wanted} records, the destination {rows} rows of them"
+    end = ends[0] if ends else max((one.number, one.end) for chain in chains for one in chain.carried)[1]
+    proof.findings.append(Finding(flaw, shard, CheckpointPosition.TRIM_HORIZON, end, text))
 
 
 def _unknown(parts: Mapping[tuple[str, int], _Part], shard: str, number: int, count: int) -> Finding:
     """Rows of no commit: between those with the nearest numbers."""
-    own = [part.commits[0] for (name, _), part in parts.items() if name == shard and number is not None]
+    own = [part.commits[0] for (name, _), part in parts.items() if name == shard and isinstance(number, int)]
     before = max((one for one in own if one.number < number), key=lambda one: one.number, default=None)
     after = min((one for one in own if one.number > number), key=lambda one: one.number, default=None)
-    text = f"{count} rows say that they are of commit {number}, which the log does not have"
+    said = "no commit" if number is None else f"commit {number}, which the log does not have"
+    text = f"{count} rows say that they are of {said}"
     start, end = before.end if before else "", after.start if after else ""
     return Finding(Flaw.ROWS_UNKNOWN, shard or "", start, end, text)
 

@@ -331,7 +331,8 @@ class MirrorWriter:
         """In one step; what one shard holds, or has lost, is no reason to stop the others."""
         while left:
             try:
-                return self._merge(left)
+                self._merge(left)
+                return
             except FencedCommit as error:
                 errors.update(dict.fromkeys(error.shards, error))
                 if not any(cut.part.shard in errors for cut in left):
@@ -342,7 +343,8 @@ class MirrorWriter:
             except Exception:
                 if len(left) == 1:
                     raise
-                return self._merge_each(left, errors)
+                self._merge_each(left, errors)
+                return
 
     def _merge_each(self, cuts: Sequence[ShardCut], errors: dict[str, Exception]) -> None:
         for cut in cuts:

@@ -1,9 +1,10 @@
 """Simulated histories of owners, a status table and a destination, with faults at every step of a commit.
 
 Each model of a destination does what the real one does, step by step, and decides with the same code
-(``Commit.after``, ``is_stored``). Between any two steps an owner may be paused or crash, and another one may take its
-shards; a request may be lost, its answer may be lost, or it may arrive late, when its sender has long given up. At the
-end one owner without faults finishes the stream. Then each record must be stored once.
+(``Commit.after``, ``is_stored``). Between any two steps, also between the preparing of two shards, an owner may be
+paused or crash, and another one may take its shards; a request to destination or status table may be lost, its answer
+may be lost, or it may arrive late, when its sender has long given up. At the end one owner without faults finishes the
+stream. Then each record must be stored once.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from itertools import pairwise
 
 from attrs import define, evolve, field, frozen
@@ -18,9 +20,11 @@ from attrs import define, evolve, field, frozen
 from streamclient.destinations.commit import Commit, FencedCommit, LogEntry, is_stored, last_of
 from streamclient.errors import StreamClientError
 
-RECORDS = 9
+RECORDS = 15
 STEPS = 90
 TRIES = 4
+BURST_MAX = 16
+"""Steps that an owner does before somebody else is drawn."""
 SHARDS = ("a", "b", "c")
 
 Row = tuple[str, int]
@@ -56,10 +60,10 @@ class Network:
     late: list[Callable[[], None]] = field(factory=list)
     met: Counter[str] = field(factory=Counter)
 
-    def send(self, request: Callable[[], None]) -> None:
+    def send(self, request: Callable[[], None], kind: str = "commit") -> None:
         """Do a request that changes something; ``Refused`` is its answer, too."""
         fault = self.dice.choice(["", "", "", "request lost", "answer lost", "late"]) if self.is_faulty else ""
-        self.met[fault] += 1
+        self.met[f"{kind}: {fault}"] += 1
         if fault == "late":
             self.late.append(request)
         if fault in {"request lost", "late"}:
@@ -207,6 +211,8 @@ class StatusRow:
     epoch: int = 0
     checkpoint: int = 0
     pending: Commit | None = None
+    version: int = 0
+    """Of what was written last; a write names the one that it has seen."""
 
 
 @frozen
@@ -238,57 +244,74 @@ class World:
             epochs[shard] = self.status[shard].epoch
         try:
             while True:
-                yield
-                commits = self._prepared(shards, epochs)
+                commits = []
+                for shard in shards:
+                    yield
+                    commits += yield from self._prepared(shard, epochs[shard])
                 if not commits:
                     return
                 yield
                 rows = [(one.shard, place) for one in commits for place in range(int(one.start), int(one.end))]
                 yield from self.model.commit(rows, commits)
-                yield
                 for one in commits:
-                    self._checkpoint(one, epochs[one.shard])
+                    yield
+                    yield from self._write(one.shard, epochs[one.shard], int(one.end), None)
         except FencedCommit:
             self.fenced += 1
         except (Lost, StreamClientError):
             return
 
-    def _prepared(self, shards: Sequence[str], epochs: dict[str, int]) -> list[Commit]:
-        """The next batch of each shard, remembered in the status table; a batch that was remembered comes first."""
-        lasts = self.model.lasts(len(self.model.place.log))
-        commits = []
-        for shard in shards:
-            row, last = self.status[shard], lasts.get(shard)
-            if row.epoch != epochs[shard]:
-                raise Lost  # the lease is gone, and it knows
-            if row.pending is not None and last is not None and last.digest == row.pending.digest:
-                self._checkpoint(row.pending, epochs[shard])
-            if row.checkpoint == RECORDS:
-                continue
-            end = min(RECORDS, row.checkpoint + self.dice.randint(1, 4))
-            if row.pending is not None and self.mutation != "cuts anew":
-                end = int(row.pending.end)
-            if self.mutation == "cuts anew":
-                last = None if last is None else evolve(last, end=str(row.checkpoint))
-            commit = Commit.after(
-                last,
-                application="app",
-                shard=shard,
-                epoch=epochs[shard],
-                start=str(row.checkpoint),
-                end=str(end),
-                count=end - row.checkpoint,
-                content=f"{shard}{row.checkpoint}-{end}",
-            )
-            row.pending = commit
-            commits.append(commit)
-        return commits
-
-    def _checkpoint(self, commit: Commit, epoch: int) -> None:
-        row = self.status[commit.shard]
+    def _prepared(self, shard: str, epoch: int) -> Generator[None, None, list[Commit]]:
+        """The next batch of a shard, remembered in the status table; a batch that was remembered comes first."""
+        row, last = self.status[shard], self.model.lasts(len(self.model.place.log)).get(shard)
         if row.epoch != epoch:
-            raise Lost
-        row.checkpoint, row.pending = int(commit.end), None
+            raise Lost  # the lease is gone, and it knows
+        checkpoint, pending = row.checkpoint, row.pending
+        if pending is not None and last is not None and last.digest == pending.digest:
+            checkpoint, pending = int(pending.end), None
+            yield from self._write(shard, epoch, checkpoint, pending)
+        if checkpoint == RECORDS:
+            return []
+        end = min(RECORDS, checkpoint + self.dice.randint(1, 4))
+        if pending is not None and self.mutation != "cuts anew":
+            end = int(pending.end)
+        if self.mutation == "cuts anew":
+            last = None if last is None else evolve(last, end=str(checkpoint))
+        commit = Commit.after(
+            last,
+            application="app",
+            shard=shard,
+            epoch=epoch,
+            start=str(checkpoint),
+            end=str(end),
+            count=end - checkpoint,
+            content=f"{shard}{checkpoint}-{end}",
+        )
+        yield from self._write(shard, epoch, checkpoint, commit)
+        return [commit]
+
+    def _write(self, shard: str, epoch: int, checkpoint: int, pending: Commit | None) -> Step:
+        """Write the shard's row, and again until an answer says that it is done, or that the lease is gone."""
+        row = self.status[shard]
+        for _ in range(TRIES):
+            try:
+                request = partial(self._put, row, StatusRow(epoch, checkpoint, pending, row.version + 1))
+                self.model.network.send(request, "prepare" if pending else "checkpoint")
+                return
+            except (Lost, Refused):
+                if self.mutation == "commits what it may not have prepared" and pending:
+                    return
+                yield
+                if row.epoch != epoch:
+                    break
+                if (row.checkpoint, row.pending) == (checkpoint, pending):
+                    return
+        raise Lost
+
+    def _put(self, row: StatusRow, new: StatusRow) -> None:
+        if (row.epoch, row.version) != (new.epoch, new.version - 1):
+            raise Refused
+        row.checkpoint, row.pending, row.version = new.checkpoint, new.pending, new.version
 
     def run(self) -> Outcome:
         for _ in range(STEPS):
@@ -317,9 +340,9 @@ class World:
         elif kind < 0.18 and isinstance(self.model, Postgres):
             self.model.end_idle()
         else:
-            # Whoever is not drawn is paused.
+            # Whoever is not drawn is paused, for so long that its successors may get through.
             one = self.dice.choice(self.owners)
-            if next(one, one) is one:
+            if any(next(one, one) is one for _ in range(self.dice.randint(1, BURST_MAX))):
                 self.owners.remove(one)
 
 

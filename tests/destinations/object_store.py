@@ -2,7 +2,8 @@
 
 Its mode is the one thing that a writer's life depends on: ``s3`` obeys ``If-None-Match: *`` with 412; ``oss`` refuses
 that header with 501, as OSS does, and obeys ``x-oss-forbid-overwrite`` with 409, unless the bucket is versioned;
-``ignore`` obeys neither, as some stores do. Faults are told for commits only, one per PUT of a log entry, in order.
+``ignore`` obeys neither, as some stores do. Faults are told for one kind of object, one per PUT, in order; by default
+for commits, which are entries of the log.
 Signatures are not checked.
 """
 
@@ -22,6 +23,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape, unescape
 
 COMMIT = re.compile(r".*/_delta_log/\d{20}\.json")
+PROBE = re.compile(r".*/_streamclient_probe/[0-9a-f]+")
 MODIFIED = 1_700_000_000
 
 
@@ -42,8 +44,10 @@ class ObjectStore:
         self.is_versioned = False
         self.objects: dict[str, bytes] = {}
         self.faults: deque[Fault] = deque()
+        self.failing = COMMIT
+        """Which objects meet the faults."""
         self.met: list[Fault] = []
-        """Faults that commits have met."""
+        """Faults that they have met."""
         self.requests: list[tuple[str, str]] = []
         self.authorizations: set[str] = set()
         self.uploads: dict[str, dict[int, bytes]] = {}
@@ -80,7 +84,7 @@ class ObjectStore:
         self.faults.extend(faults)
 
     def next_fault(self, key: str) -> Fault:
-        if not COMMIT.fullmatch(key):
+        if not self.failing.fullmatch(key):
             return Fault.NONE
         with self.lock:
             fault = self.faults.popleft() if self.faults else Fault.NONE

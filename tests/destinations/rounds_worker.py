@@ -4,14 +4,19 @@ usage: python rounds_worker.py KIND PLACE STATUS SEED RECORDS FREEZES_AT SHARD..
 
 It freezes between preparing and storing its batch of the number FREEZES_AT, if that is not 0. It prints a line at each
 step, and goes on once its parent has answered with a byte: so it gets as far as its parent wants, however busy the
-machine is. Leases are rows of an SQLite file. The kind ``spark`` is Delta Lake
-behind the Spark processor, with a transform.
+machine is. Leases are rows of an SQLite file. The kind ``spark`` is Delta Lake behind the Spark processor, with a
+transform.
+
+usage: python rounds_worker.py maintain PLACE
+
+Compacts and cleans a Delta table again and again, until its parent closes the pipe, and clears as much as it can.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import select
 import signal
 import sqlite3
 import sys
@@ -24,6 +29,7 @@ from attrs import frozen
 
 from streamclient.destinations import Commit, DeltaDestination, FencedCommit, change_rows, records_digest
 from streamclient.destinations.commit import Destination
+from streamclient.destinations.maintenance import clean, compact
 from streamclient.errors import DependencyException, ShutdownException
 from streamclient.interfaces import (
     InitializationInput,
@@ -39,6 +45,8 @@ from streamclient.spark import BatchContext, SparkConfig, SparkRecordProcessorFa
 from streamclient.testing.destination_contracts import change
 
 BATCH_MAX = 25
+MAINTENANCE_PAUSE_SECONDS = 0.1
+"""Between two rounds of maintenance: many of them, and time for the others."""
 SHARDS = ("shard-0", "shard-1", "shard-2")
 FREEZING = "freezing"
 LAST_WORDS = frozenset({FREEZING, "fenced", "lost", "late", "finished"})
@@ -286,6 +294,22 @@ def run_spark(place: str, status: Status, shards: Sequence[str], work: Work) -> 
             reader.processor.shutdown(ShutdownInput(ShutdownReason.STOLEN, reader.checkpointer))
 
 
+def maintain(place: str) -> None:
+    """Says at the end how often it compacted and cleaned, and how many entries of the log it removed."""
+    destination = DeltaDestination(place, answer_seconds=60.0)
+    rounds = compacted = cleared = 0
+    while not select.select([sys.stdin], [], [], MAINTENANCE_PAUSE_SECONDS)[0]:
+        if destination.columns() is None:
+            continue
+        if not rounds:
+            # Nothing is old enough in a table that is minutes old. Whoever reads it meanwhile needs a moment.
+            destination.handle().alter.set_table_properties({"delta.logRetentionDuration": "interval 2 seconds"})
+        compacted += not compact(destination).is_refused
+        cleared += clean(destination, keep_hours=1).log_entries
+        rounds += 1
+    print(f"{rounds} {compacted} {cleared}")
+
+
 def say(step: str) -> None:
     os.write(sys.stdout.fileno(), f"{step}\n".encode())  # whole lines, whichever threads say them
     if step not in LAST_WORDS and not os.read(sys.stdin.fileno(), 1):
@@ -313,4 +337,4 @@ def main(kind: str, place: str, path: str, *given: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    maintain(sys.argv[2]) if sys.argv[1] == "maintain" else main(*sys.argv[1:])

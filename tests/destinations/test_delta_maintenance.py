@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import threading
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError
+from deltalake import CommitProperties, DeltaTable, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction
 
 from streamclient.cli import main
-from streamclient.destinations import Commit, Day, DeltaDestination, FencedCommit
+from streamclient.destinations import Commit, Day, DeltaDestination, FencedCommit, delta_log
+from streamclient.destinations.commit import LogEntry
+from streamclient.destinations.delta_log import DeltaLog
 from streamclient.destinations.maintenance import (
     Cleaning,
     Compaction,
     Maintenance,
+    carry,
     check_compacting_version,
     clean,
     compact,
 )
-from streamclient.destinations.verify import Proof, verify
-from streamclient.errors import ConfigurationError, StreamClientException
+from streamclient.destinations.verify import Flaw, Proof, verify
+from streamclient.errors import ConfigurationError, DependencyException, StreamClientException
 from streamclient.testing.destination_contracts import batch, change, rows_for, store, stored_numbers
 from tests.patience import PATIENCE_SECONDS
 
@@ -119,8 +126,29 @@ def test_a_compaction_that_changes_the_number_of_rows_is_reported(
     destination, _ = filled(tmp_path / "table")
     counts = iter([10, 20])
     monkeypatch.setattr(maintenance, "_row_count", lambda handle: next(counts))
-    with pytest.raises(StreamClientException, match=r"20 rows of 10 .*restore\(10\)"):
+    with pytest.raises(StreamClientException, match=r"20 rows of 10 .*as version 11: .*restore\(10\)") as raised:
         compact(destination)
+
+    (made,) = DeltaTable(str(tmp_path / "table")).file_uris()
+    assert f"out of the log: {made}. Then" in str(raised.value)
+
+
+def test_what_a_doubled_compaction_added_is_taken_out_and_later_commits_stay(tmp_path: Path) -> None:
+    """As the error advises. The rows are doubled by hand: versions of delta-rs that do so are not installed."""
+    destination, last = filled(tmp_path / "table")
+    handle = destination.handle()
+    again = tmp_path / "table" / "doubled.parquet"
+    again.write_bytes(Path(handle.file_uris()[0].removeprefix("file://")).read_bytes())
+    added = [AddAction("doubled.parquet", again.stat().st_size, {}, 0, True, '{"numRecords":1}')]
+    handle.create_write_transaction(added, "append", handle.schema())
+    last = store(destination, last, [change(77)])
+    assert {one.flaw for one in verify(destination, with_rows=True).findings} == {Flaw.ROWS_REPEATED}
+    again.rename(tmp_path / "elsewhere")
+    DeltaTable(str(tmp_path / "table")).repair()
+
+    assert verify(destination, with_rows=True, checkpoints={"shard-1": last.end}).findings == []
+    assert DeltaDestination(str(tmp_path / "table")).last_commits(["shard-1"]) == {"shard-1": last}
+    assert stored_numbers(destination) == [*range(TABLE_COMMITS), 77]
 
 
 DAY_MILLIS = 24 * 3600 * 1000
@@ -179,10 +207,229 @@ def test_a_writer_that_slept_through_a_cleaning_is_refused(tmp_path: Path) -> No
     assert stored_numbers(sleeper) == [*range(TABLE_COMMITS), *range(100, 110)]
 
 
+def test_a_writer_that_is_quicker_is_carried_on_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It commits when the log has been read: the entry is refused, and made again."""
+    destination, last = filled(tmp_path / "table")
+    entries, made = DeltaLog.entries, [last]
+
+    def overtaken(self: DeltaLog, version: int, since: int = 0) -> Iterator[LogEntry]:
+        yield from entries(self, version, since)
+        if len(made) < 3:
+            made.append(store(DeltaDestination(str(tmp_path / "table")), made[-1], [change(100 + len(made))]))
+
+    with monkeypatch.context() as context:
+        context.setattr(DeltaLog, "entries", overtaken)
+        carry(destination)
+    (carried,) = (entry.carried for entry in destination.log() if entry.carried)
+
+    assert carried == (made[2],)
+    assert verify(destination, with_rows=True).findings == []
+
+
+def test_a_cleaning_that_writers_never_let_through_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    destination, last = filled(tmp_path / "table")
+    entries, made = DeltaLog.entries, [last]
+
+    def overtaken(self: DeltaLog, version: int, since: int = 0) -> Iterator[LogEntry]:
+        yield from entries(self, version, since)
+        made.append(store(DeltaDestination(str(tmp_path / "table")), made[-1], [change(100 + len(made))]))
+
+    monkeypatch.setattr(DeltaLog, "entries", overtaken)
+    monkeypatch.setattr("streamclient.destinations.maintenance.CARRYING_TRIES", 2)
+    with pytest.raises(DependencyException, match="quicker than its clean-up 2 times"):
+        clean(destination)
+
+
+def test_what_is_committed_while_a_cleaning_is_frozen_stays_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For so long that the commits are old when it wakes up, between carrying on and clearing away."""
+    table = tmp_path / "table"
+    destination, last = filled(table)
+    newest = [last]
+
+    def freezing(handle: DeltaDestination) -> DeltaTable:
+        found = carry(handle)
+        newest.append(store(DeltaDestination(str(table)), last, [change(100)]))
+        DeltaDestination(str(table)).handle().create_checkpoint()
+        age(table, 40)
+        return found
+
+    monkeypatch.setattr("streamclient.destinations.maintenance.carry", freezing)
+    assert clean(destination).log_entries == TABLE_COMMITS + 1  # with the creation
+    reopened = DeltaDestination(str(table))
+
+    assert reopened.last_commits(["shard-1"]) == {"shard-1": newest[1]}
+    assert verify(reopened, with_rows=True).findings == []
+
+
+def race_a_carrying(
+    path: Path, monkeypatch: pytest.MonkeyPatch, before_it: Callable[[], object] = lambda: None
+) -> tuple[Commit, Commit]:
+    """A table whose last entry carries a commit on that a writer has followed since; both commits.
+
+    Entries that have no transactions let that happen, as earlier versions of this package wrote them.
+    """
+    monkeypatch.setattr(delta_log, "_FIRST_LOOK", 1)
+    destination, last = filled(path)
+    newest = store(destination, last, [change(100)], epoch=2)
+    before_it()
+    handle = destination.handle()
+    entry = LogEntry("", carried=(last,)).to_json()
+    write_deltalake(
+        handle,
+        pa.schema(handle.schema().to_arrow()).empty_table(),
+        mode="append",
+        commit_properties=CommitProperties(custom_metadata={delta_log.ENTRY: entry}),
+    )
+    return last, newest
+
+
+def test_a_commit_that_a_cleaning_did_not_see_is_not_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is carried on is older than the shard's last commit, and stands behind it."""
+    last, newest = race_a_carrying(tmp_path / "table", monkeypatch)
+    late, reopened = batch(last, [change(100)], epoch=1), DeltaDestination(str(tmp_path / "table"))
+
+    for asked in (["shard-1"], ["shard-1", "new"]):
+        assert DeltaDestination(str(tmp_path / "table")).last_commits(asked)["shard-1"] == newest
+    assert reopened.last_commits(["new"]) == {"new": None}
+    assert reopened.last_commits(["shard-1"]) == {"shard-1": newest}
+    overtaken = batch(last, [change(9)], epoch=1)
+    with pytest.raises(FencedCommit):
+        reopened.commit(rows_for(reopened, [change(9)], overtaken), [overtaken])
+    reopened.commit(rows_for(reopened, [change(100)], late), [late])  # a repeat of what is in
+    assert stored_numbers(reopened) == [*range(TABLE_COMMITS), 100]
+    assert verify(reopened, with_rows=True).findings == []
+
+
+def test_a_handle_that_has_only_seen_the_carrying_asks_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opened between the commit and the carrying, and asked for the shard only then."""
+    opened = DeltaDestination(str(tmp_path / "table"))
+    _, newest = race_a_carrying(tmp_path / "table", monkeypatch, lambda: opened.last_commits(["another"]))
+
+    assert opened.last_commits(["shard-1"]) == {"shard-1": newest}
+
+
+def test_a_commit_that_is_lost_behind_a_carrying_is_an_error_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last, _ = race_a_carrying(tmp_path / "table", monkeypatch)
+    destination = DeltaDestination(str(tmp_path / "table"))
+    destination.handle().create_checkpoint()
+    (tmp_path / "table" / "_delta_log" / f"{TABLE_COMMITS + 1:020}.json").unlink()
+    again = batch(last, [change(100)], epoch=3)
+    for _ in range(3):
+        with pytest.raises(StreamClientException, match="does not hold it any more"):
+            destination.last_commits(["shard-1"])
+        with pytest.raises(StreamClientException, match="does not hold it any more"):
+            destination.commit(rows_for(destination, [change(100)], again), [again])
+
+
+def test_a_kept_handle_does_not_go_on_behind_an_entry_that_it_cannot_read(tmp_path: Path) -> None:
+    """Nor from the commit before it; shards whose commits can be read go on."""
+    destination, last = filled(tmp_path / "table")
+    other = store(destination, None, [change(50)], shard="other")
+    store(DeltaDestination(str(tmp_path / "table")), last, [change(100)])
+    path = tmp_path / "table" / "_delta_log" / f"{TABLE_COMMITS + 2:020}.json"
+    path.write_text(path.read_text().replace('\\"previous\\"', ""))
+    for _ in range(2):
+        with pytest.raises(StreamClientException, match="does not hold it any more"):
+            destination.last_commits(["shard-1", "other"])
+
+    assert destination.last_commits(["other"]) == {"other": other}
+
+
+def test_a_log_that_is_cleared_while_it_is_read_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table was loaded, and what it would find is carried on in a later version by then."""
+    table = tmp_path / "table"
+    _, last = filled(table)
+    last_commits, cleanings = DeltaLog.last_commits, [1, 2]
+
+    def cleared(self: DeltaLog, handle: DeltaTable, shards: Sequence[str]) -> dict[str, Commit | None]:
+        if cleanings.pop() == 2:
+            age(table, 40)
+            assert clean(DeltaDestination(str(table))).log_entries == TABLE_COMMITS + 1
+        return last_commits(self, handle, shards)
+
+    monkeypatch.setattr(DeltaLog, "last_commits", cleared)
+    assert DeltaDestination(str(table)).last_commits(["shard-1"]) == {"shard-1": last}
+
+
+def test_a_table_that_is_cleared_while_it_is_loaded_is_loaded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had listed its log, and a file is gone when it is to be read."""
+    filled(tmp_path / "table")
+    errors: list[Exception] = [DeltaError("Object at location 20.checkpoint.parquet not found")]
+
+    def loading(*given: object, **named: object) -> DeltaTable:
+        if errors:
+            raise errors.pop()
+        return DeltaTable(*given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("deltalake.DeltaTable", loading)
+    assert stored_numbers(DeltaDestination(str(tmp_path / "table"))) == list(range(TABLE_COMMITS))
+    errors.append(DeltaError("no answer"))
+    with pytest.raises(DeltaError, match="no answer"):
+        DeltaDestination(str(tmp_path / "table")).columns()
+
+
 def test_cleaning_keeps_files_that_a_commit_may_be_about_to_use(tmp_path: Path) -> None:
     destination, _ = filled(tmp_path / "table")
     with pytest.raises(ConfigurationError, match="keep_hours"):
         clean(destination, keep_hours=0)
+
+
+@pytest.mark.parametrize("inner", ["inner", "_day=2024-01-01/inner", "_day=2024-01-01"])
+def test_cleaning_touches_no_other_table_in_the_directory(inner: str, tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    destination, _ = filled(table, partition_by=Day())
+    within, _ = filled(table / inner)
+    age(table, 40)
+    with pytest.raises(ConfigurationError, match="not the table's"):
+        clean(destination, keep_hours=24)
+    assert stored_numbers(within) == stored_numbers(destination) == list(range(TABLE_COMMITS))
+
+    shutil.move(table / inner, tmp_path / "elsewhere")
+    assert clean(DeltaDestination(str(table), partition_by=Day()), keep_hours=24).files == 0
+
+
+def test_the_change_data_of_delta_is_no_other_table(tmp_path: Path) -> None:
+    destination, _ = filled(tmp_path / "table")
+    handle = destination.handle()
+    handle.alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+    rows = pa.concat_tables(destination.rows())
+    write_deltalake(handle, rows, mode="overwrite")
+    handle.delete("id = 3")
+    assert list((tmp_path / "table" / "_change_data").iterdir()) != []
+    age(tmp_path / "table", 40)
+
+    assert clean(DeltaDestination(str(tmp_path / "table")), keep_hours=24).files > TABLE_COMMITS
+
+
+def test_a_file_of_another_kind_is_not_removed(tmp_path: Path) -> None:
+    destination, _ = filled(tmp_path / "table")
+    (tmp_path / "table" / "notes.txt").write_text("mine")
+    age(tmp_path / "table", 40)
+    with pytest.raises(ConfigurationError, match=r"notes\.txt"):
+        clean(destination, keep_hours=24)
+
+    assert (tmp_path / "table" / "notes.txt").read_text() == "mine"
+
+
+def test_a_table_is_maintained_and_proved_by_whoever_does_not_know_how_it_is_divided(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    filled(tmp_path / "table", partition_by=Day())
+    (tmp_path / "table" / "_day=1970-01-01" / "part-of-a-refused-commit.parquet").write_bytes(b"")
+    age(tmp_path / "table", 40)
+    words = ["--compact", "now", "--clean", "now", "--verify", "now", "--rows", "--once"]
+
+    assert main(["maintain", str(tmp_path / "table"), *words]) == 0
+    assert capsys.readouterr().out.splitlines()[1].startswith("clean: 1 file(s)")
+    assert main(["verify", str(tmp_path / "table"), "--rows"]) == 0
 
 
 def test_maintenance_runs_by_cron_and_tells_what_it_did(tmp_path: Path) -> None:

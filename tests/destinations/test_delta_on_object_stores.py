@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count, cycle, islice
 
 import pytest
-from object_store import Fault, ObjectStore
+from object_store import PROBE, Fault, ObjectStore
 
 from streamclient.destinations import Commit, DeltaDestination, FencedCommit
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, StreamClientException
@@ -146,6 +146,25 @@ def test_the_probe_leaves_nothing_behind_and_is_signed() -> None:
             opened(objects).probe()
 
             assert (objects.objects, objects.authorizations) == ({}, {signature})
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    ("creation", "fault"),
+    [*((1, one) for one in Fault if one is not Fault.NONE), (2, Fault.FAIL), (2, Fault.LOSE_REQUEST)],
+)
+def test_a_store_in_trouble_is_asked_again_and_not_judged(mode: str, creation: int, fault: Fault) -> None:
+    """Whatever was stored without an answer is removed all the same."""
+    with ObjectStore(mode) as objects:
+        objects.failing = PROBE
+        objects.fail_commits([Fault.NONE] * (creation - 1) + [fault])
+        destination = opened(objects)
+        with pytest.raises(DependencyException) as raised:
+            destination.probe()
+
+        assert (raised.value.kind, objects.objects) == (ErrorKind.TRANSIENT, {})
+        store(destination, None, [change(1)])
+        assert stored_numbers(destination) == [1]
 
 
 def test_a_kept_handle_makes_few_requests_per_commit() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from datetime import date, datetime, timezone
@@ -152,6 +153,19 @@ def test_options_of_the_environment_are_refused_too(monkeypatch: pytest.MonkeyPa
     assert check_location("/tmp/t", None, 10).scheme == "file"
 
 
+@pytest.mark.parametrize("url", ["/tmp/t", "file:///tmp/t"])
+def test_an_environment_in_which_local_commits_overwrite_each_other_is_refused(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MOUNT_ALLOW_UNSAFE_RENAME", "true")
+    with pytest.raises(ConfigurationError, match="environment variable MOUNT_ALLOW_UNSAFE_RENAME"):
+        DeltaDestination(url)
+
+    assert check_location("hdfs://n/t", None, 10).scheme == "hdfs"
+    monkeypatch.setenv("MOUNT_ALLOW_UNSAFE_RENAME", "false")
+    assert check_location(url, None, 10).scheme == "file"
+
+
 def test_harmless_values_of_these_options_are_taken() -> None:
     options = {"aws_conditional_put": "etag", "AWS_S3_ALLOW_UNSAFE_RENAME": "false"}
 
@@ -254,6 +268,30 @@ def test_tables_with_properties_that_lose_rows_or_commits_are_refused(
         DeltaDestination(str(tmp_path / "t")).probe()
 
 
+@pytest.mark.parametrize("mode", ["name", "id"])
+def test_a_table_with_mapped_columns_is_refused(mode: str, tmp_path: Path) -> None:
+    """Readers of its files find null in every column. delta-rs makes no such table, so it is made as others do."""
+    DeltaTable.create(
+        str(tmp_path / "t"),
+        schema=pa.schema([("id", pa.int64())]),
+        configuration={"delta.enableExpiredLogCleanup": "false"},
+    )
+    path = tmp_path / "t" / "_delta_log" / f"{0:020}.json"
+    actions = [json.loads(line) for line in path.read_text().splitlines()]
+    for one in actions:
+        if "protocol" in one:
+            one["protocol"] = {"minReaderVersion": 2, "minWriterVersion": 5}
+        if "metaData" in one:
+            one["metaData"]["configuration"]["delta.columnMapping.mode"] = mode
+            schema = json.loads(one["metaData"]["schemaString"])
+            for number, field in enumerate(schema["fields"]):
+                field["metadata"] = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": f"c{number}"}
+            one["metaData"]["schemaString"] = json.dumps(schema)
+    path.write_text("\n".join(map(json.dumps, actions)))
+    with pytest.raises(ConfigurationError, match="mapped column names"):
+        DeltaDestination(str(tmp_path / "t")).probe()
+
+
 def test_a_table_that_is_divided_otherwise_is_refused(tmp_path: Path) -> None:
     store(DeltaDestination(str(tmp_path / "t"), partition_by=Day()), None, [change(1)])
     with pytest.raises(ConfigurationError, match="partition_by"):
@@ -274,6 +312,22 @@ def test_commits_that_the_log_has_lost_are_an_error_that_is_shown(tmp_path: Path
         reopened.commit(rows_for(reopened, [change(2)], batch(last, [change(2)])), [batch(last, [change(2)])])
 
     assert reopened.last_commits(["other"]) == {"other": None}
+
+
+def test_a_table_that_was_there_and_is_gone_is_not_made_anew(tmp_path: Path) -> None:
+    """Not even for a shard's first commit, which would go in: all other shards' rows are lost."""
+    destination = DeltaDestination(str(tmp_path / "t"))
+    store(destination, None, [change(1)])
+    further = destination.another()
+    shutil.rmtree(tmp_path / "t")
+    for handle in (destination, further):
+        first = batch(None, [change(2)], shard="shard-2")
+        with pytest.raises(StreamClientException, match="is gone"):
+            handle.commit(rows_for(DeltaDestination(str(tmp_path / "t")), [change(2)], first), [first])
+        with pytest.raises(StreamClientException, match="is gone"):
+            handle.last_commits(["shard-1"])
+
+    assert DeltaDestination(str(tmp_path / "t")).columns() is None
 
 
 # --- directories by key or day ----------------------------------------------------------------------------------------

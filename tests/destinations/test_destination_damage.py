@@ -10,6 +10,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,15 @@ import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from attrs import evolve
+from deltalake import write_deltalake
 from psycopg import sql
 from pyiceberg.catalog.sql import SqlCatalog
 
 from streamclient.destinations import Commit, DeltaDestination, PostgresDestination
 from streamclient.destinations.commit import Destination
 from streamclient.destinations.iceberg import IcebergDestination
+from streamclient.destinations.maintenance import carry
 from streamclient.destinations.verify import Finding, Flaw, verify
 from streamclient.testing.destination_contracts import change, store
 from tests.destinations.postgres_server import PostgresServer
@@ -65,8 +69,10 @@ def check(destination: Destination, commits: Mapping[Place, Commit], place: Plac
 
 
 def touches(finding: Finding, damaged: list[Commit]) -> bool:
-    if finding.flaw is Flaw.UNREADABLE or (finding.flaw is Flaw.ROWS_UNKNOWN and not finding.shard):
+    if finding.flaw is Flaw.UNREADABLE or (finding.flaw is Flaw.ROWS_UNKNOWN and not (finding.start or finding.end)):
         return True  # it names the file, or that nobody is named
+    if finding.flaw is Flaw.FENCE:
+        return finding.shard in {one.shard for one in damaged}  # what fences is the last commit, whichever is damaged
     return any(
         finding.shard == one.shard and {finding.start, finding.end} & {one.start, one.end, "elsewhere"}
         for one in damaged
@@ -89,7 +95,7 @@ def number_of(path: Path) -> Place:
 
 
 def files_of(directory: Path) -> dict[Place, Path]:
-    return {number_of(path): path for path in sorted(directory.rglob("*.parquet"))}
+    return {number_of(path): path for path in sorted(directory.glob("*.parquet"))}
 
 
 def rewritten(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
@@ -189,6 +195,11 @@ def lose_the_shard_of_a_row(path: Path, files: dict[Place, Path], place: Place, 
     return Expected(Flaw.ROWS_LOST, Flaw.ROWS_UNKNOWN)
 
 
+def lose_the_commit_of_a_row(path: Path, files: dict[Place, Path], place: Place, dice: random.Random) -> Expected:
+    rewritten(path, lambda table: with_value(table, "_commit", dice.randrange(RECORDS), None))
+    return Expected(Flaw.ROWS_LOST, Flaw.ROWS_UNKNOWN)
+
+
 FILE_DAMAGES: tuple[FileDamage, ...] = (
     delete_file,
     truncate_file,
@@ -204,6 +215,7 @@ FILE_DAMAGES: tuple[FileDamage, ...] = (
     move_row_to_another_commit,
     move_row_to_another_shard,
     lose_the_shard_of_a_row,
+    lose_the_commit_of_a_row,
 )
 
 
@@ -253,19 +265,39 @@ def hide_commit(actions: Actions, place: Place) -> Expected:
     return Expected(Flaw.ROWS_UNKNOWN, *([] if place[1] == COMMITS else [Flaw.HOLE]))
 
 
-def alter_commit(actions: Actions, place: Place) -> Expected:
+def entry_in(actions: Actions) -> tuple[dict[str, Any], str]:
+    """What Delta says of a commit, and under which name our entry stands there."""
     (info,) = (one["commitInfo"] for one in actions if "commitInfo" in one)
-    (name,) = (name for name, value in info.items() if isinstance(value, str) and '"commits"' in value)
+    (name,) = (name for name, value in info.items() if isinstance(value, str) and '"content"' in value)
+    return info, name
+
+
+def with_entry(actions: Actions, change: Callable[[dict[str, Any]], object], kind: str = "commits") -> None:
+    info, name = entry_in(actions)
     plain = json.loads(info[name])
-    (count,) = (key for key, value in plain["commits"][0].items() if value == RECORDS and key == "count")
-    plain["commits"][0][count] += 1
+    change(plain[kind][0])
     info[name] = json.dumps(plain)
+
+
+def alter_commit(actions: Actions, place: Place) -> Expected:
+    with_entry(actions, lambda commit: commit.update(count=RECORDS + 1))
     return Expected(Flaw.ALTERED)
 
 
+def lower_epoch(actions: Actions, place: Place) -> Expected:
+    """To one that no earlier commit has."""
+    with_entry(actions, lambda commit: commit.update(epoch=0))
+    return Expected(Flaw.EPOCH)
+
+
+def raise_epoch(actions: Actions, place: Place) -> Expected:
+    """All owners of today would be refused."""
+    with_entry(actions, lambda commit: commit.update(epoch=9))
+    return Expected(Flaw.EPOCH, Flaw.FENCE)
+
+
 def cut_commit(actions: Actions, place: Place) -> Expected:
-    (info,) = (one["commitInfo"] for one in actions if "commitInfo" in one)
-    (name,) = (name for name, value in info.items() if isinstance(value, str) and '"commits"' in value)
+    info, name = entry_in(actions)
     info[name] = info[name][:-9]
     return Expected(Flaw.UNREADABLE, Flaw.ROWS_UNKNOWN)
 
@@ -275,7 +307,7 @@ def lose_rows_of_commit(actions: Actions, place: Place) -> Expected:
     return Expected(Flaw.ROWS_LOST)
 
 
-LOG_DAMAGES = (hide_commit, alter_commit, cut_commit, lose_rows_of_commit)
+LOG_DAMAGES = (hide_commit, alter_commit, lower_epoch, raise_epoch, cut_commit, lose_rows_of_commit)
 
 
 @pytest.mark.parametrize("damage", LOG_DAMAGES, ids=lambda one: one.__name__)
@@ -285,12 +317,87 @@ def test_each_damage_to_an_entry_of_delta_lake_is_found(
     commits = commits_of(DeltaDestination(str(delta)))
     for number, place in enumerate(PLACES):
         copy = shutil.copytree(delta, tmp_path / str(number))
-        version = 1 + SHARDS.index(place[0]) + len(SHARDS) * (place[1] - 1)  # behind the table's creation
-        path = copy / "_delta_log" / f"{version:020}.json"
-        actions = [json.loads(line) for line in path.read_text().splitlines()]
-        expected = damage(actions, place)
-        path.write_text("\n".join(map(json.dumps, actions)))
+        expected = with_actions(entry_path(copy, place), partial(damage, place=place))
         check(DeltaDestination(str(copy)), commits, place, expected)
+
+
+def entry_path(directory: Path, place: Place) -> Path:
+    version = 1 + SHARDS.index(place[0]) + len(SHARDS) * (place[1] - 1)  # behind the table's creation
+    return directory / "_delta_log" / f"{version:020}.json"
+
+
+def with_actions(path: Path, damage: Callable[[Actions], Expected]) -> Expected:
+    actions = [json.loads(line) for line in path.read_text().splitlines()]
+    expected = damage(actions)
+    path.write_text("\n".join(map(json.dumps, actions)))
+    return expected
+
+
+def test_each_lost_entry_of_delta_lake_is_found_as_one_hole(delta: Path, tmp_path: Path) -> None:
+    """The table lives on, by the summary behind it."""
+    commits = commits_of(DeltaDestination(str(delta)))
+    for number, place in enumerate(PLACES):
+        copy = shutil.copytree(delta, tmp_path / str(number))
+        DeltaDestination(str(copy)).handle().create_checkpoint()
+        entry_path(copy, place).unlink()
+        missed = Flaw.FENCE if place[1] == COMMITS else Flaw.HOLE
+        check(DeltaDestination(str(copy)), commits, place, Expected(Flaw.UNREADABLE, missed, Flaw.ROWS_UNKNOWN))
+        log = verify(DeltaDestination(str(copy)))
+
+        assert [one.flaw for one in log.findings if one.flaw is not Flaw.EPOCH] == [Flaw.UNREADABLE, missed]
+
+
+def cleared(delta: Path, copy: Path) -> Path:
+    """A copy whose last entry alone says what was committed; its path."""
+    shutil.copytree(delta, copy)
+    destination = DeltaDestination(str(copy))
+    carry(destination)
+    destination.handle().create_checkpoint()
+    *others, last = sorted((copy / "_delta_log").glob("*.json"))
+    for path in others:
+        path.unlink()
+    return last
+
+
+CARRIED_DAMAGES: dict[str, tuple[Callable[[dict[str, Any]], object], Flaw]] = {
+    "count": (lambda commit: commit.update(count=RECORDS + 1), Flaw.ALTERED),
+    "digest": (lambda commit: commit.update(digest="0" * 64), Flaw.ALTERED),
+    "epoch": (lambda commit: commit.update(epoch=9), Flaw.FENCE),
+    "number": (lambda commit: commit.update(number=COMMITS - 1), Flaw.ALTERED),
+    "total": (lambda commit: commit.update(total=COMMITS * RECORDS + 1), Flaw.ROWS_LOST),
+    "shard": (lambda commit: commit.update(shard="shard-d"), Flaw.CHECKPOINT),
+}
+
+
+@pytest.mark.parametrize("name", CARRIED_DAMAGES)
+def test_each_damage_to_what_is_carried_on_is_found(name: str, delta: Path, tmp_path: Path) -> None:
+    """It is all that is left of shards that are idle."""
+    change, flaw = CARRIED_DAMAGES[name]
+    commits = commits_of(DeltaDestination(str(delta)))
+    path = cleared(delta, tmp_path / "copy")
+    ends = {shard: commits[shard, COMMITS].end for shard in SHARDS}
+    assert verify(DeltaDestination(str(tmp_path / "copy")), with_rows=True, checkpoints=ends).findings == []
+    with_entry(actions := [json.loads(line) for line in path.read_text().splitlines()], change, "carried")
+    path.write_text("\n".join(map(json.dumps, actions)))
+    findings = verify(DeltaDestination(str(tmp_path / "copy")), with_rows=True, checkpoints=ends).findings
+
+    assert flaw in {one.flaw for one in findings if one.shard == SHARDS[0]}, findings
+    assert {one.shard for one in findings} <= {SHARDS[0], "shard-d"}, findings
+
+
+@pytest.mark.parametrize("flaw", [Flaw.ROWS_LOST, Flaw.ROWS_REPEATED])
+def test_rows_of_commits_whose_entries_are_cleared_away_are_counted(flaw: Flaw, delta: Path, tmp_path: Path) -> None:
+    cleared(delta, tmp_path / "copy")
+    destination = DeltaDestination(str(tmp_path / "copy"))
+    shard, number = PLACES[1]
+    if flaw is Flaw.ROWS_LOST:
+        destination.handle().delete(f"_shard_id = '{shard}' AND _commit = {number} AND v = 1")
+    else:
+        write_deltalake(destination.handle(), next(iter(destination.rows([shard]))).slice(0, 1), mode="append")
+    findings = verify(destination, with_rows=True).findings
+
+    last = commits_of(DeltaDestination(str(delta)))[shard, COMMITS]
+    assert [(one.flaw, one.shard, one.start, one.end) for one in findings] == [(flaw, shard, "TRIM_HORIZON", last.end)]
 
 
 # --- Iceberg ----------------------------------------------------------------------------------------------------------
@@ -328,6 +435,26 @@ def test_each_damage_to_a_file_of_iceberg_is_found(damage: FileDamage, iceberg: 
             files[place].write_bytes(whole[place])
 
 
+def test_a_last_commit_that_iceberg_remembers_otherwise_is_found(iceberg: IcebergDestination) -> None:
+    commits = commits_of(iceberg)
+    place = "shard-b", COMMITS
+    name, text = iceberg._property("shard-b"), commits[place].to_json()
+    for other in (evolve(commits[place], epoch=9).to_json(), commits["shard-b", 1].to_json(), None):
+        try:
+            alter_property(iceberg, name, other)
+            check(iceberg, commits, place, Expected(Flaw.FENCE))
+        finally:
+            alter_property(iceberg, name, text)
+
+
+def alter_property(iceberg: IcebergDestination, name: str, text: str | None) -> None:
+    with iceberg._catalog.load_table("lake.orders").transaction() as step:
+        if text is None:
+            step.remove_properties(name)
+        else:
+            step.set_properties({name: text})
+
+
 # --- PostgreSQL -------------------------------------------------------------------------------------------------------
 
 OF_ONE_ROW = "ctid = (select ctid from orders where _shard_id = {shard} and _commit = {number} limit 1)"
@@ -354,12 +481,32 @@ SQL_DAMAGES: dict[str, tuple[str, Callable[[Place], Expected]]] = {
         "delete from orders_commits where shard = {shard} and number = {number}",
         lambda place: Expected(Flaw.ROWS_UNKNOWN, *([] if place[1] == COMMITS else [Flaw.HOLE])),
     ),
+    "last commit replaced": (
+        """update orders_shards set commit = (select commit from orders_commits as older
+        where older.shard = orders_shards.shard and number = 1) where shard = {shard}""",
+        lambda place: Expected(Flaw.FENCE),
+    ),
+    "last commit lost": (
+        "update orders_shards set commit = null where shard = {shard}",
+        lambda place: Expected(Flaw.FENCE),
+    ),
+    "end of the log lost": (
+        f"delete from orders_commits where shard = {{shard}} and number = {COMMITS}",
+        lambda place: Expected(Flaw.FENCE, Flaw.CHECKPOINT, others=((place[0], COMMITS),)),
+    ),
+    "epoch of the last commit raised": (
+        """update orders_shards set commit = replace(commit, '"epoch":2', '"epoch":9') where shard = {shard}""",
+        lambda place: Expected(Flaw.FENCE),
+    ),
     "count wrong": (
         """update orders_commits set commit = replace(commit, '"count":4', '"count":5')
         where shard = {shard} and number = {number}""",
         lambda place: Expected(Flaw.ALTERED),
     ),
 }
+
+
+SQL_TABLES = ("orders", "orders_commits", "orders_shards")
 
 
 @pytest.fixture(scope="module")
@@ -369,7 +516,7 @@ def conninfo() -> Iterator[str]:
         fill(destination)
         destination.close()
         with psycopg.connect(server.conninfo, autocommit=True) as connection:
-            for table in ("orders", "orders_commits"):
+            for table in SQL_TABLES:
                 connection.execute(f"create table whole_{table} as table {table}".encode())
         yield server.conninfo
 
@@ -387,7 +534,7 @@ def test_each_damage_to_postgresql_is_found(name: str, conninfo: str) -> None:
             try:
                 check(destination, commits, place, expected(place))
             finally:
-                for table in ("orders", "orders_commits"):
+                for table in SQL_TABLES:
                     connection.execute(f"truncate {table}".encode())
                     connection.execute(f"insert into {table} select * from whole_{table}".encode())
     destination.close()

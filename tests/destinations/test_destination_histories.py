@@ -16,6 +16,9 @@ HISTORIES = 2_000
 FEW = 600
 """Among which each broken rule shows."""
 
+KINDS = ("prepare", "commit", "checkpoint")
+"""Requests that meet faults."""
+
 MODELS = (Delta, Iceberg, Postgres)
 
 
@@ -32,7 +35,8 @@ def judge(model: type[Model], histories: int) -> None:
     # The histories are worth something: each fault was met, and late owners were refused.
     assert fenced >= histories / 100
     assert crashes >= histories
-    assert min(met[fault] for fault in ("request lost", "answer lost", "late", "late, refused")) >= histories / 100
+    faults = [f"{kind}: {fault}" for kind in KINDS for fault in ("request lost", "answer lost", "late")]
+    assert min(met[fault] for fault in (*faults, "late, refused")) >= histories / 100
 
 
 @pytest.mark.slow
@@ -50,6 +54,7 @@ def test_histories_store_each_record_once(model: type[Model]) -> None:
         (Delta, "store ignores the condition"),
         (Delta, "knows repeats, not owners"),
         (Delta, "cuts anew"),
+        (Delta, "commits what it may not have prepared"),
         (Iceberg, "retries by itself"),
         (Iceberg, "looks at nothing"),
         (Iceberg, "takes an error for a success"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -95,9 +96,11 @@ def alter_end(place: MemoryPlace, commit: Commit, dice: random.Random) -> set[Fl
     return {Flaw.ALTERED}
 
 
-def lower_epoch(place: MemoryPlace, commit: Commit, dice: random.Random) -> set[Flaw]:
-    place.entries[entry_index(place, commit)] = LogEntry("altered", (evolve(commit, epoch=commit.epoch - 3),))
-    return {Flaw.EPOCH} if commit.number > 1 else set()
+def alter_epoch(place: MemoryPlace, commit: Commit, dice: random.Random) -> set[Flaw]:
+    """Upwards for the first one: memory has nothing beside its log that would tell a lower one from the true one."""
+    other = evolve(commit, epoch=commit.epoch + (9 if commit.number == 1 else -3))
+    place.entries[entry_index(place, commit)] = LogEntry("altered", (other,))
+    return {Flaw.EPOCH}
 
 
 def lose_rows(place: MemoryPlace, commit: Commit, dice: random.Random) -> set[Flaw]:
@@ -155,19 +158,29 @@ def move_rows(place: MemoryPlace, commit: Commit, dice: random.Random) -> set[Fl
     return {Flaw.ROWS_LOST}
 
 
+def lose_the_number_of_a_row(place: MemoryPlace, commit: Commit, dice: random.Random) -> set[Flaw]:
+    index = table_index(place, commit)
+    table = place.tables[index]
+    numbers = [None, *[commit.number] * (RECORDS - 1)]
+    column = pa.array(dice.sample(numbers, RECORDS), pa.int64())
+    place.tables[index] = table.set_column(table.column_names.index("_commit"), "_commit", column)
+    return {Flaw.ROWS_LOST, Flaw.ROWS_UNKNOWN}
+
+
 DAMAGES: Sequence[Damage] = (
     lose_entry,
     lose_entry_and_rows,
     repeat_entry,
     alter_count,
     alter_end,
-    lower_epoch,
+    alter_epoch,
     lose_rows,
     repeat_rows,
     repeat_one_and_lose_one,
     alter_value,
     null_value,
     move_rows,
+    lose_the_number_of_a_row,
 )
 
 
@@ -194,9 +207,67 @@ def touches(finding: Finding, commit: Commit) -> bool:
     if finding.shard != commit.shard:
         return False
     if finding.flaw is Flaw.ROWS_UNKNOWN:
-        return f"commit {commit.number}," in finding.text
+        return f"commit {commit.number}," in finding.text or "of no commit" in finding.text
+    if finding.flaw is Flaw.FENCE:
+        return True  # it names the shard's last commit, whichever of them is damaged
     near = {commit.start, commit.end, "elsewhere"}
     return bool(near & {finding.start, finding.end})
+
+
+def test_rows_that_do_not_say_their_commit_cannot_be_counted() -> None:
+    """Those that a transform made of changes, for example."""
+    for name in ("_shard_id", "_commit"):
+        place = filled()
+        place.tables = [table.drop_columns([name]) for table in place.tables]
+        place.columns = place.tables[0].schema
+        (finding,) = verify(MemoryDestination(place), with_rows=True).findings
+
+        assert finding.flaw is Flaw.ROWS_UNKNOWN
+        assert f"{len(SHARDS) * COMMITS * RECORDS} rows cannot be counted" in finding.text
+
+
+class Racing(MemoryDestination):
+    """Its log is read, and then a writer commits."""
+
+    last: Commit | None = None
+
+    def last_commits(self, shards: Sequence[str]) -> dict[str, Commit | None]:
+        if self.last is None:
+            self.last = commit_of(self.place, "shard-a", COMMITS)
+            self.last = store(self, self.last, [change(99)], shard="shard-a", epoch=9)
+        return super().last_commits(shards)
+
+
+def test_a_writer_that_goes_on_meanwhile_is_no_finding() -> None:
+    assert verify(Racing(filled())).findings == []
+
+
+@pytest.mark.parametrize(
+    ("earlier", "later", "is_whole"), [(2, 7, True), (6, 6, True), (7, 7, False), (2, 2, False), (6, 2, False)]
+)
+def test_checkpoints_are_compared_with_a_log_that_grows(earlier: int, later: int, is_whole: bool) -> None:
+    """Read before the log it must hold them, read after it they may be further, but not far behind."""
+    place = filled()
+    ends = [commit_of(place, "shard-a", one).end if one <= COMMITS else "further" for one in (earlier, later)]
+    answers = iter([{"shard-a": end} for end in ends])
+    findings = verify(MemoryDestination(place), checkpoints=lambda: next(answers)).findings
+
+    assert [(one.flaw, one.shard) for one in findings] == ([] if is_whole else [(Flaw.CHECKPOINT, "shard-a")])
+
+
+def test_a_last_commit_that_the_log_does_not_have_is_found() -> None:
+    """What fences is kept beside the log, as in a database; the log has lost its end."""
+    place = filled()
+    last = commit_of(place, "shard-a", COMMITS)
+    destination = Racing(place)
+    destination.last = last
+    destination.last_commits = lambda shards: {**dict.fromkeys(shards), "shard-a": last}  # type: ignore[method-assign]
+    del place.entries[entry_index(place, last)]
+    findings = {one.shard: one for one in verify(destination).findings}
+
+    assert {one.flaw for one in findings.values()} == {Flaw.FENCE}
+    assert (findings["shard-a"].start, findings["shard-a"].end) == (last.start, last.end)
+    assert "nothing" in findings["shard-b"].text
 
 
 def test_two_damages_at_once_are_both_found() -> None:
@@ -280,6 +351,28 @@ def test_entries_that_were_lost_before_the_carrying_are_a_hole() -> None:
     findings = verify(MemoryDestination(place)).findings
 
     assert [(one.flaw, one.shard) for one in findings] == [(Flaw.HOLE, "shard-a")]
+
+
+@pytest.mark.parametrize("values", [{"count": 5}, {"end": "elsewhere"}, {"epoch": 9}, {"digest": "0" * 64}], ids=str)
+def test_what_was_carried_on_otherwise_than_it_was_committed_is_found(values: dict[str, Any]) -> None:
+    place = filled()
+    carried = evolve(commit_of(place, "shard-a", 3), **values)
+    place.entries.append(LogEntry("carried", carried=(carried,)))
+
+    assert [(one.flaw, one.shard) for one in verify(MemoryDestination(place)).findings][:1] == [
+        (Flaw.ALTERED, "shard-a")
+    ]
+
+
+def test_the_first_commit_that_is_left_follows_the_one_that_was_carried_on() -> None:
+    place = filled()
+    before, first = commit_of(place, "shard-a", 2), commit_of(place, "shard-a", 3)
+    other = evolve(before, content="0" * 64)
+    other = evolve(other, digest=other.chain_digest())
+    place.entries[: entry_index(place, first)] = [LogEntry("carried", carried=(other,))]
+    findings = [one for one in verify(MemoryDestination(place)).findings if one.shard == "shard-a"]
+
+    assert [(one.flaw, one.start, one.end) for one in findings] == [(Flaw.ALTERED, before.start, first.end)]
 
 
 def test_a_step_goes_on_behind_what_was_carried() -> None:

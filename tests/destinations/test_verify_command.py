@@ -9,17 +9,23 @@ from typing import Any
 import deltalake
 import pytest
 from postgres_server import PostgresServer
+from pyiceberg.catalog import load_catalog
+from pyiceberg.utils.config import Config
 
 from streamclient.cli import main
 from streamclient.destinations import (
     Commit,
     DeltaDestination,
     Destination,
+    IcebergDestination,
     PostgresDestination,
     change_rows,
     records_digest,
 )
 from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
+from streamclient.server import LocalTablestore
+from streamclient.testing.destination_contracts import change, store
+from tests.operate.operate_scene import STATUS, TABLE, Scene
 
 
 def fill(destination: Destination, commits: int = 3) -> None:
@@ -104,9 +110,95 @@ def test_a_table_in_postgresql_is_proved(capsys: pytest.CaptureFixture[str]) -> 
     assert (code, json.loads(out)["is_whole"], json.loads(out)["rows"]) == (0, True, 6)
 
 
+def test_a_table_in_iceberg_is_proved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {"uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/data"}.items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__MINE__{name.upper()}", value)
+    monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())  # as it was read when pyiceberg was imported
+    catalog = load_catalog("mine")
+    catalog.create_namespace("lake")
+    fill(IcebergDestination(catalog, "lake.orders"))
+    code, out, _ = ended(capsys, "lake.orders", "--catalog", "mine", "--rows", "--json")
+
+    assert (code, json.loads(out)["is_whole"], json.loads(out)["rows"]) == (0, True, 6)
+    code, _, err = ended(capsys, "lake.orders", "--catalog", "nobodys")
+    assert (code, "PYICEBERG_CATALOG__NOBODYS__URI" in err) == (2, True)
+
+
+class Split:
+    """A stream whose shard was split, read to its end, into a table; the fleet's leases say so too."""
+
+    def __init__(self, scene: Scene, lake: Path) -> None:
+        self.scene, self.lake = scene, str(lake)
+        self.parent = scene.shard
+        scene.write(4)
+        self.child, _ = scene.split()
+        scene.put_lease(self.parent, checkpoint="SHARD_END")
+        self.last = store(self.destination, None, [change(1)], shard=self.parent)
+
+    @property
+    def destination(self) -> DeltaDestination:
+        return DeltaDestination(self.lake)
+
+    def end(self) -> None:
+        store(self.destination, self.last, [], shard=self.parent, end="SHARD_END")
+
+    def begin(self) -> Commit:
+        first = store(self.destination, None, [change(2)], shard=self.child)
+        self.scene.put_lease(self.child, checkpoint=first.end, parents=[self.parent])
+        return first
+
+    def verify(self, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[tuple[str, str]]]:
+        words = ["--endpoint", self.scene.local.endpoint, "--data-table", TABLE, "--status-table", STATUS, "--json"]
+        code, out, err = ended(capsys, self.lake, *words)
+        assert err == ""
+        return code, [(one["flaw"], one["shard"]) for one in json.loads(out)["findings"]]
+
+
+@pytest.fixture
+def split(local: LocalTablestore, tmp_path: Path) -> Split:
+    return Split(Scene(local), tmp_path / "lake")
+
+
+def test_what_follows_the_tree_and_is_where_its_checkpoints_are_is_proved(
+    split: Split, capsys: pytest.CaptureFixture[str]
+) -> None:
+    split.end()
+    split.begin()
+
+    assert split.verify(capsys) == (0, [])
+    # The tables of the environment alone may be those of another fleet.
+    assert ended(capsys, split.lake)[0] == 0
+
+
+def test_a_child_before_the_end_of_its_parent_and_a_lost_end_are_named(
+    split: Split, capsys: pytest.CaptureFixture[str]
+) -> None:
+    split.begin()
+
+    assert split.verify(capsys) == (1, [("tree", split.child), ("checkpoint", split.parent)])
+
+
+def test_a_status_table_without_leases_proves_nothing(
+    local: LocalTablestore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scene = Scene(local)
+    fill(DeltaDestination(str(tmp_path / "lake")))
+    words = ["--endpoint", scene.local.endpoint, "--data-table", TABLE, "--status-table", STATUS]
+    code, _, err = ended(capsys, str(tmp_path / "lake"), *words)
+
+    assert (code, "no lease of the stream" in err) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(("x", "--option", "s3cret"), "KEY=VALUE"), (("x", "--option", "a=b", "--table", "t"), "one of")],
+    [
+        (("x", "--option", "s3cret"), "KEY=VALUE"),
+        (("x", "--option", "a=b", "--table", "t"), "one of"),
+        (("x", "--catalog", "c", "--table", "t"), "one of"),
+        (("x", "--data-table", "t"), "--status-table"),
+    ],
 )
 def test_options_that_make_no_sense_are_refused(
     words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
