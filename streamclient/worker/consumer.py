@@ -34,7 +34,7 @@ from streamclient.worker.health import CallWatch, CallWatchdog
 from streamclient.worker.loop import Timer
 from streamclient.worker.reads import PATIENT_SECONDS
 from streamclient.worker.statuses import because, consumer_reasons
-from streamclient.worker.usercode import ProcessorSession, ShutdownMarker, UserCall, checked_keys
+from streamclient.worker.usercode import ProcessorSession, ShutdownMarker, UserCall, checked_keys, log_with
 
 _log = logging.getLogger(__name__)
 LEVELS = {Severity.INFO: logging.INFO, Severity.WARNING: logging.WARNING, Severity.ERROR: logging.ERROR}
@@ -437,15 +437,7 @@ class ShardConsumer:
         around.outages.log(logging.WARNING if is_read else logging.ERROR, kind, "%s", command.text)
 
     def _log_line(self, command: events.LogLine) -> None:
-        level, raised = LEVELS[command.severity], command.error
-        if raised is None:
-            _log.log(level, "%s", command.text)
-        elif _log.isEnabledFor(level):
-            (path, line, function, _), error = _log.findCaller(), raised.error
-            trace = (type(error), error, error.__traceback__)
-            record = _log.makeRecord(_log.name, level, path, line, "%s", (command.text,), trace, function)
-            record.exc_text = raised.traceback  # formatters take it, and do not ask the error once more
-            _log.handle(record)
+        log_with(_log, LEVELS[command.severity], command.text, command.error)
 
     def _ended(self, command: events.Ended) -> None:
         self._around.ended(self.own_info, command.end)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
@@ -169,6 +170,18 @@ class ProcessorSession:
         """Tell it why it ends."""
         if self.processor is not None:
             self.processor.shutdown(ShutdownInput(reason, self.checkpointer))
+
+
+def log_with(logger: logging.Logger, level: int, text: str, raised: Raised | None) -> None:
+    """Log a line, with the traceback that was made where the error was raised."""
+    if raised is None or not logger.isEnabledFor(level):
+        logger.log(level, "%s", text)
+        return
+    (path, line, function, _), error = logger.findCaller(), raised.error
+    trace = (type(error), error, error.__traceback__)
+    record = logger.makeRecord(logger.name, level, path, line, "%s", (text,), trace, function)
+    record.exc_text = raised.traceback  # formatters take it, and do not ask the error once more
+    logger.handle(record)
 
 
 def checked_keys(answer: Iterable[object]) -> list[ParkedKey]:
