@@ -14,7 +14,7 @@ from tools.pictures import write_pictures
 from tools.plots import LAKE_HEAD, lake_rows, lake_run
 
 project = "streamclient"
-author = "The streamclient authors"
+author = "The streamclient project"
 release = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"

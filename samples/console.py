@@ -16,6 +16,7 @@ from streamclient import (
     StreamConfig,
     Worker,
 )
+from streamclient.records import readable_position
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
 from streamclient.tablestore import connect
 from tablestore import (
@@ -41,8 +42,8 @@ class RecordProcessor(IRecordProcessor):
         self.seen = 0
 
     def initialize(self, initialization_input: InitializationInput) -> None:
-        checkpoint = initialization_input.initial_checkpoint
-        print(f"{self.worker_identifier} reads from {checkpoint}")
+        start = readable_position(initialization_input.initial_checkpoint)
+        print(f"{self.worker_identifier} reads from {start}")
 
     def process_records(
         self,

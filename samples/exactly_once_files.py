@@ -124,7 +124,7 @@ def main(seed: int = 0) -> None:
         ended = -signal.SIGKILL
         while ended == -signal.SIGKILL:
             seed += 1
-            program = [sys.executable, "-m", "samples.exactly_once_files", local.endpoint, name, str(seed)]
+            program = [sys.executable, __file__, local.endpoint, name, str(seed)]
             ended = subprocess.run(program, timeout=600, check=False).returncode
         if ended != 0:
             raise SystemExit(f"the worker process failed with {ended}")

@@ -38,17 +38,19 @@ def main() -> None:
         put_orders(client, "orders", range(150))
         lake = DeltaDestination(str(Path(directory) / "orders"))
         mirror = Mirror(client, "orders", "orders_mirror", lake, limits=MergeLimits(max_age_seconds=0.2))
-        thread = threading.Thread(target=mirror.run)
+        thread = threading.Thread(target=mirror.run, daemon=True)
         thread.start()
-        while thread.is_alive() and not mirror.is_copied:
+        while thread.is_alive() and mirror.worker is None:
             thread.join(0.1)
+        if mirror.worker is None:
+            raise SystemExit("the table is not copied; what its thread has printed says why")
         print(f"{mirror.copied_rows} rows copied")
         client.delete_row("orders", Row([("order", 0)]), ANY_STATE)
         client.put_row("orders", Row([("order", 1)], [("state", 7), ("new", True)]), ANY_STATE)
-        while (found := mirror.verify()).pending:
-            thread.join(0.2)
+        mirror.worker.wait(until=lambda: not mirror.verify().pending)
         mirror.shutdown()
         thread.join()
+        found = mirror.verify()
         print(f"{found.rows} rows compared, {found.count} differences, {found.pending} changes behind")
         row = next(row for table in lake.rows() for row in table.to_pylist() if row["order"] == 1)
         print({name: row[name] for name in ("order", "state", "new", "_unfit")})

@@ -9,6 +9,7 @@ and write rows with any client of Tablestore.
 """
 
 from streamclient import InitializationInput, IRecordProcessor, ProcessRecordsInput, ShutdownInput, ShutdownReason
+from streamclient.records import readable_position
 
 
 class PrintChanges(IRecordProcessor):
@@ -16,7 +17,8 @@ class PrintChanges(IRecordProcessor):
 
     def initialize(self, initialization_input: InitializationInput) -> None:
         shard_id = initialization_input.shard_info.shard_id
-        print(f"shard {shard_id[:8]}: reading from {initialization_input.initial_checkpoint}", flush=True)
+        start = readable_position(initialization_input.initial_checkpoint)
+        print(f"shard {shard_id[:8]}: reading from {start}", flush=True)
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
         for record in process_records_input.records:

@@ -1,7 +1,8 @@
 """Every change of a table into a Delta table, exactly once, with one more column that Spark computes.
 
-Start ``streamclient server`` in another terminal, then ``python samples/spark_lake.py /tmp/lake``. It makes a table,
-writes some changes, lets a worker bring them into the lake, and compares the rows that they lead to with the table.
+Start ``streamclient server`` in another terminal, then ``python samples/spark_lake.py``. It makes a table, writes
+some changes, lets a worker bring them into the lake, and compares the rows that they lead to with the table. The lake
+is the folder ``lake``, or the one that is named behind it.
 """
 
 import sys
@@ -77,7 +78,7 @@ def with_tax(frame: DataFrame, context: BatchContext) -> DataFrame:
     return frame.withColumn("with_tax", f.round(f.col("amount") * 1.13, 2))
 
 
-def main(lake: str) -> None:
+def main(lake: str = "lake") -> None:
     client = connect()  # to what TABLESTORE_ENDPOINT and its like name, or else to the local server
     make_table(client)
     expected = write_changes(client)
@@ -105,4 +106,4 @@ def main(lake: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

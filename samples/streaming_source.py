@@ -1,7 +1,7 @@
 """A table's changes into Parquet by Structured Streaming, its rows by ``spark.read``, and a frame back into a table.
 
-``python -m samples.streaming_source`` makes a table on a local server of its own, reads its stream in three runs of
-one query, between which a shard splits, and copies the rows of the table into another one.
+Makes a table on a local server of its own, reads its stream in three runs of one query, between which a shard splits,
+and copies the rows of the table into another one.
 """
 
 import tempfile

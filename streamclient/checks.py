@@ -241,3 +241,11 @@ def _hint(given: str, known: dict[str, Any]) -> str:
         return ""
     meant = known[found[0]]
     return f"; did you mean {meant.name if isinstance(meant, Enum) else meant}?"
+
+
+def missing_extra(problem: str, extra: str) -> ConfigurationError:
+    """The refusal of what needs a library that an extra of this package brings. The package is on no index."""
+    return ConfigurationError(
+        f"{problem}: install the extra {extra} from where streamclient was installed, in a checkout with  "
+        f'pip install ".[{extra}]"'
+    )

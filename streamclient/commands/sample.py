@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import ast
 import re
+import shlex
 from pathlib import Path
 
 from streamclient.errors import ConfigurationError
@@ -17,8 +18,8 @@ COLUMNS = (Column("SAMPLE"), Column("SHOWS", least=20))
 PLACE = Path(__file__).parent.parent / "samples"
 """In a checkout a link to the folder of that name; in an installed package the folder itself."""
 
-_HOME = re.compile(r"\bsamples\.(\w+)")
-"""How samples name each other where they are kept. Written out, they lie beside each other."""
+_HOME = re.compile(r"\bsamples[./](\w+)")
+"""How samples name each other, as modules and files, where they are kept. Written out, they lie beside each other."""
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -46,7 +47,9 @@ def run(arguments: argparse.Namespace) -> int:
         return EXIT_DONE
     for path in written:
         print_text(f"wrote {path}")
-    print_text(f"run it with: {_how_to_run(name, arguments.directory)}")
+    command = _how_to_run(name, arguments.directory)
+    if command is not None:
+        print_text(f"run it with: {command}")
     return EXIT_DONE
 
 
@@ -106,9 +109,18 @@ def _first_line(source: str) -> str:
     return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0].replace("``", "")
 
 
-def _how_to_run(name: str, directory: Path) -> str:
+def _how_to_run(name: str, directory: Path) -> str | None:
+    """The line of a shell that runs it; None for what others import."""
+    place = _samples()[name]
+    file = shlex.quote(str(directory / f"{name}.py"))
+    if name.startswith("test_"):
+        return f"pytest {file}"
+    if place.is_file() and '__name__ == "__main__"' in _main_of(place):
+        return f"python {file}"
+    # What follows is looked for by its name, in the folder in which the command runs.
+    there = "" if directory == Path() else f"cd {shlex.quote(str(directory))} && "
+    if place.is_dir():
+        return f"{there}python -m {name}"
     if name == "print_changes":
-        return "streamclient run print_changes:PrintChanges --data-table TABLE --status-table STATUS"
-    if _samples()[name].is_dir():
-        return f"python -m {name}" if directory == Path() else f"cd {directory} && python -m {name}"
-    return f"{'pytest' if name.startswith('test_') else 'python'} {directory / f'{name}.py'}"
+        return f"{there}streamclient run print_changes:PrintChanges --data-table TABLE --status-table STATUS"
+    return None

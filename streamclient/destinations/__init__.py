@@ -1,7 +1,7 @@
 """Rows into places outside, each once: what a commit is, and destinations that keep it.
 
 Importing this package imports none of the libraries behind the destinations; they come with extras, for example
-``pip install "streamclient[delta]"``.
+``pip install ".[delta]"`` in a checkout.
 """
 
 from __future__ import annotations

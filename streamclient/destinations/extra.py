@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from streamclient.errors import ConfigurationError
+from streamclient.checks import missing_extra
 
 
 def pyarrow() -> Any:
@@ -27,6 +27,4 @@ def load(module: str, extra: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        raise ConfigurationError(
-            f'{module} cannot be imported ({error}): run  pip install "streamclient[{extra}]"'
-        ) from error
+        raise missing_extra(f"{module} cannot be imported ({error})", extra) from error

@@ -1,4 +1,4 @@
-"""Metrics for OpenTelemetry, with ``pip install "streamclient[otel]"``."""
+"""Metrics for OpenTelemetry, with the extra ``otel``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from streamclient import checks
 from streamclient._version import __version__
-from streamclient.errors import ConfigurationError
 from streamclient.metrics.memory import MemoryMetrics
 from streamclient.metrics.table import METRICS, SECONDS_BUCKETS
 from streamclient.model import Metric, MetricKind
@@ -77,6 +76,4 @@ def _api() -> Any:
     try:
         return import_module("opentelemetry.metrics")
     except ImportError as error:
-        raise ConfigurationError(
-            f'{error}; OpenTelemetryMetrics needs it: run  pip install "streamclient[otel]"'
-        ) from error
+        raise checks.missing_extra(f"{error}; OpenTelemetryMetrics needs it", "otel") from error

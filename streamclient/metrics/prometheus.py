@@ -1,4 +1,4 @@
-"""Metrics for Prometheus, with ``pip install "streamclient[prometheus]"``."""
+"""Metrics for Prometheus, with the extra ``prometheus``."""
 
 from __future__ import annotations
 
@@ -55,9 +55,7 @@ class PrometheusMetrics(MemoryMetrics):
         try:
             from prometheus_client import REGISTRY  # noqa: PLC0415  # an extra
         except ImportError as error:
-            raise ConfigurationError(
-                f'{error}; PrometheusMetrics needs it: run  pip install "streamclient[prometheus]"'
-            ) from error
+            raise checks.missing_extra(f"{error}; PrometheusMetrics needs it", "prometheus") from error
         _registry.require("registry", registry)
         self._registry = REGISTRY if registry is None else registry
         try:
@@ -96,9 +94,7 @@ def serve_series(series: Callable[[], Iterable[Series]], health: Health, port: i
     try:
         from prometheus_client import CollectorRegistry  # noqa: PLC0415  # an extra
     except ImportError as error:
-        raise ConfigurationError(
-            f'{error}; serving metrics needs it: run  pip install "streamclient[prometheus]"'
-        ) from error
+        raise checks.missing_extra(f"{error}; serving metrics needs it", "prometheus") from error
     registry = CollectorRegistry()
     registry.register(cast("Collector", _Collector(series)))
     return MetricsServer(registry, address, port, health)

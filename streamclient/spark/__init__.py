@@ -1,6 +1,6 @@
 """Change streams through Spark: a record processor that stores each batch once, and checkpoints afterwards.
 
-Importing this package imports neither pyspark nor pyarrow; they come with ``pip install "streamclient[spark]"``.
+Importing this package imports neither pyspark nor pyarrow; they come with the extra ``spark``.
 """
 
 from streamclient.spark.batch import Sink, Transform

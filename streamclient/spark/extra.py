@@ -6,7 +6,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from streamclient.errors import ConfigurationError
+from streamclient.checks import missing_extra
 
 
 def require_spark() -> None:
@@ -18,10 +18,7 @@ def require(*modules: str) -> None:
     """Raise ``ConfigurationError``, saying what to install, unless all of these can be imported."""
     missing = [name for name in modules if find_spec(name) is None]
     if missing:
-        raise ConfigurationError(
-            f"{' and '.join(missing)} cannot be imported; Spark processors need them: "
-            'run  pip install "streamclient[spark]"'
-        )
+        raise missing_extra(f"{' and '.join(missing)} cannot be imported; Spark processors need them", "spark")
 
 
 def pyarrow() -> Any:

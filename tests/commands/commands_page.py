@@ -30,6 +30,8 @@ from streamclient.parking import TableParkingStore
 from streamclient.parking.frames import record_id
 from streamclient.records import ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
 from streamclient.server import LocalTablestore
+from streamclient.server.command import DEFAULT_PORT
+from tests.docs.page_examples import commands
 from tests.operate.operate_scene import STATUS, TABLE, Scene
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,7 +70,8 @@ class Stage:
         for shown, real in self.ids.items():
             command = command.replace(shown, real)
         words = shlex.split(command)[1:]
-        if words == ["server"]:
+        is_default_server = words == ["server"]
+        if is_default_server:  # its port may be taken here
             words = ["server", "--port", "0"]
         if words[:2] == ["control", "requests"]:
             self.local.reset_requests()
@@ -86,6 +89,8 @@ class Stage:
         self.process.stdin.flush()
         answer: dict[str, Any] = json.loads(self.process.stdout.readline())
         shown = answer["shown"].replace(operator_name(), "ann@ops")
+        if is_default_server:
+            shown = re.sub(r"(?<=127\.0\.0\.1:)\d+", str(DEFAULT_PORT), shown)
         for short, real in self.ids.items():
             shown = shown.replace(real, short)
         return Ran(command, answer["code"], shown)
@@ -201,13 +206,7 @@ def replication(local: LocalTablestore) -> dict[str, Any]:
 
 def commands_of(text: str) -> list[tuple[str, str]]:
     """Every command on the page with what it prints there, in order."""
-    found = []
-    for block in BLOCK.findall(text):
-        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-            command, _, shown = part.partition("\n")
-            if command.startswith("streamclient "):
-                found.append((command, shown))
-    return found
+    return [each for each in commands(text) if each[0].startswith("streamclient ")]
 
 
 TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z"

@@ -49,6 +49,13 @@ def test_a_command_is_found_under_its_name_alone(name: str) -> None:
     assert {command.split()[1] for command in leaves(make_parser([name]))} == {name}
 
 
+def test_the_page_shows_the_port_on_which_a_server_listens_by_default() -> None:
+    """Numbers are not compared elsewhere."""
+    port = make_parser(["server"]).parse_args(["server"]).port
+
+    assert dict(commands_of(PAGE.read_text()))["streamclient server"] == f"listening on http://127.0.0.1:{port}\n"
+
+
 def test_a_page_that_shows_something_else_is_noticed() -> None:
     """The check itself can fail."""
     assert agrees("SHARD  LAG\n1f0c77a2  12 s", "SHARD     LAG\nabcdef01  2 min 3 s")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
 
+from tests.docs.page_examples import FENCE, commands
 from tests.installed import ROOT, Installed
-
-BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-
 
 WRITES_AND_IMPORTS = """
 import os, sys
@@ -36,12 +35,7 @@ for name in sys.argv[1:]:
 def console_lines(heading: str) -> list[tuple[str, str]]:
     """Commands below a heading of the README, each with what it shows."""
     section = (ROOT / "README.md").read_text().split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
-    found: list[tuple[str, str]] = []
-    for block in BLOCK.findall(section):
-        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-            command, _, shown = part.partition("\n")
-            found.append((command, shown))
-    return found
+    return commands(section)
 
 
 def printed_as(expected: str, actual: str) -> bool:
@@ -53,12 +47,12 @@ def printed_as(expected: str, actual: str) -> bool:
 
 @pytest.mark.slow
 def test_the_first_hour_of_the_readme_runs_as_printed_from_a_wheel(installed: Installed, tmp_path: Path) -> None:
-    (server, listening), *commands = console_lines("The first hour")
+    (server, listening), *others = console_lines("The first hour")
 
     assert (server, listening) == ("streamclient server", "listening on http://127.0.0.1:8180\n")
-    assert len(commands) >= 4
+    assert len(others) >= 4
     with installed.serving(tmp_path) as endpoint:
-        for command, shown in commands:
+        for command, shown in others:
             actual = installed.run(command, tmp_path, TABLESTORE_ENDPOINT=endpoint)
             assert printed_as(shown, actual), f"$ {command}\n{actual}"
 
@@ -75,11 +69,38 @@ def test_every_sample_is_written_by_the_installed_command_and_finds_what_it_impo
     installed.run_script(script, *names, "demo", folder=tmp_path)
 
     for path in tmp_path.glob("*/**/*.py"):
-        assert "samples." not in path.read_text().replace("samples/", ""), path
+        assert re.findall(r"\bsamples[./]\w+", path.read_text()) == [], path
+
+
+@pytest.mark.slow
+def test_the_wheel_says_whose_it_is_and_under_which_licence(installed: Installed) -> None:
+    """No address is made up: the project has none."""
+    (place,) = installed.directory.glob("lib/python*/site-packages")
+    (wheel,) = distributions(name="streamclient", path=[str(place)])
+    said = wheel.metadata
+    (author,) = re.findall(r'^author = "(.*)"$', (ROOT / "docs" / "conf.py").read_text(), re.MULTILINE)
+
+    assert said["Author"] == author == "The streamclient project"
+    assert (said["License-Expression"], said.get_all("License-File")) == ("Apache-2.0", ["LICENSE"])
+    assert {"tablestore", "change data capture", "spark"} <= set(re.split(", ?", said["Keywords"]))
+    assert said.get_payload() == (ROOT / "README.md").read_text()
+    assert said["Requires-Python"] == ">=3.10"
+    assert {name for name in said if re.search("url|home|page|mail|maintain", name.lower())} == set()
+
+
+def needs_of_the_checkout(text: str) -> list[str]:
+    """Examples and commands of a page that find the samples only where this project is checked out."""
+    blocks = [body for language, body in FENCE.findall(text) if language in {"python", "py", "sh", "console"}]
+    return re.findall(r"^.*(?:(?:\bfrom|\bimport|-m) samples\b|\bsamples/).*$", "\n".join(blocks), re.MULTILINE)
 
 
 def test_no_page_needs_the_checkout_for_its_examples() -> None:
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    guilty = [page.name for page in pages if re.search(r"^\s*(from|import) samples\b", page.read_text(), re.MULTILINE)]
 
-    assert guilty == []
+    assert {page.name: needs for page in pages if (needs := needs_of_the_checkout(page.read_text()))} == {}
+
+
+@pytest.mark.parametrize("line", ["$ python -m samples.console", "$ pytest samples/test_x.py", "import samples.demo"])
+def test_an_example_that_needs_the_checkout_is_noticed(line: str) -> None:
+    """The check itself can fail."""
+    assert needs_of_the_checkout(f"```console\n{line}\n```\n") == [line]

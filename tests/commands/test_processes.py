@@ -475,7 +475,7 @@ def test_metrics_without_the_library_are_refused_with_the_command_that_brings_it
     ran = run_cli(*words, "--processes", "2", "--metrics-port", "0")
 
     assert (ran.code, ran.out) == (2, "")
-    assert ran.err.endswith('needs it: run  pip install "streamclient[prometheus]"\n')
+    assert ran.err.endswith('pip install ".[prometheus]"\n')
 
 
 @pytest.mark.parametrize(

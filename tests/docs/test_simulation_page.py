@@ -6,10 +6,7 @@ else is.
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,12 +19,12 @@ from streamclient.testing.simulation.laws import SAFETY
 from streamclient.testing.simulation.laws.ownership import OneReader
 from streamclient.testing.simulation.laws.progress import NothingIsLost
 from streamclient.testing.simulation.runner import RAISED
-from tests.patience import PATIENCE_SECONDS
+from tests.installed import Installed
 from tests.simulation.mutations import MUTATIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "simulation.md"
-SAMPLE = "samples/test_my_processor.py"
+SAMPLE = "test_my_processor.py"
 
 
 def block(language: str, part: str) -> str:
@@ -41,29 +38,20 @@ def shape(text: str) -> list[str]:
 
 
 def test_the_page_shows_the_sample_itself() -> None:
-    assert block("python", "class PatientProcessor").strip() in (ROOT / SAMPLE).read_text()
+    assert block("python", "class PatientProcessor").strip() in (ROOT / "samples" / SAMPLE).read_text()
 
 
 @pytest.mark.slow
-def test_the_sample_prints_what_the_page_shows() -> None:
-    """With fewer seeds, which says as much of its words: numbers are not compared."""
-    command = [sys.executable, "-m", "pytest", SAMPLE, "-s", "-p", "no:cacheprovider", "-c", "/dev/null"]
-    done = subprocess.run(
-        [*command, "--rootdir", str(ROOT), "--simulation-seeds", "2"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        check=False,
-    )
+def test_the_sample_prints_what_the_page_shows(installed: Installed, tmp_path: Path) -> None:
+    """From a wheel, with fewer seeds, which says as much of its words: numbers are not compared."""
+    installed.run("streamclient sample test_my_processor", tmp_path)
+    printed = installed.run(f"python -m pytest {SAMPLE} -s --simulation-seeds 2", tmp_path)
     shown = block("text", "changes written, ").strip().splitlines()
-    actual = done.stdout.splitlines()
+    actual = printed.splitlines()
     first = next(number for number, line in enumerate(actual) if line.startswith(SAMPLE))
 
-    assert done.returncode == 0, done.stdout + done.stderr
     assert shape("\n".join(actual[first : first + len(shown)])) == shape("\n".join(shown))
-    assert "2 passed" in done.stdout
+    assert "2 passed" in printed
 
 
 @pytest.mark.slow

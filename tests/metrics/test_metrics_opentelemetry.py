@@ -125,5 +125,5 @@ def test_the_global_provider_serves_if_none_is_given() -> None:
 def test_without_the_library_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.metrics", None)
 
-    with pytest.raises(ConfigurationError, match=r'pip install "streamclient\[otel\]"'):
+    with pytest.raises(ConfigurationError, match=r'pip install "\.\[otel\]"'):
         OpenTelemetryMetrics()

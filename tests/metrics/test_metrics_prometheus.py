@@ -117,7 +117,7 @@ def test_the_server_stops_listening_when_closed_and_closes_twice(metrics: Promet
 def test_without_the_library_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
 
-    with pytest.raises(ConfigurationError, match=r'pip install "streamclient\[prometheus\]"'):
+    with pytest.raises(ConfigurationError, match=r'pip install "\.\[prometheus\]"'):
         PrometheusMetrics()
 
 

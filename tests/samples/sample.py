@@ -11,22 +11,35 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.page_examples import FENCE
+from streamclient.commands.sample import write_sample
+from tests.docs.page_examples import commands
+from tests.installed import ROOT, Installed
 from tests.patience import PATIENCE_SECONDS
 
-ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+RUN_IT_WITH = "run it with: "
+FAILS = {"fenced_sink", "parked_records"}
+"""Samples whose processors fail, of which the log on standard error tells."""
 
 
-def printed_by(sample: str, *arguments: str) -> str:
-    """The output of ``python -m samples.SAMPLE``, run here: most of a process would be its imports.
+def as_told(installed: Installed, sample: str, folder: Path, **variables: str) -> str:
+    """The output of a sample that the installed command wrote below a folder, run in that as the command says."""
+    written = installed.run(f"streamclient sample {sample} --directory written", folder).splitlines()
+    assert written[-1].startswith(RUN_IT_WITH), written
+    return installed.run(written[-1].removeprefix(RUN_IT_WITH), folder, logs=sample in FAILS, **variables)
+
+
+def printed_by(sample: str, folder: Path) -> str:
+    """The output of ``python SAMPLE.py`` in a folder where it is written, run here: with the Spark of this process.
 
     As a process it would end only when its threads do, so here it has to, too.
     """
+    write_sample(sample, folder)
     before, output = set(threading.enumerate()), io.StringIO()
     with pytest.MonkeyPatch.context() as patched, redirect_stdout(output):
-        patched.setattr(sys, "argv", [sample, *arguments])
-        # By its path: by its name it would be refused where another test has imported it.
-        runpy.run_path(str(ROOT / "samples" / f"{sample}.py"), run_name="__main__")
+        patched.chdir(folder)
+        patched.setattr(sys, "argv", [sample])
+        runpy.run_path(str(folder / f"{sample}.py"), run_name="__main__")
     for thread in set(threading.enumerate()) - before:
         if not thread.daemon:
             thread.join(PATIENCE_SECONDS)
@@ -34,10 +47,8 @@ def printed_by(sample: str, *arguments: str) -> str:
     return output.getvalue()
 
 
-def blocks_of(page: str, language: str = "text") -> list[str]:
-    return [body for found, body in FENCE.findall((ROOT / page).read_text()) if found == language]
-
-
-def shown_in(page: str, beginning: str) -> str:
-    """The text block of a page that begins so."""
-    return next(block for block in blocks_of(f"docs/{page}") if block.startswith(beginning))
+def shown_by(sample: str) -> str:
+    """What the one page that runs the sample shows of its output."""
+    shown = [each for page in PAGES for each in commands(page.read_text()) if each[0] == f"python {sample}.py"]
+    ((_, output),) = shown
+    return output

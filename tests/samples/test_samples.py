@@ -1,36 +1,114 @@
-"""Every sample runs, as its documentation says it does."""
+"""Every sample runs from a wheel, in an empty folder, as ``streamclient sample`` tells, and prints what pages show."""
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
+import shlex
 from pathlib import Path
 
 import pytest
-from sample import ROOT, blocks_of, printed_by, shown_in
+from sample import PAGES, RUN_IT_WITH, as_told, shown_by
 
+from streamclient.cli import main
+from streamclient.server import LocalTablestore
 from streamclient.testing.contracts import check_lease_manager
-from tests.docs.page_examples import matches
-from tests.patience import PATIENCE_SECONDS
+from tests.docs.page_examples import FENCE, commands, matches, run_page
+from tests.installed import ROOT, Installed
+
+README = ROOT / "README.md"
+
+ELSEWHERE = {"console", "metrics", "spark_lake", "streaming_source"}
+"""Samples with tests of their own: here, and beside the Spark of a process."""
+
+VARYING = re.compile(r"\b(in |before: |prepared: |committed: |by )\d+(\.\d+)?(?= s\b|,|$| workers)", re.MULTILINE)
+"""Times, and counts of what happens by chance."""
+
+
+def programs() -> list[str]:
+    """Every sample that is run, and not only imported."""
+    files = sorted((ROOT / "samples").glob("*.py"))
+    return [path.stem for path in files if '__name__ == "__main__"' in path.read_text()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sample", sorted({*programs()} - ELSEWHERE))
+def test_a_sample_prints_what_its_page_shows(sample: str, installed: Installed, tmp_path: Path) -> None:
+    actual = as_told(installed, sample, tmp_path)
+
+    assert matches(VARYING.sub(r"\1...", shown_by(sample)), actual), actual
+
+
+def told() -> list[tuple[str, str]]:
+    """Every writing of a sample on a page, but on that of the commands, which shows them on a narrow terminal."""
+    pages = [page for page in PAGES if page.name != "commands.md"]
+    return [each for page in pages for each in commands(page.read_text()) if each[0].startswith("streamclient sample ")]
+
+
+@pytest.mark.parametrize(("command", "shown"), told(), ids=[command for command, _ in told()])
+def test_what_a_page_shows_of_writing_a_sample(
+    command: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert main(command.split()[1:]) == 0
+    assert capsys.readouterr().out == shown
+
+
+@pytest.mark.parametrize("directory", [Path(), Path("some where")])
+def test_only_what_runs_is_told_how_to_run_and_from_where_it_is_found(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is not a program, nor a test, nor found by its name, is there to be imported."""
+    monkeypatch.chdir(tmp_path)
+    file = shlex.quote(str(directory / "SAMPLE.py"))
+    there = "" if directory == Path() else f"cd {shlex.quote(str(directory))} && "
+    ways = dict.fromkeys(programs(), f"python {file}") | {"demo": f"{there}python -m SAMPLE"}
+    ways["print_changes"] = f"{there}streamclient run SAMPLE:PrintChanges --data-table TABLE --status-table STATUS"
+    ways["test_my_processor"] = f"pytest {file}"
+
+    for path in (ROOT / "samples").glob("[a-z]*"):
+        if path.suffix == ".py" or path.is_dir():
+            assert main(["sample", path.stem, "--directory", str(directory), "--force"]) == 0
+            last = capsys.readouterr().out.splitlines()[-1]
+            way = ways.get(path.stem, "").replace("SAMPLE", path.stem)
+            assert last == f"{RUN_IT_WITH}{way}" if way else last.startswith("wrote ")
+
+
+@pytest.mark.slow
+def test_the_console_sample_says_where_it_reads_on_in_words(
+    installed: Installed, local: LocalTablestore, tmp_path: Path
+) -> None:
+    first = as_told(installed, "console", tmp_path, TABLESTORE_ENDPOINT=local.endpoint)
+    second = installed.run("python written/console.py", tmp_path, TABLESTORE_ENDPOINT=local.endpoint)
+
+    assert first.startswith("worker1 reads from TRIM_HORIZON\n")
+    assert re.match(r"worker1 reads from iterator \d+/\d+\n", second), second
+    assert first.count("record: ") == second.count("record: ") == 3
 
 
 def test_the_readme_shows_the_console_sample_itself() -> None:
-    source = (ROOT / "samples" / "console.py").read_text()
-    shown = next(block for block in blocks_of("README.md", "python") if "class RecordProcessor(" in block)
+    shown = next(body for language, body in FENCE.findall(README.read_text()) if "class RecordProcessor(" in body)
 
-    assert shown.strip() in source
-
-
-@pytest.mark.slow
-def test_several_workers_share_a_table() -> None:
-    assert printed_by("several_workers").startswith("400 records")
+    assert shown.strip() in (ROOT / "samples" / "console.py").read_text()
 
 
 @pytest.mark.slow
-def test_metrics_sample_shows_what_prometheus_reads() -> None:
-    lines = printed_by("metrics").splitlines()
+def test_the_consumer_of_the_readme_prints_what_the_sample_prints(
+    local: LocalTablestore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from samples.console import make_table_with_stream, write_three_changes
+
+    client = local.client()
+    make_table_with_stream(client)
+    write_three_changes(client)
+    run_page(README)["run"](client)
+
+    assert matches(shown_by("console"), capsys.readouterr().out)
+
+
+@pytest.mark.slow
+def test_metrics_sample_shows_what_prometheus_reads(installed: Installed, tmp_path: Path) -> None:
+    lines = as_told(installed, "metrics", tmp_path).splitlines()
 
     found = {line.split("{")[0]: float(line.split()[-1]) for line in lines}
     assert found["streamclient_records_processed_total"] == 100
@@ -52,50 +130,3 @@ def test_sample_lease_manager_keeps_the_contract(tmp_path: Path) -> None:
     check_lease_manager(make)
     for manager in made:
         manager.close()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("sample", "page", "begins"),
-    [
-        ("tunnel_daemon", "tunnels.md", "full data: PUT"),
-        ("tunnel_workers", "tunnels.md", "one worker reads"),
-        ("replicate_table", "replicate.md", "made destination table"),
-        ("mirror_table", "mirror.md", "150 rows copied"),
-        ("fenced_sink", "fencing.md", "worker-1 has"),
-        ("parked_records", "failing-records.md", "999 orders"),
-    ],
-)
-def test_a_sample_prints_what_its_page_shows(sample: str, page: str, begins: str) -> None:
-    actual = printed_by(sample)
-
-    assert matches(shown_in(page, begins), actual), actual
-
-
-@pytest.mark.slow
-def test_keyed_sample_prints_what_its_page_shows() -> None:
-    """Also the time it takes, which differs from run to run, has its place."""
-    shown = next(block for block in blocks_of("docs/flow.md") if "changes of 20 customers" in block)
-    actual = printed_by("keyed_processing")
-
-    assert matches(re.sub(r"in \d+\.\d s", "in ... s", shown), actual), actual
-
-
-@pytest.mark.slow
-def test_a_process_that_is_killed_between_its_phases_writes_every_record_once() -> None:
-    """Some moments of every kind; which ones depends on how many batches a process lives."""
-    done = subprocess.run(
-        [sys.executable, "-m", "samples.exactly_once_files"],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    actual = done.stdout.splitlines()
-    shown = shown_in("failing-records.md", "killed before").splitlines()
-
-    assert actual[1] == shown[1]
-    assert re.fullmatch(r"killed before: \d+, prepared: \d+, committed: \d+", actual[0])

@@ -95,5 +95,5 @@ def test_first_use_without_spark_names_the_extra(monkeypatch: pytest.MonkeyPatch
     from streamclient.spark import SparkRecordProcessorFactory
 
     monkeypatch.setattr("streamclient.spark.extra.find_spec", lambda name: None)
-    with pytest.raises(ConfigurationError, match=r'pyspark and pyarrow.*pip install "streamclient\[spark\]"'):
+    with pytest.raises(ConfigurationError, match=r'pyspark and pyarrow.*pip install "\.\[spark\]"'):
         SparkRecordProcessorFactory(lambda frame, context: None)
