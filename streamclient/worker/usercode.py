@@ -177,7 +177,7 @@ def log_with(logger: logging.Logger, level: int, text: str, raised: Raised | Non
     if raised is None or not logger.isEnabledFor(level):
         logger.log(level, "%s", text)
         return
-    (path, line, function, _), error = logger.findCaller(), raised.error
+    (path, line, function, _), error = logger.findCaller(stacklevel=2), raised.error
     trace = (type(error), error, error.__traceback__)
     record = logger.makeRecord(logger.name, level, path, line, "%s", (text,), trace, function)
     record.exc_text = raised.traceback  # formatters take it, and do not ask the error once more
