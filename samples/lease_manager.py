@@ -20,7 +20,7 @@ class SqliteLeaseManager(ILeaseManager):
 
     def __init__(self, path: Path) -> None:
         self._lock = threading.Lock()
-        self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=10)
+        self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=60)
 
     def close(self) -> None:
         """Close the file; the manager cannot be used afterwards."""

@@ -69,7 +69,7 @@ def make_table(client: OTSClient) -> None:
 
 def scrape(port: int) -> list[str]:
     """Samples as Prometheus reads them, without the shard's long name."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as response:
         lines = response.read().decode().splitlines()
     return [line for line in lines if line.startswith(SHOWN)]
 

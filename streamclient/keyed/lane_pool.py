@@ -14,6 +14,10 @@ from streamclient.records import SequenceInfo
 LOOKS_PER_WARNING = 4
 """How often slow records are looked for within the time after which they are reported."""
 
+MOST_FAILED = 10_000
+"""Shards that are remembered as failed; a worker never holds as many. It may lose one before it has another processor
+that could say so."""
+
 
 class LanePool:
     """Shared by the processors of one factory. Thread-safe.
@@ -67,6 +71,8 @@ class LanePool:
         """A record of this shard failed for good."""
         with self._lock:
             self._failed[shard.stream_id, shard.shard_id] = at
+            if len(self._failed) > MOST_FAILED:
+                del self._failed[next(iter(self._failed))]
 
     def failed_at(self, shard: ShardInfo) -> SequenceInfo | None:
         """The record of this shard that failed and was not passed since."""

@@ -13,7 +13,7 @@ from streamclient.interfaces import InitializationInput, IRecordProcessor, Proce
 from streamclient.keyed.lane_pool import LanePool
 from streamclient.keyed.lanes import LaneFailure, Lanes
 from streamclient.model import ShutdownReason
-from streamclient.records import StreamRecord
+from streamclient.records import StreamRecord, readable_position
 
 _log = logging.getLogger(__name__)
 
@@ -86,7 +86,8 @@ class KeyedProcessor(IRecordProcessor):
             self._is_closed = True
             self._changed.wait_for(lambda: not self._is_storing)
         failure = self._lanes.failure
-        if reason is not ShutdownReason.PROCESS_RESTART and failure is None:
+        is_given_away = reason in (ShutdownReason.ZOMBIE, ShutdownReason.STOLEN)
+        if is_given_away or (failure is None and reason is not ShutdownReason.PROCESS_RESTART):
             self._lane_pool.passed(self._shard)
         if reason is ShutdownReason.ZOMBIE:
             return
@@ -131,7 +132,8 @@ class KeyedProcessor(IRecordProcessor):
             except ShutdownException:
                 self._lanes.drop()  # somebody else reads the shard now
             except StreamClientError as error:
-                _log.warning("shard %s: checkpoint %s is tried again later: %s", self._shard.shard_id, position, error)
+                where = readable_position(str(position))
+                _log.warning("shard %s: checkpoint %s is tried again later: %s", self._shard.shard_id, where, error)
             with self._changed:
                 self._is_storing = False
                 self._changed.notify_all()

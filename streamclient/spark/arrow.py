@@ -17,7 +17,7 @@ from streamclient.destinations.names import original_name
 from streamclient.errors import ConfigurationError
 from streamclient.records import ColumnType
 from streamclient.spark.context import FrameColumn
-from streamclient.spark.extra import pyarrow
+from streamclient.spark.extra import pyarrow, spark_sql
 from streamclient.spark.session import is_connect, private_copy
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def to_frame(session: SparkSession, table: Table) -> DataFrame:
 
     Two settings decide the route: a threshold of one byte keeps the rows out of the query plan, and the rows per Arrow
     batch give the number of partitions. They are set in a copy of the session, to which the frame is bound: the user's
-    own is left alone, whoever else uses it meanwhile. Spark Connect chooses by itself.
+    own is left alone, and stays the active one, whoever else uses it meanwhile. Spark Connect chooses by itself.
     """
     if is_connect(session):
         return session.createDataFrame(table)
@@ -87,7 +87,9 @@ def to_frame(session: SparkSession, table: Table) -> DataFrame:
     partitions = max(1, min(session.sparkContext.defaultParallelism, table.num_rows // _PARTITION_ROWS))
     session.conf.set("spark.sql.execution.arrow.localRelationThreshold", "1b")
     session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(max(1, -(-table.num_rows // partitions))))
-    return session.createDataFrame(table)
+    # SparkSession's own method would make this copy the active session of the whole process, and then do the same.
+    frame: DataFrame = super(spark_sql().SparkSession, session).createDataFrame(table)
+    return frame
 
 
 def to_table(frame: object) -> Table:

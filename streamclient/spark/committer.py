@@ -16,7 +16,7 @@ from streamclient.records import SequenceInfo
 from streamclient.spark.batch import Outcome, Piece
 from streamclient.spark.buffer import BufferedPage
 from streamclient.spark.config import SparkConfig
-from streamclient.spark.shard_share import ShardShare
+from streamclient.spark.shard_share import MOST_SHARDS, ShardShare
 
 _log = logging.getLogger(__name__)
 
@@ -31,10 +31,8 @@ the positions that a worker remembers as permitted checkpoints (10,000)."""
 CLOSED = "the SparkRecordProcessorFactory was closed: stop its workers first, and make another one for other workers"
 
 _LOOK_SECONDS = 0.25
-"""How often somebody who waits looks whether the lease is lost: then nobody else may notice for minutes."""
-
-_SUSPECTS_MAX = 10_000
-"""Bound of the shards that are remembered as failed; a worker never holds as many."""
+"""How often somebody who waits looks whether the lease is lost, and those of the commit under way: then nobody else may
+notice for minutes, as the worker's threads for user code may all wait here."""
 
 
 class Committer:
@@ -86,21 +84,17 @@ class Committer:
         After a failure of the shard it returns only when the page is committed, until the place of the failure is past.
         """
         with self._changed:
-            self._offer(share, page)
-        self._cancel_in_vain()
-
-    def _offer(self, share: ShardShare, page: BufferedPage) -> None:
-        self._wait_for_room(share, page)
-        share.raise_error()
-        self._refuse_if_closed()
-        if share.is_lost:
-            return
-        share.buffer.add(page)
-        self._buffered_bytes += page.size_bytes
-        self._changed.notify_all()
-        if share.shard_info.shard_id in self._suspects:
-            self._await_commit(share, "its batch")
+            self._wait_for_room(share, page)
             share.raise_error()
+            self._refuse_if_closed()
+            if share.is_lost:
+                return
+            share.buffer.add(page)
+            self._buffered_bytes += page.size_bytes
+            self._changed.notify_all()
+            if share.shard_info.shard_id in self._suspects:
+                self._await_commit(share, "its batch")
+                share.raise_error()
 
     def flush(self, share: ShardShare) -> None:
         """Commit all that the shard has waiting; returns, or raises its failure, once that is settled.
@@ -113,7 +107,6 @@ class Committer:
             except StreamClientException:
                 self._abandon(share)
                 raise
-        self._cancel_in_vain()
 
     def abandon(self, share: ShardShare) -> None:
         """The lease is lost: drop what waits.
@@ -184,6 +177,11 @@ class Committer:
                     f"shard {share.shard_info.shard_id} waited {self._config.max_wait_millis} ms for {what} "
                     "(SparkConfig.max_wait_millis): the sink does not keep up, or hangs"
                 )
+            self._changed.release()
+            try:
+                self._cancel_in_vain()
+            finally:
+                self._changed.acquire()
 
     def _abandon(self, share: ShardShare) -> None:
         share.is_lost = True
@@ -193,7 +191,7 @@ class Committer:
     def _cancel_in_vain(self) -> None:
         """End a commit that serves nobody any more. Without the lock, since it calls Spark."""
         with self._changed:
-            is_in_vain = bool(self._under_way) and all(share.is_lost for share in self._under_way)
+            is_in_vain = bool(self._under_way) and all(share.is_in_vain for share in self._under_way)
         if is_in_vain:
             self._cancel()
 
@@ -261,8 +259,9 @@ class Committer:
         share, shard_id = piece.share, piece.share.shard_info.shard_id
         share.in_flight = None
         self._buffered_bytes -= piece.cut.size_bytes
-        if share.is_lost:
-            return  # what became of it is the next owner's business
+        if share.is_in_vain:
+            self._abandon(share)  # what became of it is the next owner's business
+            return
         error, until = outcome.get(share), self._suspects.get(shard_id)
         last = piece.cut.last
         if error is None:
@@ -274,5 +273,5 @@ class Committer:
         # Its next batches go alone, so that one shard's poison does not stop the others again and again. A fenced one
         # has no next batch here.
         is_fenced = isinstance(error, FencedException)
-        if last is not None and not is_fenced and (until is not None or len(self._suspects) < _SUSPECTS_MAX):
+        if last is not None and not is_fenced and (until is not None or len(self._suspects) < MOST_SHARDS):
             self._suspects[shard_id] = last if until is None else max(until, last)

@@ -30,11 +30,12 @@ from streamclient.errors import (
 )
 from streamclient.interfaces import InitializationInput
 from streamclient.model import CheckpointPosition, PendingCheckpoint
-from streamclient.records import ColumnType
+from streamclient.records import ColumnType, readable_position
 from streamclient.spark.arrow import build_rows, frame_columns, grown, to_frame, to_table
 from streamclient.spark.batch import Beginning, Part, Sink, Transform, make_context
 from streamclient.spark.extra import pyarrow
 from streamclient.spark.jobs import CANCELLED, CancellableJobs
+from streamclient.spark.shard_share import MOST_SHARDS
 
 if TYPE_CHECKING:
     from pyarrow import Schema, Table
@@ -118,7 +119,12 @@ class SinkOutput:
         session = self.frames.session()
         with jobs.of(session):
             self.sink(to_frame(session, rows), context)
-        self._lasts.update({part.commit.shard: part.commit for part in parts if part.commit.shard not in refused})
+        for shard, commit in ((part.commit.shard, part.commit) for part in parts):
+            if shard not in refused:
+                self._lasts.pop(shard, None)  # so that those of shards that are gone come first
+                self._lasts[shard] = commit
+        while len(self._lasts) > MOST_SHARDS:
+            del self._lasts[next(iter(self._lasts))]
         return refused
 
     def close(self) -> None:
@@ -177,14 +183,15 @@ class DestinationOutput:
         stored = _stored_position(given)
         if last is not None and last.end != stored:
             raise StreamClientException(
-                f"shard {info.shard_id} would be read on from {stored}, but the destination has {last}: the "
+                f"shard {info.shard_id} would be read on from {readable_position(stored)}, but the destination's last "
+                f"commit, number {last.number} of epoch {last.epoch}, ends at {readable_position(last.end)}: the "
                 "checkpoint was moved, or the destination has lost or restored commits; set the shard's checkpoint to "
                 "that end, or write to another destination"
             )
         if last is None and not self.starts_anew and _processed_records(given):
             raise StreamClientException(
-                f"shard {info.shard_id} would be read on from {stored}, behind {_processed_records(given)} processed "
-                "records, but the destination has no commit of it: it is another one, or has lost all of them, as "
+                f"shard {info.shard_id} would be read on from {readable_position(stored)}, behind "
+                f"{_processed_records(given)} processed records, but the destination has no commit of it: it is another one, or has lost all of them, as "
                 "after a power loss or with a disk that is not mounted; give it back what it had, or, if it shall hold "
                 "only what follows, say starts_anew=True to the factory"
             )
@@ -281,7 +288,8 @@ def _prepared_commit(pending: PendingCheckpoint) -> Commit | None:
     try:
         return Commit.from_json(pending.state)
     except CodecError:
-        _log.warning("what was prepared at %s is no commit, and is left alone", pending.value)
+        where = readable_position(pending.value)
+        _log.warning("what was prepared at %s is no commit, and is left alone", where)
         return None
 
 

@@ -236,7 +236,8 @@ class SparkRecordProcessorFactory(IRecordProcessorFactory):
         """Let the batch on its way finish, and drop what is buffered (it will be read again). Final.
 
         The session that the factories of this process started for themselves is stopped with the last of them. A
-        session that was given, or that ran before, stays; so does a destination that was given.
+        session that was given, that ran before, or that ``local_session`` returned to somebody, stays; so does a
+        destination that was given.
         """
         self._committer.close()
         with self._lock:

@@ -6,12 +6,13 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from streamclient import checks
+from streamclient.errors import ConfigurationError
 from streamclient.spark.extra import require_spark, spark_sql
 from streamclient.spark.java import find_java
 
@@ -49,6 +50,8 @@ def _settings() -> dict[str, str]:
 def local_session(app_name: str = "streamclient", *, cores: int = 2, **conf: str) -> SparkSession:
     """Start Spark in this process, or return the session that already runs.
 
+    Stopping it is up to the caller: no factory does so from now on, even if it was a factory that started it.
+
     Finds a Java by itself, listens on loopback only, keeps quiet on the console, and has the time zone UTC and
     case-sensitive names. Its Python workers are run by ``spark.pyspark.python`` if that is among ``conf``, else by the
     variable ``PYSPARK_PYTHON`` if it is set, else by the Python that calls.
@@ -56,19 +59,29 @@ def local_session(app_name: str = "streamclient", *, cores: int = 2, **conf: str
     Args:
         app_name: name shown by Spark.
         cores: tasks at a time.
-        conf: Spark settings that replace or add to these, such as ``**{"spark.driver.memory": "4g"}``.
+        conf: Spark settings that replace or add to these, such as ``**{"spark.driver.memory": "4g"}``; those of Hadoop
+            begin with ``spark.hadoop.``.
 
     Raises:
-        ConfigurationError: pyspark, pyarrow or a Java is missing; the message says what to install.
+        ConfigurationError: an argument cannot work; or pyspark, pyarrow or a Java is missing, and the message says what
+            to install.
     """
     checks.text.require("app_name", app_name)
     checks.positive.require("cores", cores)
     for name, value in conf.items():
+        if not name.startswith("spark."):
+            raise ConfigurationError(
+                f"local_session has no setting {name}, and Spark's begin with 'spark.', Hadoop's with 'spark.hadoop.'"
+                + checks.did_you_mean(name, ("app_name", "cores"))
+            )
         checks.any_text.require(name, value)
-    require_spark()
-    active = running_session()
-    if active is not None:
-        return active
+    return SHARED_SESSION.give_away(app_name, cores, conf)
+
+
+def _running_or_new(app_name: str = "streamclient", cores: int = 2, **conf: str) -> SparkSession:
+    running = running_session()
+    if running is not None:
+        return running
     builder = spark_sql().SparkSession.builder.master(f"local[{cores}]").appName(app_name)
     for name, value in {**_settings(), **conf}.items():
         builder = builder.config(name, value)
@@ -91,7 +104,7 @@ def running_session() -> SparkSession | None:
 class SharedSession:
     """The session of everybody in this process who brings none: started by the first, stopped by the last of them.
 
-    A session that ran before anybody asked is somebody else's, and is never stopped. Thread-safe.
+    A session that ran before anybody asked, or was given away, is somebody else's, and is never stopped. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -107,11 +120,21 @@ class SharedSession:
         """
         with self._lock:
             runs = running_session() is not None
-            session = local_session()
+            session = _running_or_new()
             if not runs:
                 self._own = session
             self._holders += 1
             return session
+
+    def give_away(self, app_name: str, cores: int, conf: Mapping[str, str]) -> SparkSession:
+        """The session, for somebody who does not say when it is used no longer.
+
+        Raises:
+            ConfigurationError: as ``local_session``.
+        """
+        with self._lock:
+            self._own = None
+            return _running_or_new(app_name, cores, **conf)
 
     def release(self) -> None:
         """The caller uses it no longer."""
@@ -135,13 +158,22 @@ def is_connect(session: SparkSession) -> bool:
     return type(session).__module__.startswith("pyspark.sql.connect.")
 
 
+_COPYING = threading.Lock()
+"""Held while a copy is made, which for a moment is what ``RDD.toDF`` is bound to."""
+
+
 def private_copy(session: SparkSession) -> SparkSession:
     """A session with the same settings, views and tables, whose own settings may be changed without a trace.
 
     What Spark itself hands to the function of ``foreachBatch`` is bound to such a copy, too.
     """
-    copy = session._jsparkSession.cloneSession()
-    return type(session)(session.sparkContext, copy)
+    rdd = import_module("pyspark").RDD
+    with _COPYING:
+        own = rdd.toDF
+        try:
+            return type(session)(session.sparkContext, session._jsparkSession.cloneSession())
+        finally:
+            rdd.toDF = own
 
 
 @contextmanager

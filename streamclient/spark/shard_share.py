@@ -10,6 +10,9 @@ from streamclient.interfaces import IRecordProcessorCheckpointer, IShutdownMarke
 from streamclient.model import ShardInfo
 from streamclient.spark.buffer import ShardBatch, ShardBuffer
 
+MOST_SHARDS = 10_000
+"""Bound of whatever is remembered by shard beyond its processors; a worker never holds as many."""
+
 
 @define(eq=False)
 class ShardShare:

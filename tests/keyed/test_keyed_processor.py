@@ -259,6 +259,37 @@ def test_after_a_restart_the_batch_that_holds_the_record_raises_itself() -> None
     second.shut_down(ShutdownReason.STOLEN)
 
 
+@pytest.mark.parametrize("reason", [ShutdownReason.STOLEN, ShutdownReason.ZOMBIE])
+def test_a_shard_that_is_given_away_while_it_fails_is_forgotten(reason: ShutdownReason) -> None:
+    work = Work()
+    work.failing = {"a1": 99}
+    factory = KeyedProcessorFactory(work, retries=0)
+    shard = Shard(factory)
+    shard.deliver("p1", *recs("a1"))
+    assert shard.marker.restarts.acquire(timeout=PATIENCE_SECONDS)
+    assert factory._lane_pool.failed_at(shard.info) is not None
+    shard.shut_down(reason)
+
+    assert factory._lane_pool.failed_at(shard.info) is None
+
+
+def test_of_shards_that_are_lost_between_two_processors_a_bounded_number_is_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("streamclient.keyed.lane_pool.MOST_FAILED", 2)
+    work = Work()
+    work.failing = {"a1": 99}
+    factory = KeyedProcessorFactory(work, retries=0)
+    shards = [Shard(factory, shard_id) for shard_id in ("a", "b", "c")]
+    for shard in shards:
+        shard.deliver("p1", *recs("a1"))
+        assert shard.marker.restarts.acquire(timeout=PATIENCE_SECONDS)
+        shard.shut_down(ShutdownReason.PROCESS_RESTART)
+
+    place = rec("a1").sequence_info
+    assert [factory._lane_pool.failed_at(shard.info) for shard in shards] == [None, place, place]
+
+
 def test_a_repeated_batch_that_passes_counts_once_for_the_checkpoint() -> None:
     work = Work()
     work.failing = {"a1": 2}
@@ -447,10 +478,10 @@ def test_a_checkpoint_without_an_answer_is_tried_again_though_no_record_comes(ca
     work = Work()
     shard = Shard(KeyedProcessorFactory(work, slow_record_warning_millis=20))
     shard.checkpointer.errors = [DependencyException("no answer", kind=ErrorKind.AMBIGUOUS)]
-    shard.deliver("p1", rec("a1"))
-    until(lambda: shard.checkpointer.stored == ["p1"])
+    shard.deliver("abcdefghijklmnopqrstuvwxyz", rec("a1"))
+    until(lambda: shard.checkpointer.stored == ["abcdefghijklmnopqrstuvwxyz"])
 
-    assert "checkpoint p1 is tried again later: no answer" in caplog.text
+    assert "checkpoint iterator ...stuvwxyz is tried again later: no answer" in caplog.text
     shard.shut_down(ShutdownReason.STOLEN)
 
 

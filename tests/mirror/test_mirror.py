@@ -46,7 +46,7 @@ from tests.patience import PATIENCE_SECONDS, until
 from tests.spark.spark_helpers import Checkpointer, Marker, StoredShard
 
 IGNORE = Condition(RowExistenceExpectation.IGNORE)
-QUICK = ClientConfig(lease_duration_millis=3_000, renewer_interval_millis=900, taker_interval_millis=900)
+QUICK = ClientConfig(renewer_interval_millis=900, taker_interval_millis=900)
 LIMITS = MergeLimits(max_age_seconds=0.05, expiry_seconds=0.1)
 DAY_SECONDS = 86_400
 
@@ -470,13 +470,7 @@ def test_a_batch_that_an_earlier_owner_had_cut_is_finished_as_it_was_cut(local: 
                 raise OSError("the process dies here")
             super().merge(keys, fold, commits)
 
-    quick = ClientConfig(
-        lease_duration_millis=3_000,
-        renewer_interval_millis=900,
-        taker_interval_millis=900,
-        restart_backoff_min_millis=10,
-        restart_backoff_max_millis=10,
-    )
+    quick = evolve(QUICK, restart_backoff_min_millis=10, restart_backoff_max_millis=10)
     mirror = Mirror(client, "orders", "status", Dies(place), client_config=quick, limits=LIMITS)
     with running(mirror):
         for number in range(1, 40):

@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 
 import pytest
-from rules_scene import TABLE, Scene, gate, is_well
+from rules_scene import SHORT_LEASE_MILLIS, TABLE, Scene, gate, is_well
 
 from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.slow
 
 SHARDS = 12
-CONFIG = {"lease_duration_millis": 3_000, "taker_interval_millis": 300, "renewer_interval_millis": 300}
-ROUNDS = 4
+CONFIG = {"lease_duration_millis": SHORT_LEASE_MILLIS, "taker_interval_millis": 300, "renewer_interval_millis": 300}
+ROUNDS = 3
 
 
 def test_heartbeats_and_scans_are_shared_by_all_leases(scene: Scene) -> None:

@@ -12,7 +12,7 @@ from attrs import evolve
 from streamclient.server.engine import OPERATIONS
 from streamclient.server.errors import invalid
 from streamclient.wire import schema
-from streamclient.wire.plainbuffer import Row, encode_row
+from streamclient.wire.plainbuffer import Cell, Row, encode_row
 from tests.server_fuzz.__main__ import play
 from tests.server_fuzz.world import Finding, World
 
@@ -30,6 +30,21 @@ def test_strange_requests_are_answered_and_refusals_have_no_effect(number: int) 
         world.successes
     )
     assert {"CommitTransaction", "AbortTransaction"} & set(world.successes)
+
+
+def test_what_a_request_over_the_wire_does_is_done_when_the_next_one_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the server is; its answer may not be waited for."""
+    monkeypatch.setattr("tests.server_fuzz.world.ANSWER_SECONDS", 1e-6)
+    with World(random.Random(1), None).open() as world:
+        row = encode_row(Row((("pk", "late"),), (Cell("a", 1),)))
+        put = schema.PutRowRequest(table_name="t", row=row, condition=schema.Condition(row_existence=0))
+        sent = world._signed("PutRow", put.SerializeToString())
+        monkeypatch.setattr(world, "_request", lambda: sent)
+        monkeypatch.setattr(world.maker, "damaged", lambda data: data)
+        before = world._snapshot()
+        world._over_the_wire()
+
+        assert world._snapshot() != before
 
 
 def test_a_refusal_that_leaves_a_transaction_changed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

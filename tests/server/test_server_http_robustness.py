@@ -96,9 +96,9 @@ def test_bytes_that_come_one_by_one_do_not_stretch_the_time_for_headers(
 def test_a_second_request_half_sent_is_not_waited_for_either(
     local: LocalTablestore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "HEADER_TIMEOUT_SECONDS", 0.1)
     connection = connect(local)
     assert send(local, connection, "ListTable")[0] == 200
+    monkeypatch.setattr(connections, "HEADER_TIMEOUT_SECONDS", 0.1)
     connection.sock.settimeout(PATIENCE_SECONDS)
     connection.sock.sendall(b"POST /ListTable HTTP/1.1\r\nHos")
     assert is_closed(connection.sock)

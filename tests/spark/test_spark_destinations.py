@@ -37,11 +37,14 @@ from streamclient.errors import (
     FencedException,
     StreamClientException,
 )
-from streamclient.model import Progress, ShutdownReason, TrimmedDataPolicy
+from streamclient.model import PendingCheckpoint, Progress, ShutdownReason, TrimmedDataPolicy
 from streamclient.server import LocalTablestore
 from streamclient.spark import BatchContext, ShardRange, SparkConfig, SparkRecordProcessorFactory
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
 from tests.patience import PATIENCE_SECONDS, until
+
+ITERATOR = "abcdefghijklmnopqrstuvwxyz"
+"""A position that nobody can read."""
 
 
 def puts(count: int) -> list[Any]:
@@ -305,9 +308,9 @@ def test_only_shards_of_a_batch_can_be_refused() -> None:
 def test_checkpoint_that_was_moved_is_told_before_anything_is_read() -> None:
     destination, shard = MemoryDestination(), StoredShard("s1", puts(6))
     work(destination, shard, 1, 4)
-    shard.checkpoint = "after 2"
+    shard.checkpoint = ITERATOR
     with pytest.raises(
-        StreamClientException, match=r"read on from after 2, but the destination has commit 1 of shard s1"
+        StreamClientException, match=r"read on from iterator \.\.\.stuvwxyz, .* number 1 of epoch 1, ends at after 4:"
     ):
         work(destination, shard, 1, 4)
 
@@ -382,6 +385,16 @@ def test_destination_goes_on_behind_an_accepted_loss_and_says_so(policy: Trimmed
     assert proof.is_whole, str(proof)
     (lost,) = proof.losses
     assert f"behind {lost.start} of shard {lost.shard} records lost and given up: each record once" in str(proof)
+
+
+def test_what_was_prepared_for_something_else_is_left_alone_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    destination, shard = MemoryDestination(), StoredShard("s1", puts(4))
+    work(destination, shard, 1, 2)
+    shard.pending = PendingCheckpoint(ITERATOR, b"no commit", 2, 0)
+    work(destination, shard, 2, 2)
+
+    assert keys_in(destination) == [1, 2, 3, 4]
+    assert "what was prepared at iterator ...stuvwxyz is no commit, and is left alone" in caplog.text
 
 
 def test_columns_that_another_writer_brought_first_are_taken_over() -> None:

@@ -116,6 +116,19 @@ def test_column_keeps_its_type_from_frame_to_frame_and_the_commits_follow_each_o
     assert [one.previous_digest for one in commits] == ["", commits[0].digest, commits[1].digest]
 
 
+def test_last_commits_of_a_bounded_number_of_shards_are_remembered(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes is that of the shard which had its last one before all others."""
+    monkeypatch.setattr("streamclient.spark.outputs.MOST_SHARDS", 2)
+    sink, shards = Recorder(), [StoredShard(name, puts(3)) for name in ("a", "b", "c")]
+    a, b, c = shards
+    with make(sink, spark) as factory:
+        for shard in (a, b, a, c, b, a):
+            run = Run(factory, shard)
+            run.read(1)
+            run.stop()
+    assert [context.commits[0].number for context in sink.contexts] == [1, 1, 2, 1, 1, 1]
+
+
 def test_transform_makes_the_rows_and_its_result_is_stored_with_the_commits(spark: Any) -> None:
     destination, shard = MemoryDestination(), StoredShard("s1", [put(1, 1, a=2), put(2, 2, a=3), delete(3, 2)])
 
@@ -458,6 +471,31 @@ def test_flush_ends_when_the_lease_is_lost_meanwhile(spark: Any, reason: Shutdow
     assert shard.checkpoints == []
 
 
+def test_job_of_a_lost_lease_is_cancelled_while_all_that_could_say_so_wait_for_room(spark: Any) -> None:
+    endless, sink = Endless(spark), Recorder()
+    lost, held = StoredShard("lost", puts(1)), StoredShard("held", puts(2))
+
+    def write(frame: Any, context: BatchContext) -> None:
+        (endless if context.ranges[0].shard_id == "lost" else sink)(frame, context)
+
+    limits = {"max_records": 1, "max_bytes": 300, "max_buffered_bytes": 300, "max_wait_millis": FOREVER_MILLIS}
+    with make(write, spark, **limits) as factory:
+        first, second = Run(factory, lost), Run(factory, held)
+        first.read(1)
+        endless.await_job()
+        waiting = threading.Thread(target=second.read, args=(2,), daemon=True)
+        waiting.start()
+        first.checkpointer.has_lost_the_lease = True
+        is_cancelled = endless.has_failed.wait(PATIENCE_SECONDS)
+        spark.sparkContext.cancelAllJobs()
+        waiting.join(PATIENCE_SECONDS)
+        second.stop()
+        first.stop(ShutdownReason.ZOMBIE)
+    assert is_cancelled
+    assert not first.marker.is_marked.is_set(), "what failed was only in vain"
+    assert (lost.checkpoints, held.checkpoints) == ([], ["after 2"])
+
+
 def test_batch_is_cancelled_only_when_all_of_its_shards_are_lost(spark: Any) -> None:
     """Whoever still holds its lease gets its part written."""
     entered, go_on = threading.Event(), threading.Event()
@@ -468,11 +506,13 @@ def test_batch_is_cancelled_only_when_all_of_its_shards_are_lost(spark: Any) -> 
         assert go_on.wait(PATIENCE_SECONDS)
 
     shards = [StoredShard(name, puts(1)) for name in ("s1", "s2")]
-    with make(Recorder(hold), spark, max_age_millis=1_000) as factory:
+    with make(Recorder(hold), spark, **NEVER) as factory:
         factory._committer._cancel = lambda: cancelled.append(1)
         runs = [Run(factory, shard) for shard in shards]
-        for run in runs:
-            run.read(1)
+        with factory._committer._changed:  # so both become due together
+            for run in runs:
+                run.read(1)
+                run.processor._started().is_flushing = True
         assert entered.wait(PATIENCE_SECONDS)
         runs[0].stop(ShutdownReason.ZOMBIE)
         assert cancelled == []

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from spark_helpers import Run, StoredShard, put
 
-from streamclient.spark import SparkRecordProcessorFactory
+from streamclient.errors import ConfigurationError
+from streamclient.spark import BatchContext, SparkRecordProcessorFactory, local_session
 from streamclient.spark.session import SharedSession, running_session
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -56,15 +61,85 @@ def test_the_last_factory_to_close_stops_the_session_and_its_workers_run_the_sam
     assert running_session() is None
 
 
+def python_in(directory: Path, name: str) -> str:
+    """The Python that runs the tests, by another name, which it tells."""
+    made = directory / name
+    made.write_text(f'#!/bin/sh\nexport STARTED_BY="$0"\nexec {sys.executable} "$@"\n')
+    made.chmod(0o755)
+    return str(made)
+
+
 def test_a_python_that_the_environment_names_runs_the_workers(
     no_session: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = tmp_path / "python-of-the-environment"
-    other.write_text(f'#!/bin/sh\nexport STARTED_BY="$0"\nexec {sys.executable} "$@"\n')
-    other.chmod(0o755)
-    monkeypatch.setenv("PYSPARK_PYTHON", str(other))
+    other = python_in(tmp_path, "python-of-the-environment")
+    monkeypatch.setenv("PYSPARK_PYTHON", other)
     with factory():
-        assert told_by_a_worker(running_session(), "STARTED_BY") == str(other)
+        assert told_by_a_worker(running_session(), "STARTED_BY") == other
+
+
+def test_a_python_that_a_setting_names_comes_before_that_of_the_environment(
+    no_session: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = python_in(tmp_path, "python-of-the-setting")
+    monkeypatch.setenv("PYSPARK_PYTHON", python_in(tmp_path, "python-of-the-environment"))
+    session = local_session(**{"spark.pyspark.python": other})
+    try:
+        assert told_by_a_worker(session, "STARTED_BY") == other
+    finally:
+        session.stop()
+
+
+def test_a_session_that_the_program_asked_for_is_not_stopped_by_the_factory_that_started_it(no_session: None) -> None:
+    with factory():
+        session = local_session()
+    try:
+        with factory():
+            assert running_session() is session
+        assert session.range(3).count() == 3
+    finally:
+        session.stop()
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("appName", "did you mean app_name"), ("driver.memory", "Spark's begin with 'spark.'")]
+)
+def test_a_setting_that_is_none_of_spark_is_refused(name: str, hint: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"no setting {name}.*{hint}"):
+        local_session(**{name: "4g"})
+
+
+def test_batches_leave_the_session_that_was_given_as_it_is_and_the_active_one(spark: Any) -> None:
+    """Two committers at once, and whoever asks meanwhile."""
+    spark.createDataFrame([(1,)], ["v"])  # as in any program: it is the active session of this thread now
+    before = settings_of(spark)
+    both_write = threading.Barrier(2)
+    told: list[tuple[Any, Any]] = []
+
+    def sink(frame: Any, context: BatchContext) -> None:
+        both_write.wait(PATIENCE_SECONDS)
+        frame.collect()
+        told.append((frame.sparkSession, type(spark).active()))
+
+    with (
+        SparkRecordProcessorFactory(sink, session=spark) as one,
+        SparkRecordProcessorFactory(sink, session=spark) as other,
+    ):
+        runs = [Run(each, StoredShard("s1", [put(1, 1, v=1)])) for each in (one, other)]
+        with ThreadPoolExecutor(len(runs)) as pool:
+            for run in runs:
+                run.read(1)
+            list(pool.map(Run.stop, runs))
+
+    assert len({id(session) for session, _ in told} | {id(spark)}) == 3
+    assert [active for _, active in told] == [spark, spark]
+    assert running_session() is local_session() is spark
+    assert spark.sparkContext.parallelize([(1,)]).toDF(["v"]).sparkSession is spark
+    assert settings_of(spark) == before
+
+
+def settings_of(session: Any) -> dict[str, str]:
+    return {row.key: row.value for row in session.sql("set").collect()}
 
 
 def test_a_session_that_ran_before_is_never_stopped(spark: Any) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,6 +14,7 @@ from tablestore import Row
 from tunnel_scene import TABLE, Log, Scene, quick
 
 from streamclient import WorkerFailedError, WorkerStatus
+from streamclient.core.consumer.pauses import ArrivalRhythm
 from streamclient.errors import ConfigurationError
 from streamclient.records import SequenceInfo, StreamRecord
 from streamclient.server import Fail, FaultRule
@@ -32,7 +31,6 @@ from streamclient.tunnel import (
     TunnelWorkerConfig,
 )
 from streamclient.tunnel.coordinator import TunnelCoordinator
-from streamclient.wire.pages import TunnelPage
 from tests.interrupts import interrupted_after
 from tests.patience import PATIENCE_SECONDS, until
 
@@ -154,29 +152,21 @@ def test_channel_that_shall_be_let_go_gets_no_further_call_and_keeps_what_was_do
     assert [record.key["id"] for record in held.log.records] == [1, 2]
 
 
-class PagesClient(TunnelClient):
-    """Keeps the times of reads."""
-
-    def __init__(self, client: Any) -> None:
-        super().__init__(client)
-        self.read_at: list[float] = []
-
-    def read_records(self, tunnel_id: str, client_id: str, channel_id: str, token: str) -> TunnelPage:
-        self.read_at.append(time.monotonic())
-        return super().read_records(tunnel_id, client_id, channel_id, token)
-
-    def gaps(self) -> list[float]:
-        return [later - earlier for earlier, later in itertools.pairwise(self.read_at)]
-
-
 @pytest.mark.slow
-def test_pauses_of_an_idle_channel_grow_up_to_the_longest(scene: Scene) -> None:
-    client = scene.tunnels = PagesClient(scene.ots)
-    longest = 0.5
-    with scene.worker(scene.tunnel(TunnelType.STREAM), Log(), max_retry_interval_millis=int(longest * 1_000)):
-        until(lambda: any(gap >= longest * 0.7 for gap in client.gaps()))
+def test_pauses_of_an_idle_channel_grow_up_to_the_longest(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    decide = ArrivalRhythm.pause_seconds
 
-    assert min(client.gaps()) < longest, "it began with shorter ones"
+    def pause_seconds(rhythm: ArrivalRhythm, *given: float) -> float:
+        pauses.append(decide(rhythm, *given))
+        return pauses[-1]
+
+    monkeypatch.setattr(ArrivalRhythm, "pause_seconds", pause_seconds)
+    with scene.worker(scene.tunnel(TunnelType.STREAM), Log(), max_retry_interval_millis=300):
+        until(lambda: 0.3 in pauses)
+
+    assert pauses == sorted(pauses)
+    assert pauses[0] < 0.3 == pauses[-1], "it began with shorter ones"
 
 
 @pytest.mark.parametrize(

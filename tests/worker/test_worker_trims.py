@@ -317,7 +317,7 @@ class Collecting(IRecordProcessor):
         pass
 
 
-QUICK = ClientConfig(lease_duration_millis=3_000, renewer_interval_millis=500, taker_interval_millis=500)
+QUICK = ClientConfig(renewer_interval_millis=500, taker_interval_millis=500)
 
 
 @pytest.mark.slow

@@ -13,15 +13,13 @@ from pathlib import Path
 import pytest
 
 from streamclient.server import LocalTablestore
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 SDK_VERSION = "5.6.5"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "streamclient-tests" / f"node-{SDK_VERSION}"
 """Outside the checkout and kept between runs."""
-
-INSTALL_SECONDS = 300
-RUN_SECONDS = 120
 
 UNREACHABLE = ("ENOTFOUND", "EAI_AGAIN", "ETIMEDOUT", "ECONNREFUSED", "ECONNRESET", "ENETUNREACH", "EHOSTUNREACH")
 """What npm says when there is no registry to talk to."""
@@ -33,9 +31,9 @@ def install() -> None:
     with tempfile.TemporaryDirectory(dir=CACHE.parent) as fresh:
         command = ["npm", "install", "--no-audit", "--no-fund", "--prefix", fresh, f"tablestore@{SDK_VERSION}"]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
         except subprocess.TimeoutExpired:
-            pytest.skip(f"the npm registry did not answer within {INSTALL_SECONDS} s")
+            pytest.skip(f"the npm registry did not answer within {PATIENCE_SECONDS:.0f} s")
         if done.returncode and any(code in done.stderr for code in UNREACHABLE):
             pytest.skip(f"the npm registry is out of reach: {done.stderr.splitlines()[0]}")
         assert done.returncode == 0, done.stderr
@@ -65,7 +63,7 @@ def test_every_operation_of_the_node_sdk_works(node_path: Path, local: LocalTabl
     }
     script = Path(__file__).with_name("operations.js")
     done = subprocess.run(
-        ["node", str(script)], env=environment, capture_output=True, text=True, timeout=RUN_SECONDS, check=False
+        ["node", str(script)], env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
     )
 
     assert done.returncode == 0, done.stderr

@@ -180,10 +180,12 @@ class WitnessedProcessor(IRecordProcessor):
         self.in_hand = [change for change in self.in_hand if change not in changes]
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
-        """Pass on."""
+        """Pass on. It is over even if the call raises: a worker calls nothing of it any more."""
         reason = shutdown_input.shutdown_reason.value
-        self._call(SHUTDOWN, reason, lambda: self._own.shutdown(shutdown_input))
-        self.witness.tell(ReaderOver(self, self.shard_id))
+        try:
+            self._call(SHUTDOWN, reason, lambda: self._own.shutdown(shutdown_input))
+        finally:
+            self.witness.tell(ReaderOver(self, self.shard_id))
 
     def is_valid(self) -> bool:
         """Whether its worker lives, does not stand still, and relies on the lease."""
