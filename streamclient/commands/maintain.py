@@ -7,7 +7,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from streamclient.commands.verify import add_store_option, store_options
+from streamclient.commands.verify import add_store_option, finding_lines, store_options
 from streamclient.terminal.output import print_text
 from streamclient.terminal.running import EXIT_DONE, EXIT_REFUSED, CommandFailed, runs
 
@@ -83,4 +83,6 @@ def _text_of(result: Result) -> str:
         return f"{result.files_before} file(s) are now {result.files_after}{refused}"
     if isinstance(result, Cleaning):
         return f"{result.files} file(s) and {result.log_entries} log entries removed"
-    return f"failed: {result}" if isinstance(result, Exception) else str(result)
+    if isinstance(result, Exception):
+        return f"failed: {result}"
+    return "\n".join([str(result).partition("\n")[0], *finding_lines(result)])

@@ -6,7 +6,6 @@ In the command's own process, or in each of those that it starts.
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamclient.errors import StreamClientError
 from streamclient.tablestore.connect import connection_of, option_value
-from streamclient.terminal.output import complain
+from streamclient.terminal.output import complain, log_to_terminal
 from streamclient.terminal.running import EXIT_DONE, EXIT_REFUSED, EXIT_TERMINATED, CommandFailed, Terminated
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 def log_to_stderr(arguments: argparse.Namespace) -> None:
     """Log as the arguments say."""
-    logging.basicConfig(level=arguments.log.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    log_to_terminal(arguments.log.upper(), "%(asctime)s %(levelname)s %(message)s")
 
 
 def run_worker(worker: Worker) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamclient.commands.missing import named_if_missing
 from streamclient.tablestore.connect import command_client, connection_parent
-from streamclient.terminal.layout import Column
+from streamclient.terminal.layout import Column, counted
 from streamclient.terminal.output import id_shortener, print_json, print_table, print_text
 from streamclient.terminal.running import EXIT_DONE, CommandFailed, runs
 
@@ -108,8 +108,12 @@ def _list(arguments: argparse.Namespace) -> int:
         raise classify(error, write=False) from error
     streams = {each.table_name: each for each in api.list_stream()}
     if arguments.json:
-        found = [{"table": name, "stream": streams[name].stream_id if name in streams else None} for name in names]
-        print_json({"tables": found})
+        absent = {"stream": None, "since_micros": None}
+        found = {
+            name: {"stream": each.stream_id, "since_micros": each.creation_time_micros}
+            for name, each in streams.items()
+        }
+        print_json({"tables": [{"table": name, **found.get(name, absent)} for name in names]})
         return EXIT_DONE
     rows = [
         (name, streams[name].stream_id, utc_text(streams[name].creation_time_micros))
@@ -140,13 +144,13 @@ def _create(arguments: argparse.Namespace) -> int:
         ReservedThroughput(CapacityUnit(0, 0)),
         stream=stream,
     )
-    how = "without a stream" if stream is None else f"with a stream that keeps changes for {_hours(arguments.hours)}"
+    how = (
+        "without a stream"
+        if stream is None
+        else f"with a stream that keeps changes for {counted(arguments.hours, 'hour')}"
+    )
     _say(arguments, {"table": arguments.table, "created": True}, f"created table {arguments.table} {how}")
     return EXIT_DONE
-
-
-def _hours(hours: int) -> str:
-    return "1 hour" if hours == 1 else f"{hours} hours"
 
 
 def _typed(text: str, types: Sequence[str], option: str, default: str = "") -> tuple[str, str]:
@@ -171,7 +175,7 @@ def _describe(arguments: argparse.Namespace) -> int:
         print_text(f"{name:<9} {value}")
     if table.stream.stream_id is not None:
         print()
-        short = id_shortener(each.shard_id for each in shards)
+        short = id_shortener({name for each in shards for name in (each.shard_id, *each.parent_shard_ids)})
         rows = [(short(each.shard_id), short(",".join(sorted(each.parent_shard_ids))) or "-") for each in shards]
         print_table(SHARD_COLUMNS, rows, "no shards")
     return EXIT_DONE
@@ -184,7 +188,7 @@ def _facts(table: TableDescription) -> list[tuple[str, str]]:
     keeps = f"rows {lasting}, {options.max_versions or 1} version(s) per cell"
     told = "off"
     if stream.stream_id is not None:
-        told = f"{stream.stream_id}, keeps changes for {_hours(stream.expiration_time_hours or 0)}"
+        told = f"{stream.stream_id}, keeps changes for {counted(stream.expiration_time_hours or 0, 'hour')}"
         if stream.columns_to_get:
             told += f", with previous values of {', '.join(stream.columns_to_get)}"
     key = ", ".join(f"{name} {kind.value}" for name, kind in definition.primary_key)

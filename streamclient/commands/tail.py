@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import base64
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from streamclient.terminal.running import EXIT_DONE, CommandFailed, runs
 
 if TYPE_CHECKING:
     from streamclient.records import RecordColumn, StreamRecord
-    from streamclient.stream.following import Followed
+    from streamclient.stream.following import Followed, StreamFollower
 
 
 OUTAGE_SECONDS = 60.0
@@ -89,7 +89,7 @@ def _follow(streams: Any, stream_id: str, since: int | None, arguments: argparse
         if only not in known:
             raise CommandFailed(f"the stream of table {arguments.table!r} has no shard {arguments.shard!r}")
     follower = StreamFollower(streams, stream_id, since_micros=since, shard_ids=None if only is None else [only])
-    screen, changes = _Screen(known, as_json=arguments.json, name=arguments.command), 0
+    screen, changes = _Screen(follower, as_json=arguments.json, name=arguments.command), 0
     for each in follower.changes():
         changes += screen.show(each)
         if changes == arguments.limit:
@@ -99,9 +99,10 @@ def _follow(streams: Any, stream_id: str, since: int | None, arguments: argparse
 class _Screen:
     """Prints what comes; says an outage once a minute."""
 
-    def __init__(self, shard_ids: Iterable[str], *, as_json: bool, name: str) -> None:
-        self._seen = set(shard_ids)
-        self._short = id_shortener(self._seen)
+    def __init__(self, follower: StreamFollower, *, as_json: bool, name: str) -> None:
+        self._follower = follower
+        self._known: frozenset[str] = frozenset()
+        self._short = id_shortener(())
         self._as_json = as_json
         self._name = name
         self._complained_at = float("-inf")
@@ -115,9 +116,9 @@ class _Screen:
                 self._complained_at = time.monotonic()
                 complain(f"{self._name}: trying again: {each.error}")
             return 0
-        if each.shard_id not in self._seen:
-            self._seen.add(each.shard_id)
-            self._short = id_shortener(self._seen)
+        if each.shard_id not in self._known:
+            self._known = frozenset((each.shard_id, *self._follower.known))
+            self._short = id_shortener(self._known)
         if isinstance(each, LostRecords):
             self._show_loss(each.shard_id)
             return 0

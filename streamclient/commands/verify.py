@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from streamclient.destinations.extra import load
@@ -11,7 +12,7 @@ from streamclient.operate.connection import TABLES
 from streamclient.records import readable_position
 from streamclient.tablestore.connect import command_client, connection_parent, option_value
 from streamclient.terminal.layout import Column
-from streamclient.terminal.output import id_shortener, print_json, print_table, print_text
+from streamclient.terminal.output import id_shortener, print_json, print_table, print_text, shown_meanwhile
 from streamclient.terminal.running import EXIT_DONE, EXIT_REFUSED, CommandFailed, runs
 
 if TYPE_CHECKING:
@@ -61,12 +62,13 @@ def _verify(arguments: argparse.Namespace) -> int:
     fleet = _fleet_of(arguments)
     destination = _opened(arguments)
     try:
-        proof = verify(
-            destination,
-            parents=_parents(fleet()) if fleet else None,
-            checkpoints=(lambda: _checkpoints(fleet())) if fleet else None,
-            with_rows=arguments.rows,
-        )
+        with shown_meanwhile("reading all rows") if arguments.rows else nullcontext():
+            proof = verify(
+                destination,
+                parents=_parents(fleet()) if fleet else None,
+                checkpoints=(lambda: _checkpoints(fleet())) if fleet else None,
+                with_rows=arguments.rows,
+            )
     finally:
         destination.close()
     if not proof.commits and not proof.lasts and proof.is_whole:
@@ -158,7 +160,7 @@ def store_options(arguments: argparse.Namespace) -> dict[str, str] | None:
 
 
 def _print(proof: Proof) -> None:
-    short = id_shortener({shard for _, shard in proof.lasts} | {one.shard for one in proof.findings if one.shard})
+    short = _shortener(proof)
     rows = [
         (short(shard), application, str(last.number), str(last.epoch), readable_position(last.end))
         for (application, shard), last in sorted(proof.lasts.items())
@@ -169,9 +171,20 @@ def _print(proof: Proof) -> None:
     whole = "no hole and no overlap" if proof.rows is None else "each record once"
     found = whole if proof.is_whole else f"{len(proof.findings)} finding(s)"
     print_text(f"{len(rows)} shard(s), {proof.commits} commit(s), {proof.records} record(s){read}: {found}")
+    for line in finding_lines(proof):
+        print_text(line)
+
+
+def finding_lines(proof: Proof) -> Iterator[str]:
+    """What is wrong, for people: a line for each finding."""
+    short = _shortener(proof)
     for one in proof.findings:
         start, end = (readable_position(each) if each else "?" for each in (one.start, one.end))
-        print_text(f"{one.flaw.value}: shard {short(one.shard) or '?'} from {start} to {end}: {short(one.text)}")
+        yield f"{one.flaw.value}: shard {short(one.shard) or '?'} from {start} to {end}: {short(one.text)}"
+
+
+def _shortener(proof: Proof) -> Callable[[str], str]:
+    return id_shortener({shard for _, shard in proof.lasts} | {one.shard for one in proof.findings if one.shard})
 
 
 def _document(proof: Proof) -> dict[str, Any]:

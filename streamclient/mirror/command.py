@@ -16,7 +16,15 @@ from streamclient.terminal.copying import (
     run_until_signal,
     say_valid,
 )
-from streamclient.terminal.output import ProgressLine, print_json_line, print_text
+from streamclient.terminal.layout import counted
+from streamclient.terminal.output import (
+    ProgressLine,
+    id_shortener,
+    log_to_terminal,
+    print_json_line,
+    print_text,
+    shown_meanwhile,
+)
 from streamclient.terminal.running import EXIT_DONE, EXIT_REFUSED, CommandFailed, runs
 
 if TYPE_CHECKING:
@@ -39,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
     """Carry out the subcommand; its exit code."""
     from streamclient.mirror.settings import load_mirror_settings  # noqa: PLC0415
 
-    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    log_to_terminal(logging.WARNING)
     settings = load_mirror_settings(options.configuration, os.environ)
     if options.check:
         return say_valid(options)
@@ -49,8 +57,10 @@ def run(options: argparse.Namespace) -> int:
 
 def _mirror(made: Mirror, options: argparse.Namespace) -> int:
     line = ProgressLine(sys.stderr if options.json else sys.stdout)
-    ended, exit_code = run_until_signal("mirror", made.run, made.shutdown, lambda: line.show(_state(made)))
-    line.close()
+    try:
+        ended, exit_code = run_until_signal("mirror", made.run, made.shutdown, lambda: line.show(_state(made)))
+    finally:
+        line.close()
     error = ended.exception()
     if options.json:
         print_json_line({"copied_rows": made.copied_rows, "error": None if error is None else str(error)})
@@ -71,15 +81,18 @@ def _state(made: Mirror) -> str:
     statuses = worker.shard_statuses()
     lags = [one.lag_seconds for one in statuses.values() if one.lag_seconds is not None]
     behind = f"{max(lags):.0f} s behind" if lags else "position not known yet"
-    return f"merging changes  {len(statuses)} shards here  {behind}{trouble}"
+    return f"merging changes  {counted(len(statuses), 'shard')} here  {behind}{trouble}"
 
 
 def _verify(made: Mirror, options: argparse.Namespace) -> int:
     try:
-        found = made.verify()
+        with shown_meanwhile("comparing"):
+            found = made.verify()
     except ConfigurationError:
         raise
     except StreamClientError as error:
+        if options.json:
+            print_json_line({**dict.fromkeys(("rows", "differences", "left_out", "pending")), "error": str(error)})
         raise CommandFailed(f"ended: {error}", EXIT_REFUSED) from error
     shown = ShownDifferences(options)
     for one in found.differences:
@@ -87,7 +100,7 @@ def _verify(made: Mirror, options: argparse.Namespace) -> int:
     shown.end(found.count)
     if options.json:
         counts = {"rows": found.rows, "differences": found.count, "left_out": found.changed, "pending": found.pending}
-        print_json_line({**counts, "position": dict(found.position)})
+        print_json_line({**counts, "position": dict(found.position), "error": None})
     else:
-        print_text(str(found))
+        print_text(id_shortener(found.position)(str(found)))
     return EXIT_DONE if found.is_equal else EXIT_DIFFERENT

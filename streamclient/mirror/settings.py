@@ -1,6 +1,8 @@
 """The configuration file of a mirror, in TOML: ``[source]``, ``[destination]`` and perhaps ``[mirror]``.
 
-A text ``${NAME}`` stands for an environment variable. All mistakes are told at once, before anything is called.
+A text ``${NAME}`` stands for an environment variable. Where ``[source]`` does not say where and with which keys,
+``TABLESTORE_ENDPOINT`` and the others do, as for every command. All mistakes are told at once, before
+anything is called.
 """
 
 from __future__ import annotations
@@ -74,6 +76,9 @@ _KEYS: Mapping[str, Mapping[str, checks.Check]] = {
     },
 }
 """What each section may have."""
+
+_FROM_ENVIRONMENT = ("endpoint", "instance", "access_key_id", "access_key_secret", "sts_token", "region")
+"""No tables: a mirror that shared the status table of workers would share their leases, too."""
 
 _NEEDED = {
     "source": ("endpoint", "instance", "table", "status_table", "access_key_id", "access_key_secret"),
@@ -149,7 +154,10 @@ def load_mirror_settings(path: Path, environment: Mapping[str, str]) -> MirrorSe
     except ValueError as error:
         raise ConfigurationError(f"{path} is no TOML: {error}") from error
     mistakes: list[str] = []
-    sections = {name: _section(name, document.get(name, {}), environment, mistakes.append) for name in _KEYS}
+    given = {name: document.get(name, {}) for name in _KEYS}
+    if isinstance(given["source"], dict):
+        given["source"] = {**_source_by(environment), **given["source"]}
+    sections = {name: _section(name, given[name], environment, mistakes.append) for name in _KEYS}
     for name in sorted({*document} - {*_KEYS}):
         mistakes.append(f"{name}: unknown{did_you_mean(name, _KEYS)}")
     _check_destination(sections["destination"], mistakes.append)
@@ -159,6 +167,11 @@ def load_mirror_settings(path: Path, environment: Mapping[str, str]) -> MirrorSe
     if mistakes:
         raise ConfigurationError(f"{path} cannot work:\n" + "\n".join(f"  {line}" for line in mistakes))
     return MirrorSettings(**sections)
+
+
+def _source_by(environment: Mapping[str, str]) -> dict[str, str]:
+    names = {key: f"TABLESTORE_{key.upper()}" for key in _FROM_ENVIRONMENT}
+    return {key: environment[name] for key, name in names.items() if environment.get(name)}
 
 
 def _section(

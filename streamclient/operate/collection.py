@@ -8,11 +8,16 @@ from threading import Event
 
 from attrs import evolve
 
-from streamclient.errors import StreamClientError, StreamClientException
+from streamclient.errors import ConfigurationError, StreamClientError, StreamClientException
 from streamclient.operate.connection import DEFAULT_LEASE_SECONDS
 from streamclient.operate.facts import FleetFacts, HeadFacts, RowFacts, StreamView, WorkerFacts
 from streamclient.operate.heads import HeadReader
 from streamclient.operate.site import Site, problem_code, text_of
+
+NO_SUCH_TABLE = "there is no such table: check the name and the instance"
+
+WRONG_FOR_GOOD = frozenset({"", "misfit", "missing", "refused"})
+"""What no later try can read unless somebody mends something: a wrong name or key, or a table without a stream."""
 
 
 class FleetReader:
@@ -45,6 +50,7 @@ class FleetReader:
         except StreamClientError as error:
             problem, code = self.site.problem_of_status_table(error)
             return self._facts(stream, problem=problem, problem_code=code)
+        self.head_reader(stream.stream_id).forget_all_but(facts.leases)
         wanted = sorted(facts.leases) if heads is None else [key for key in heads if key in facts.leases]
         checkpoints = {key: facts.leases[key].checkpoint for key in wanted if not facts.leases[key].is_finished}
         return evolve(facts, heads=self.heads(stream.stream_id, checkpoints), now_micros=self.site.clock.now_micros())
@@ -82,14 +88,16 @@ class FleetReader:
         try:
             streams = self.site.streams.list_stream(name)
             if not streams:
+                self.site.streams.describe_table(name)  # which tells whether the table or only its stream is missing
                 return StreamView(table_name=name, stream_id=None)
             stream_id = streams[0].stream_id
             described = self.site.streams.describe_stream(stream_id)
         except StreamClientError as error:
             code = problem_code(error)
-            if code == "missing":
+            if code == "missing" and stream_id is not None:  # it was switched off between two requests
                 return StreamView(table_name=name, stream_id=None)
-            return StreamView(table_name=name, stream_id=stream_id, problem=text_of(error), problem_code=code)
+            problem = NO_SUCH_TABLE if code == "missing" else text_of(error)
+            return StreamView(table_name=name, stream_id=stream_id, problem=problem, problem_code=code)
         return StreamView(
             table_name=name,
             stream_id=stream_id,
@@ -110,8 +118,8 @@ class FleetReader:
         return self.head_reader(stream_id).read(checkpoints)
 
     def head_reader(self, stream_id: str) -> HeadReader:
-        """The reader, with what it remembers."""
-        if self._heads is None:
+        """The reader, with what it remembers; a new one for a new stream."""
+        if self._heads is None or self._heads.stream_id != stream_id:
             self._heads = HeadReader(self.site.streams, stream_id, self._monotonic)
         return self._heads
 
@@ -173,16 +181,24 @@ class FleetReader:
         )
 
 
+def unreadable(facts: FleetFacts) -> str:
+    """Why stream or status table could not be read; empty if they could."""
+    if facts.trouble:
+        return facts.trouble
+    has_leases = facts.stream.stream_id is not None or facts.former_rows
+    return "" if has_leases else f"data table {facts.stream.table_name!r} has no stream"
+
+
 def readable(facts: FleetFacts) -> FleetFacts:
     """The facts, if stream and status table could be read.
 
     Raises:
-        StreamClientException: they could not; the text says why.
+        ConfigurationError: they could not, nor will they unless somebody mends what the text names.
+        StreamClientException: they could not at the moment; the text says why.
     """
-    if facts.trouble:
-        raise StreamClientException(facts.trouble)
-    if facts.stream.stream_id is None and not facts.former_rows:
-        raise StreamClientException(f"data table {facts.stream.table_name!r} has no stream")
+    if reason := unreadable(facts):
+        is_lasting = (facts.problem_code or facts.stream.problem_code) in WRONG_FOR_GOOD
+        raise (ConfigurationError if is_lasting else StreamClientException)(reason)
     return facts
 
 

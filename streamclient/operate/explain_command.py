@@ -6,7 +6,7 @@ import argparse
 
 from streamclient.errors import ConfigurationError
 from streamclient.operate.connection import fleet_options, open_site, parking_options
-from streamclient.terminal.running import EXIT_DONE, EXIT_REFUSED, runs
+from streamclient.terminal.running import EXIT_DONE, EXIT_REFUSED, CommandFailed, runs
 
 OBSERVE_SECONDS = 2.0
 """Between two readings of the rows: enough to see a busy shard's position move, short enough to wait for."""
@@ -18,7 +18,8 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser = commands.add_parser(
         "explain",
         help=text,
-        description=f"{text.capitalize()}. Exit code 0: it moves or is finished; 1: it does not move.",
+        description=f"{text.capitalize()}. Exit code 0: it moves or is finished; 1: it does not move; 2: stream or "
+        "status table cannot be read.",
         parents=[fleet_options()],
     )
     parser.add_argument("shard", nargs="?", help="shard id")
@@ -36,17 +37,18 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 def run(arguments: argparse.Namespace) -> int:
     """Explain one shard with the evidence, or all with a line for each."""
-    from streamclient.operate.collection import FleetReader  # noqa: PLC0415 -- brings the SDK; --help does not wait for it
+    from streamclient.operate.collection import FleetReader, unreadable  # noqa: PLC0415 -- brings the SDK; --help does not wait for it
     from streamclient.operate.documents import explanations_document  # noqa: PLC0415
     from streamclient.operate.explanation import explain  # noqa: PLC0415
     from streamclient.operate.lease_views import (  # noqa: PLC0415
         all_shards,
         named_shard,
         print_explanation,
+        shard_shortener,
         with_changes,
         with_parked,
     )
-    from streamclient.terminal.output import id_shortener, print_json, print_text  # noqa: PLC0415
+    from streamclient.terminal.output import print_json, print_text  # noqa: PLC0415
 
     if arguments.all == (arguments.shard is not None):
         raise ConfigurationError("name either a shard or --all")
@@ -59,11 +61,15 @@ def run(arguments: argparse.Namespace) -> int:
     shards = all_shards(facts) if arguments.all else [named_shard(facts, arguments.shard)]
     facts = collector.with_heads(facts, {key for shard in shards for key in collector.lineage_of(facts, shard)})
     verdicts = [explain(facts, shard) for shard in shards]
+    reason = unreadable(facts)
     if arguments.json:
         print_json(explanations_document(facts, verdicts))
+    elif reason:
+        pass  # it ends the command
     elif arguments.all:
-        short = id_shortener(all_shards(facts))
-        print_text(short("\n".join(each.first_line for each in verdicts)) or "no shards")
+        print_text(shard_shortener(facts)("\n".join(each.first_line for each in verdicts)) or "no shards")
     else:
         print_explanation(facts, verdicts[0])
+    if reason:
+        raise CommandFailed(f"{reason}. {explain(facts, arguments.shard or '').situation.advice}")
     return EXIT_DONE if all(each.situation.moves for each in verdicts) else EXIT_REFUSED

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from attrs import frozen
@@ -69,7 +69,7 @@ class HeadReader:
 
     def __init__(self, streams: StreamApi, stream_id: str, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._streams = streams
-        self._stream_id = stream_id
+        self.stream_id = stream_id
         self._monotonic = monotonic
         self._remembered: dict[str, _Remembered] = {}
 
@@ -80,6 +80,10 @@ class HeadReader:
             return None
         is_lasting = found.facts.next_record_micros is not None or found.facts.is_trimmed or found.facts.is_end
         return found.facts if is_lasting or self._monotonic() - found.read_at < QUIET_SECONDS else None
+
+    def forget_all_but(self, shard_ids: Container[str]) -> None:
+        """Keep nothing of shards that are gone: a reader may live as long as its worker."""
+        self._remembered = {key: found for key, found in self._remembered.items() if key in shard_ids}
 
     def read(self, checkpoints: Mapping[str, str]) -> dict[str, HeadFacts]:
         """Heads of these shards at these checkpoints, side by side; nothing is read that is known."""
@@ -103,7 +107,7 @@ class HeadReader:
 
     def _look(self, shard_id: str, checkpoint: str) -> HeadFacts:
         try:
-            head = read_head(self._streams, self._stream_id, shard_id, checkpoint)
+            head = read_head(self._streams, self.stream_id, shard_id, checkpoint)
             record = head.record
             micros = None if record is None else record.sequence_info.timestamp_micros
             facts = HeadFacts(next_record_micros=micros, is_end=head.is_end)

@@ -20,17 +20,18 @@ from streamclient.operate.connection import operator_name
 from streamclient.operate.documents import plan_document, report_document
 from streamclient.operate.facts import MICROS_PER_SECOND, FleetFacts
 from streamclient.operate.heads import PARALLEL_READS
-from streamclient.operate.lease_views import named_shard
+from streamclient.operate.lease_views import named_shard, shard_shortener
 from streamclient.operate.orders import Order, OrderExecutor, OrderReport, OrderStatus
 from streamclient.operate.plans import ChangePlan, Planner, Target
 from streamclient.operate.site import Site
 from streamclient.operate.targets import TargetDirection, TargetReader
 from streamclient.operate.text import parse_duration
 from streamclient.records import readable_position
-from streamclient.terminal.output import complain, id_shortener, print_json, print_text
+from streamclient.terminal.output import complain, print_json, print_text
 from streamclient.terminal.running import EXIT_DONE, EXIT_REFUSED
 
 Answer = TypeVar("Answer")
+Shortener = Callable[[str], str]
 
 GOOD = (OrderStatus.DONE, OrderStatus.UNCHANGED)
 
@@ -69,7 +70,7 @@ def skip(site: Site, arguments: argparse.Namespace) -> int:
                 f"{target.text} lies behind the checkpoint of shard {arguments.shard}; use `leases rewind`"
             )
         distance = _reader(site).distance(arguments.shard, lease.checkpoint, target.checkpoint)
-        _accept(arguments, facts, f"this skips {distance} of shard {arguments.shard}, which are never delivered")
+        _accept(arguments, f"this skips {distance} of shard {arguments.shard}, which are never delivered")
         return _noting(planner, f"{distance} of shard {arguments.shard} are skipped and never delivered")
 
     return _run(site, arguments, prepare, wakes_all=True)
@@ -92,7 +93,7 @@ def reset(site: Site, arguments: argparse.Namespace) -> int:
             f"{reader.distance(key, facts.leases[key].checkpoint, targets[key].checkpoint)} of shard {key}"
             for key in forth
         ]
-        _accept(arguments, facts, f"this skips {', '.join(losses)}, which are never delivered")
+        _accept(arguments, f"this skips {', '.join(losses)}, which are never delivered")
         return _noting(planner, f"skipped and never delivered: {', '.join(losses)}")
 
     return _run(site, arguments, prepare, wakes_all=True)
@@ -131,13 +132,13 @@ def pause(site: Site, arguments: argparse.Namespace) -> int:
         shard_ids = _selected(facts, arguments, lambda lease: not lease.is_finished)
         return partial(plans.plan_pause, shard_ids=shard_ids, pause=order)
 
-    executor, report = _execute(site, arguments, prepare)
+    executor, report, short = _execute(site, arguments, prepare)
     if report.status is OrderStatus.DONE and not arguments.no_wait:
         late = executor.await_pauses([change.shard_id for change in report.plan.changes], wait_seconds)
         if late:
             note = f"still read after {arguments.wait}: {', '.join(late)}; `streamclient explain` says why"
             report = evolve(report, status=OrderStatus.GIVEN_UP, notes=(*report.notes, note))
-    return _show(arguments, report)
+    return _show(arguments, report, short)
 
 
 def resume(site: Site, arguments: argparse.Namespace) -> int:
@@ -186,9 +187,9 @@ def _lease(facts: FleetFacts, shard_id: str) -> Lease | None:
     return facts.lease(shard_id)
 
 
-def _accept(arguments: argparse.Namespace, facts: FleetFacts, loss: str) -> None:
+def _accept(arguments: argparse.Namespace, loss: str) -> None:
     if not arguments.yes and not arguments.dry_run:
-        raise ConfigurationError(f"{id_shortener(facts.leases)(loss)}; add --yes to accept that")
+        raise ConfigurationError(f"{loss}; add --yes to accept that")
 
 
 def _noting(planner: Planner, note: str) -> Planner:
@@ -229,20 +230,27 @@ def _selected(facts: FleetFacts, arguments: argparse.Namespace, is_wanted: Calla
 def _run(
     site: Site, arguments: argparse.Namespace, prepare: Callable[[FleetFacts], Planner], *, wakes_all: bool = False
 ) -> int:
-    _, report = _execute(site, arguments, prepare, wakes_all=wakes_all)
-    return _show(arguments, report)
+    _, report, short = _execute(site, arguments, prepare, wakes_all=wakes_all)
+    return _show(arguments, report, short)
 
 
 def _execute(
     site: Site, arguments: argparse.Namespace, prepare: Callable[[FleetFacts], Planner], *, wakes_all: bool = False
-) -> tuple[OrderExecutor, OrderReport]:
+) -> tuple[OrderExecutor, OrderReport, Shortener]:
+    """Carry it out; what came of it, and what shortens ids in it, as they are in what is raised."""
     limit = getattr(arguments, "pause", None)
     pause_seconds = None if limit is None else parse_duration(limit)
     collector = FleetReader(site)
-    _complete_ids(collector.collect(), arguments)
+    facts = collector.collect()
+    _complete_ids(facts, arguments)
+    short = shard_shortener(facts)
     executor = OrderExecutor(site, collector, operator_name(), say=complain)
     order = Order(command=_command(arguments), reason=arguments.reason, prepare=prepare, wakes_all=wakes_all)
-    return executor, executor.carry_out(order, dry_run=arguments.dry_run, pause_seconds=pause_seconds)
+    try:
+        report = executor.carry_out(order, dry_run=arguments.dry_run, pause_seconds=pause_seconds)
+    except ConfigurationError as error:
+        raise ConfigurationError(short(str(error))) from error
+    return executor, report, short
 
 
 def _complete_ids(facts: FleetFacts, arguments: argparse.Namespace) -> None:
@@ -265,12 +273,12 @@ def _command(arguments: argparse.Namespace) -> str:
     return shlex.join(words)
 
 
-def _show(arguments: argparse.Namespace, report: OrderReport) -> int:
+def _show(arguments: argparse.Namespace, report: OrderReport, short: Shortener) -> int:
     refused = bool(report.plan.refusals)
     if arguments.json:
         print_json(report_document(_command(arguments), report))
     else:
-        print_text("\n".join(_lines(report)))
+        print_text(short("\n".join(_lines(report))))
     if report.status is OrderStatus.PLANNED:
         return EXIT_REFUSED if refused else EXIT_DONE
     return EXIT_DONE if report.status in GOOD else EXIT_REFUSED
@@ -286,10 +294,7 @@ def _lines(report: OrderReport) -> list[str]:
             lines.append(f"  {entry['write']}: {_columns(entry['before'])} -> {_columns(entry['after'])}")
     lines += [f"shard {each.shard_id}: refused: {each.reason}" for each in report.plan.refusals]
     lines += [f"note: {note}" for note in (*report.plan.notes, *report.notes)]
-    lines.append(_summary(report))
-    concerned = {each.shard_id for each in report.plan.changes} | {each.shard_id for each in report.plan.refusals}
-    short = id_shortener(concerned)
-    return [short(line) for line in lines]
+    return [*lines, _summary(report)]
 
 
 def _columns(columns: dict[str, object]) -> str:
@@ -297,7 +302,11 @@ def _columns(columns: dict[str, object]) -> str:
 
 
 def _shown(name: str, value: object) -> str:
-    return readable_position(value) if name == "checkpoint" and isinstance(value, str) else repr(value)
+    if name == "checkpoint" and isinstance(value, str):
+        return readable_position(value)
+    if name == "pending" and isinstance(value, dict):
+        value = {**value, "value": readable_position(value["value"])}
+    return repr(value)
 
 
 def _summary(report: OrderReport) -> str:

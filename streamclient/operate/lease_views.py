@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from attrs import evolve
@@ -33,7 +34,7 @@ from streamclient.operate.site import Site
 from streamclient.operate.snapshots import differences, load_snapshot, snapshot_of, snapshot_text
 from streamclient.operate.text import duration
 from streamclient.operate.verdict import Explanation
-from streamclient.terminal.layout import Column, matching_id
+from streamclient.terminal.layout import Column, counted, matching_id
 from streamclient.terminal.output import id_shortener, print_json, print_table, print_text
 from streamclient.terminal.running import EXIT_DONE, EXIT_REFUSED
 
@@ -75,7 +76,7 @@ def list_leases(site: Site, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({**fleet_document(facts), "leases": leases})
     else:
-        short = id_shortener(all_shards(facts))
+        short = shard_shortener(facts)
         rows = [[short(cell) for cell in _line(each)] for each in leases]
         print_table(COLUMNS, rows, "no leases: no worker has run yet")
     return EXIT_DONE
@@ -100,7 +101,7 @@ def show_lease(site: Site, arguments: argparse.Namespace) -> int:
         )
     else:
         print_explanation(facts, verdict)
-        short = id_shortener(all_shards(facts))
+        short = shard_shortener(facts)
         print("history:" if history else "history: no operator has changed it")
         for record in history:
             print_text(short(f"  {_audit_text(record)}"))
@@ -148,8 +149,7 @@ def save_snapshot(site: Site, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"file": arguments.file, "leases": len(facts.rows), "workers": len(facts.workers)})
     else:
-        counts = (len(facts.rows), "lease"), (len(facts.workers), "worker")
-        saved = " and ".join(f"{count} {noun}{'' if count == 1 else 's'}" for count, noun in counts)
+        saved = f"{counted(len(facts.rows), 'lease')} and {counted(len(facts.workers), 'worker')}"
         print_text(f"saved {saved} to {arguments.file}")
     return EXIT_DONE
 
@@ -166,7 +166,7 @@ def report(site: Site, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(fleet_report(view))
     else:
-        print_text(id_shortener(all_shards(view.facts))("\n".join([headline(view), *map(str, shard_groups(view))])))
+        print_text(shard_shortener(view.facts)("\n".join([headline(view), *map(str, shard_groups(view))])))
         if saved is not None:
             print_text(f"saved as {saved}")
     return EXIT_DONE
@@ -235,6 +235,16 @@ def all_shards(facts: FleetFacts) -> list[str]:
     return ancestors_first(facts.parents, known)
 
 
+def known_ids(facts: FleetFacts) -> set[str]:
+    """All shards, and the parents that they name."""
+    return {*all_shards(facts), *(each for parents in facts.parents.values() for each in parents)}
+
+
+def shard_shortener(facts: FleetFacts) -> Callable[[str], str]:
+    """Replaces these ids by beginnings that tell them apart, on a terminal."""
+    return id_shortener(known_ids(facts))
+
+
 def named_shard(facts: FleetFacts, given: str) -> str:
     """The shard whose id this is, or begins with; the text itself if there is none.
 
@@ -251,7 +261,7 @@ def print_explanation(facts: FleetFacts, verdict: Explanation) -> None:
         f"  what to do: {verdict.situation.advice}",
         *(f"  {line}" for line in evidence(facts, verdict.shard_id)),
     ]
-    print_text(id_shortener(all_shards(facts))("\n".join(lines)))
+    print_text(shard_shortener(facts)("\n".join(lines)))
 
 
 def _without_shards(command: str, shard_id: str) -> str:

@@ -49,7 +49,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _add(actions: Actions, name: str, text: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = actions.add_parser(name, help=text, description=text, parents=[fleet_options()])
+    parser: argparse.ArgumentParser = actions.add_parser(
+        name, help=text, description=f"{text[0].upper()}{text[1:]}.", parents=[fleet_options()]
+    )
     parser.set_defaults(action=name)
     runs(parser, _run)
     return parser

@@ -30,7 +30,7 @@ def _service(case: Case) -> Explanation | None:
 
 _SERVICE_PROBLEMS: Mapping[str, tuple[Situation, str]] = {
     "misfit": (situations.NOT_A_STATUS_TABLE, "holds no leases"),
-    "missing": (situations.STREAM_OFF, "does not exist"),
+    "missing": (situations.NO_DATA_TABLE, "cannot be read"),
     "refused": (situations.REFUSED, "is refused"),
     "throttled": (situations.THROTTLED, "is throttled"),
 }

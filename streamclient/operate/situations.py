@@ -40,6 +40,7 @@ THROTTLED = Situation(
     "throttled", "Give the table more capacity, or let other users of it pause. Workers go on by themselves."
 )
 UNREACHABLE = Situation("unreachable", "Check endpoint and network. Workers go on by themselves.")
+NO_DATA_TABLE = Situation("no-data-table", "Name the table that the fleet reads with --data-table.")
 STREAM_OFF = Situation(
     "stream-off", "Enable the stream again; that makes a new stream with new shards. Records of the old one are gone."
 )

@@ -15,6 +15,7 @@ from attrs import evolve
 from streamclient.errors import ConfigurationError, StreamClientError
 from streamclient.operate.collection import FleetReader, readable
 from streamclient.operate.facts import FleetFacts
+from streamclient.operate.lease_views import known_ids
 from streamclient.operate.overview import (
     SHARD_COLUMNS,
     WORKER_COLUMNS,
@@ -109,19 +110,27 @@ def _show_each(screens: Iterator[Overview | str], *, as_json: bool) -> None:
 
 
 def _screens(watch: FleetWatch, what: str, interval_seconds: float) -> Iterator[Overview | str]:
-    """Screens without end; a text where the facts could not be read."""
-    pause = Event()
+    """Screens without end; a text where the facts could not be read.
+
+    Raises:
+        ConfigurationError: before the first screen: a name or key is wrong, so that none would ever come.
+    """
+    pause, has_begun = Event(), False
     while True:
         try:
-            yield watch.next()
+            screen: Overview | str = watch.next()
         except StreamClientError as error:
-            yield f"{what}: cannot be read at the moment: {text_of(error)}"
+            if isinstance(error, ConfigurationError) and not has_begun:
+                raise
+            screen = f"{what}: cannot be read at the moment: {text_of(error)}"
+        has_begun = True
+        yield screen
         pause.wait(interval_seconds)
 
 
 def plain_screen(view: Overview, width: int | None = None, most: int | None = None) -> str:
     """One screen as text, with at most so many shards; without a width nothing is cut."""
-    short = shortener((line.shard_id for line in view.shards), width)
+    short = shortener(known_ids(view.facts), width)
     shards = [[short(cell) for cell in row] for row in shard_rows(view, most)]
     parts = [fold(headline(view), width), table_text(WORKER_COLUMNS, worker_rows(view), width)]
     return "\n\n".join([*parts, table_text(SHARD_COLUMNS, shards, width)])

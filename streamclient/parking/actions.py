@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, redirect_stdout
 from importlib import import_module
 
 from streamclient.errors import ConfigurationError
@@ -19,7 +20,7 @@ from streamclient.parking.replay import processor_named, replay_records
 from streamclient.reasons import failed_calls
 from streamclient.records import readable_position
 from streamclient.tablestore.connect import command_client
-from streamclient.terminal.layout import Column, matching_id, short_ids
+from streamclient.terminal.layout import Column, counted, matching_id, short_ids
 from streamclient.terminal.output import id_shortener, print_json, print_table, print_text, width_of
 from streamclient.terminal.running import EXIT_DONE, CommandFailed
 
@@ -108,7 +109,7 @@ def _list(store: IParkingStore, records: Sequence[ParkedRecord], arguments: argp
         names = [shorts[_digest(each.record_id)] if is_terminal else each.record_id for each in records]
         rows = [_cells(name, parked) for name, parked in zip(names, records, strict=True)]
         print_table(COLUMNS, rows, "")
-    print(f"{_count(len(records))} parked")
+    print_text(f"{counted(len(records), 'record')} parked")
     return EXIT_DONE
 
 
@@ -120,14 +121,16 @@ def _show(store: IParkingStore, records: Sequence[ParkedRecord], arguments: argp
     for parked in records:
         print_text(short(_page(parked)))
         print()
-    print(f"{_count(len(records))} parked")
+    print_text(f"{counted(len(records), 'record')} parked")
     return EXIT_DONE
 
 
 def _replay(store: IParkingStore, records: Sequence[ParkedRecord], arguments: argparse.Namespace) -> int:
     if "" not in sys.path:
         sys.path.insert(0, "")  # as for `python -m`: a program beside which the command is called
-    report = replay_records(store, processor_named(arguments.processor, import_module), records)
+    # What a processor prints is not part of a document for programs.
+    with redirect_stdout(sys.stderr) if arguments.json else nullcontext():
+        report = replay_records(store, processor_named(arguments.processor, import_module), records)
     if arguments.json:
         left = [
             {
@@ -142,7 +145,7 @@ def _replay(store: IParkingStore, records: Sequence[ParkedRecord], arguments: ar
     else:
         for each in report.left:
             print_text(str(each))
-        print(f"{_count(report.replayed)} replayed, {sum(each.records for each in report.left)} left")
+        print_text(f"{counted(report.replayed, 'record')} replayed, {sum(each.records for each in report.left)} left")
     return EXIT_LEFT if report.left else EXIT_DONE
 
 
@@ -153,7 +156,7 @@ def _discard(store: IParkingStore, records: Sequence[ParkedRecord], arguments: a
     if arguments.json:
         print_json({"discarded": [parked.record_id for parked in records]})
     else:
-        print(f"{_count(len(records))} discarded")
+        print_text(f"{counted(len(records), 'record')} discarded")
     return EXIT_DONE
 
 
@@ -186,7 +189,3 @@ def _page(parked: ParkedRecord) -> str:
         *(f"    {line}" for line in parked.traceback.splitlines()),
     ]
     return "\n".join(lines)
-
-
-def _count(records: int) -> str:
-    return "1 record" if records == 1 else f"{records} records"

@@ -18,7 +18,8 @@ from streamclient.terminal.copying import (
     run_until_signal,
     say_valid,
 )
-from streamclient.terminal.output import ProgressLine, print_json_line, print_text
+from streamclient.terminal.layout import counted
+from streamclient.terminal.output import ProgressLine, log_to_terminal, print_json_line, print_text
 from streamclient.terminal.running import EXIT_DONE, EXIT_REFUSED, CommandFailed, runs
 
 VERIFY_PROGRESS_SECONDS = 1.0
@@ -43,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
     from streamclient.replicate.settings import load_settings  # noqa: PLC0415  # the SDK takes a third of a second
     from streamclient.wire.sdk_logging import SILENT  # noqa: PLC0415
 
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    log_to_terminal(logging.WARNING)
     logging.getLogger(SILENT.name).setLevel(logging.CRITICAL)
     settings = load_settings(options.configuration, os.environ)
     if options.check:
@@ -98,7 +99,7 @@ class _Comparison:
         self.rows = rows
         if time.monotonic() - self._told_at >= VERIFY_PROGRESS_SECONDS:
             self._told_at = time.monotonic()
-            self.line.show(f"comparing  {rows} rows  {self.differences or 'no'} differences so far")
+            self.line.show(f"comparing  {rows} rows  {counted(self.differences or 'no', 'difference')} so far")
 
 
 def _verify(settings: Any, options: argparse.Namespace) -> int:
@@ -113,8 +114,6 @@ def _verify(settings: Any, options: argparse.Namespace) -> int:
     try:
         for difference in compare_tables(*tables, found.went_on):
             found.differences += 1
-            if not shown.is_full:
-                found.line.erase()
             shown.show(difference)
     except ConfigurationError:
         raise
@@ -129,5 +128,5 @@ def _verify(settings: Any, options: argparse.Namespace) -> int:
     if error is not None:
         raise CommandFailed(f"ended after {found.rows} rows: {error}", EXIT_REFUSED)
     if not options.json:
-        print_text(f"compared {found.rows} rows: {found.differences or 'no'} differences")
+        print_text(f"compared {found.rows} rows: {counted(found.differences or 'no', 'difference')}")
     return EXIT_DIFFERENT if found.differences else EXIT_DONE

@@ -13,7 +13,7 @@ from urllib.parse import urlencode, urlsplit
 from streamclient.tablestore.connect import connection_of, connection_parent
 from streamclient.terminal.layout import Column, matching_id
 from streamclient.terminal.output import id_shortener, print_json, print_table, print_text
-from streamclient.terminal.running import EXIT_DONE, EXIT_REFUSED, EXIT_UNUSABLE, CommandFailed, runs
+from streamclient.terminal.running import EXIT_DONE, CommandFailed, runs
 
 TIMEOUT_SECONDS = 30.0
 """For one admin call; those never wait for anything but the engine's lock."""
@@ -49,7 +49,10 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     actions = parser.add_subparsers(title="actions", required=True, metavar="ACTION")
     _add_shard_actions(actions)
     _add_data_actions(actions)
-    _add_fault_actions(actions.add_parser("fault", help="fault rules").add_subparsers(required=True, metavar="ACTION"))
+    fault = actions.add_parser(
+        "fault", help="fault rules", description="Fault rules.", parents=[_server_options(is_group=True)]
+    )
+    _add_fault_actions(fault.add_subparsers(title="actions", required=True, metavar="ACTION"))
 
 
 def _server_options(*, is_group: bool = False) -> argparse.ArgumentParser:
@@ -136,23 +139,27 @@ class _Session:
         try:
             answer: dict[str, Any] = json.loads(content)
         except ValueError as error:
-            raise CommandFailed(f"{self._endpoint} is not a local Tablestore: status {status}", EXIT_REFUSED) from error
+            raise CommandFailed(f"{self._endpoint} is not a local Tablestore: status {status}") from error
         if status != 200:
-            raise CommandFailed(str(answer.get("error", answer)), EXIT_REFUSED)
+            raise CommandFailed(str(answer.get("error", answer)))
         return answer
 
     def _send(self, method: str, target: str, body: bytes | None) -> tuple[int, bytes]:
-        parts = urlsplit(self._endpoint)
-        if parts.scheme != "http" or not parts.hostname:
-            raise CommandFailed(f"--endpoint must be http://HOST:PORT, not {self._endpoint!r}", EXIT_UNUSABLE)
+        try:
+            parts = urlsplit(self._endpoint)
+            host, port = parts.hostname if parts.scheme == "http" else None, parts.port
+        except ValueError:  # of a port that is no number, for example
+            host = None
+        if not host:
+            raise CommandFailed(f"--endpoint must be http://HOST:PORT, not {self._endpoint!r}")
         headers = {"Authorization": f"Bearer {self._secret}"}
-        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=TIMEOUT_SECONDS)
+        connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
         try:
             connection.request(method, f"/_admin/{target}", body=body, headers=headers)
             response = connection.getresponse()
             return response.status, response.read()
         except (OSError, http.client.HTTPException) as error:
-            raise CommandFailed(f"no answer from {self._endpoint}: {error}", EXIT_UNUSABLE) from error
+            raise CommandFailed(f"no answer from {self._endpoint}: {error}") from error
         finally:
             connection.close()
 
@@ -166,8 +173,16 @@ def _shards(session: _Session, arguments: argparse.Namespace) -> Outcome:
     return answer, partial(_print_shards, answer["shards"])
 
 
+def _shortener(shards: Sequence[Mapping[str, Any]]) -> Callable[[str], str]:
+    return id_shortener(name for shard in shards for name in (shard["shard_id"], *shard["parent_ids"]))
+
+
+def _print_ids(session: _Session, table: str, shard_ids: Sequence[str]) -> None:
+    print_text(_shortener(session.call("GET", "shards", {"table": table})["shards"])("\n".join(shard_ids)))
+
+
 def _print_shards(shards: Sequence[Mapping[str, Any]]) -> None:
-    short = id_shortener(name for shard in shards for name in (shard["shard_id"], *shard["parent_ids"]))
+    short = _shortener(shards)
     rows = [
         (
             short(shard["shard_id"]),
@@ -195,7 +210,7 @@ def _split(session: _Session, arguments: argparse.Namespace) -> Outcome:
     at = None if arguments.at is None else _key(arguments.at)
     shard_id = _full_id(session, arguments.table, arguments.shard)
     answer = session.call("POST", "split", {"table": arguments.table, "shard_id": shard_id, "at": at})
-    return answer, "\n".join(answer["shard_ids"])
+    return answer, partial(_print_ids, session, arguments.table, answer["shard_ids"])
 
 
 def _key(text: str) -> Any:
@@ -211,7 +226,7 @@ def _merge(session: _Session, arguments: argparse.Namespace) -> Outcome:
     shards = (_full_id(session, arguments.table, given) for given in (arguments.shard_a, arguments.shard_b))
     names = dict(zip(("table", "shard_a", "shard_b"), (arguments.table, *shards), strict=True))
     answer = session.call("POST", "merge", names)
-    return answer, answer["shard_id"]
+    return answer, partial(_print_ids, session, arguments.table, [answer["shard_id"]])
 
 
 def _trim(session: _Session, arguments: argparse.Namespace) -> Outcome:
@@ -243,9 +258,9 @@ def _add_fault(session: _Session, arguments: argparse.Namespace) -> Outcome:
     try:
         rule = json.loads(arguments.rule)
     except ValueError as error:
-        raise CommandFailed(f"the rule must be a JSON object: {error}", EXIT_REFUSED) from error
+        raise CommandFailed(f"the rule must be a JSON object: {error}") from error
     if not isinstance(rule, dict):
-        raise CommandFailed(f"the rule must be a JSON object, not {rule!r}", EXIT_REFUSED)
+        raise CommandFailed(f"the rule must be a JSON object, not {rule!r}")
     answer = session.call("POST", "faults", rule)
     return answer, f"fault {answer['id']} added"
 

@@ -121,9 +121,17 @@ class StreamFollower:
     def _is_done(self) -> bool:
         return self._shard_ids is not None and self._shard_ids <= self._ended
 
+    @property
+    def known(self) -> Collection[str]:
+        """Shards that the stream listed last, and those that are still read."""
+        return self._shards.keys()
+
     def _list(self) -> None:
+        """Shards that left the listing are forgotten, but for those that are still read, or were named."""
         described = self._streams.describe_stream(self._stream_id)
-        self._shards.update((shard.shard_id, shard) for shard in described.shards)
+        left = {shard_id: shard for shard_id, shard in self._shards.items() if shard_id in self._places}
+        self._shards = {**left, **{shard.shard_id: shard for shard in described.shards}}
+        self._ended &= self._shards.keys() | (self._shard_ids or frozenset())
         self._listed_at = self._monotonic()
 
     def _open_places(self) -> list[str]:

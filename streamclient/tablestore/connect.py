@@ -11,6 +11,7 @@ import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from attrs import field, frozen
 
@@ -83,6 +84,7 @@ class Connection:
 
         given = {"sts_token": self.sts_token or None, "region": self.region or None, **options}
         try:
+            _ = urlsplit(self.endpoint).port  # one that is no number the SDK only finds in a call
             return OTSClient(self.endpoint, self.access_key_id, self.access_key_secret, self.instance, **given)
         except Exception as error:
             raise ConfigurationError(f"endpoint {self.endpoint!r} or its keys cannot be used: {error}") from error

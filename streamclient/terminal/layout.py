@@ -196,6 +196,11 @@ def matching_id(given: str, ids: Iterable[str], noun: str) -> str:
     return found[0]
 
 
+def counted(count: int | str, noun: str) -> str:
+    """``1 row``, ``2 rows``, or ``no rows`` where that is said for none."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
 def rate(value: float | None) -> str:
     """A number per second; ``-`` while it is not known, which is not 0."""
     return "-" if value is None else f"{value:.0f}"

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from importlib.util import find_spec
 from typing import Any, TextIO
@@ -14,6 +18,9 @@ from streamclient.terminal.layout import Column, cut_parts, fit_table, fold, sho
 
 NARROWEST = 40
 """Narrower terminals are written to as if they were so wide: less holds no table."""
+
+TELL_SECONDS = 1.0
+"""Between two changes of what tells how long something takes: often enough to be seen moving."""
 
 
 def width_of(stream: TextIO) -> int | None:
@@ -37,13 +44,31 @@ def print_json_line(document: Any) -> None:
 
 
 def print_text(text: str, *, flush: bool = False) -> None:
-    """Text, folded between words on a terminal."""
-    print(fold(text, width_of(sys.stdout)), flush=flush)
+    """Text, folded between words on a terminal. A progress line stands below it again."""
+    with _beside_progress():
+        print(fold(text, width_of(sys.stdout)), flush=flush)
 
 
 def complain(text: str) -> None:
-    """Text on standard error, folded between words on a terminal."""
-    print(fold(text, width_of(sys.stderr)), file=sys.stderr, flush=True)
+    """Text on standard error, folded between words on a terminal. A progress line stands below it again."""
+    with _beside_progress():
+        print(fold(text, width_of(sys.stderr)), file=sys.stderr, flush=True)
+
+
+class ComplainingHandler(logging.Handler):
+    """Logs as commands complain: on standard error, folded, beside a progress line that is shown meanwhile."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one entry."""
+        try:
+            complain(self.format(record))
+        except Exception:
+            self.handleError(record)
+
+
+def log_to_terminal(level: str | int, text: str = "%(message)s") -> None:
+    """Have everything of this level or above printed, each entry as ``text`` says."""
+    logging.basicConfig(level=level, format=text, handlers=[ComplainingHandler()])
 
 
 def table_text(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> str:
@@ -69,41 +94,92 @@ def id_shortener(ids: Iterable[str]) -> Callable[[str], str]:
 
 
 class ProgressLine:
-    """One line that is written over on a terminal, and appended elsewhere when it says something new.
+    """One line that is written over on a terminal, and appended elsewhere when it says something new. Thread-safe.
 
-    ``close`` ends the line, so that whatever comes next begins another one; so does ``say``.
+    ``close`` ends the line, so that whatever comes next begins another one; so does ``say``. What is printed meanwhile
+    by this module, from any thread and on either stream, stands above the line.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = sys.stdout if stream is None else stream
         self._last = ""
-        self._is_open = False
 
     def show(self, text: str) -> None:
         """Have the line say this: on a terminal as many of its parts, two spaces apart, as there is room for."""
-        width = width_of(self._stream)
-        if width is not None:
-            # One cell stays free: a full line moves some terminals to the next one.
-            print(f"\r\x1b[K{cut_parts(text, width - 1)}", end="", file=self._stream, flush=True)
-            self._is_open = True
-        elif text != self._last:
-            stamp = datetime.now(timezone.utc).strftime("%H:%M:%S")
-            print(f"{stamp}  {text}", file=self._stream, flush=True)
-        self._last = text
+        with _PRINTING:
+            width = width_of(self._stream)
+            if width is not None:
+                # One cell stays free: a full line moves some terminals to the next one.
+                print(f"\r\x1b[K{cut_parts(text, width - 1)}", end="", file=self._stream, flush=True)
+                _open_lines[:] = [self]
+            elif text != self._last:
+                stamp = datetime.now(timezone.utc).strftime("%H:%M:%S")
+                print(f"{stamp}  {text}", file=self._stream, flush=True)
+            self._last = text
+
+    def show_again(self) -> None:
+        """Have the line stand there as before."""
+        self.show(self._last)
 
     def say(self, text: str) -> None:
         """A line of its own, which stays."""
-        self.close()
-        print(fold(text, width_of(self._stream)), file=self._stream, flush=True)
+        self._end("\n")
+        with _PRINTING:
+            print(fold(text, width_of(self._stream)), file=self._stream, flush=True)
 
     def erase(self) -> None:
         """Take the line away, if one was begun, so that whatever comes next stands in its place."""
-        if self._is_open:
-            print("\r\x1b[K", end="", file=self._stream, flush=True)
-            self._is_open = False
+        self._end("\r\x1b[K")
 
     def close(self) -> None:
         """End the line, if one was begun."""
-        if self._is_open:
-            print(file=self._stream, flush=True)
-            self._is_open = False
+        self._end("\n")
+
+    def _end(self, with_what: str) -> None:
+        with _PRINTING:
+            if self in _open_lines:
+                print(end=with_what, file=self._stream, flush=True)
+                _open_lines.clear()
+
+
+_PRINTING = threading.RLock()
+"""Held while something is printed, so that no line of another thread comes in between."""
+
+_open_lines: list[ProgressLine] = []
+"""The progress line that the terminal's cursor stands in, if there is one; both streams may lead to that terminal."""
+
+
+@contextmanager
+def shown_meanwhile(text: str) -> Iterator[None]:
+    """Say on standard error, while the block runs, that it does; on a terminal with how long it has."""
+    line, over, began = ProgressLine(sys.stderr), threading.Event(), time.monotonic()
+
+    def tell() -> None:
+        while not over.wait(TELL_SECONDS):
+            line.show(f"{text}  {time.monotonic() - began:.0f} s")
+
+    line.show(text)
+    thread = threading.Thread(target=tell, name="progress", daemon=True)
+    if width_of(sys.stderr) is not None:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if thread.ident is not None:
+            thread.join()
+        line.erase()
+
+
+@contextmanager
+def _beside_progress() -> Iterator[None]:
+    """Take a progress line away, and draw it again behind whatever the block prints."""
+    with _PRINTING:
+        line = _open_lines[0] if _open_lines else None
+        if line is not None:
+            line.erase()
+        try:
+            yield
+        finally:
+            if line is not None:
+                line.show_again()

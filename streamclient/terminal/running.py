@@ -71,6 +71,10 @@ def run_command(arguments: argparse.Namespace) -> int:
         # Whoever read the output has seen enough; nothing more can be said there, not even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_DONE
+    except OSError as error:
+        if error.filename is None:
+            raise
+        return _end(arguments, f"cannot use {error.filename}: {error.strerror}", EXIT_UNUSABLE)
     except Terminated:
         return _end(arguments, "terminated", EXIT_TERMINATED)
     except KeyboardInterrupt:

@@ -7,6 +7,7 @@ page: the beginning of the real ones is replaced in both directions.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -21,6 +22,7 @@ from typing import Any
 
 from attrs import field, frozen
 from deltalake import DeltaTable
+from tablestore import Row
 
 from streamclient.core.worker_info import WorkerInfo
 from streamclient.destinations import Commit, DeltaDestination, change_rows, records_digest
@@ -32,7 +34,7 @@ from streamclient.records import ColumnOperation, RecordColumn, RecordType, Sequ
 from streamclient.server import LocalTablestore
 from streamclient.server.command import DEFAULT_PORT
 from tests.docs.page_examples import commands
-from tests.operate.operate_scene import STATUS, TABLE, Scene
+from tests.operate.operate_scene import IGNORE, STATUS, TABLE, Scene
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "commands.md"
@@ -40,8 +42,17 @@ BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SHOWN_IDS = ("1f0c77a2", "52d4b8e1", "c90a6d3f")
 """The first shard of the fleet's table, and its two children in the order of their ids."""
 
-INTERRUPTED = {"run": "reading from", "server": "listening on", "tail": "Berlin", "top": "TIME TO LOSS"}
+INTERRUPTED = {
+    "run": "reading from",
+    "mirror": " s behind",
+    "server": "listening on",
+    "tail": "Berlin",
+    "top": "TIME TO LOSS",
+}
 """Commands that go on until Ctrl-C, which is pressed once they have shown this."""
+
+ENDING = {"--limit", "--once", "--help", "--verify", "--check"}
+"""Options with which they end by themselves."""
 
 NOON = 1_767_268_800_000_000
 
@@ -51,8 +62,13 @@ class Ran:
     """What a command did."""
 
     command: str
-    code: int
     shown: str
+    ending: str
+    """The line that the page has below it if its exit code is not 0."""
+
+    @property
+    def on_the_page(self) -> str:
+        return self.shown + self.ending
 
 
 @frozen
@@ -73,10 +89,14 @@ class Stage:
         is_default_server = words == ["server"]
         if is_default_server:  # its port may be taken here
             words = ["server", "--port", "0"]
+        if words == ["replicate", "copy.json"]:
+            words += ["--poll-seconds", "0.2"]  # so that it takes no longer than it must
         if words[:2] == ["control", "requests"]:
             self.local.reset_requests()
             self.local.client().describe_table(TABLE)
-        endless = INTERRUPTED.get(words[0]) if not {"--limit", "--once", "--help"} & {*words} else None
+        if words[0] == "replicate" and "--all" in words:
+            self.local.client().delete_row("orders_copy", Row([("id", "key-07")]), IGNORE)
+        endless = INTERRUPTED.get(words[0]) if not ENDING & {*words} else None
         asked = {
             "words": words,
             "folder": str(self.folder),
@@ -93,7 +113,7 @@ class Stage:
             shown = re.sub(r"(?<=127\.0\.0\.1:)\d+", str(DEFAULT_PORT), shown)
         for short, real in self.ids.items():
             shown = shown.replace(real, short)
-        return Ran(command, answer["code"], shown)
+        return Ran(command, shown, f"[exit code {answer['code']}]\n" if answer["code"] else "")
 
 
 ENVIRONMENT = {"TABLESTORE_DATA_TABLE": TABLE, "TABLESTORE_STATUS_TABLE": STATUS}
@@ -124,19 +144,19 @@ def stage() -> Iterator[Stage]:
 
 
 def mirroring(local: LocalTablestore) -> str:
-    """A configuration for a mirror beside the lake."""
+    """A configuration for a mirror beside the lake, of a table that the page makes."""
     return f"""
 [source]
 endpoint = "{local.endpoint}"
 instance = "{local.instance}"
-table = "orders"
-status_table = "orders_mirror"
+table = "visits"
+status_table = "visits_mirror"
 access_key_id = "{local.access_key_id}"
 access_key_secret = "{local.access_key_secret}"
 
 [destination]
 kind = "delta"
-url = "orders_mirrored"
+url = "visits_mirrored"
 """
 
 
@@ -220,13 +240,23 @@ def shape(text: str) -> str:
     text = re.sub(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}(_\d+)?|request [0-9a-f-]+", "ID", text)
     text = re.sub(r"\b[0-9a-f]{12}(?:[0-9a-f]{4})?\b|\b(?=[0-9a-f]*\d)[0-9a-f]{8}\b", "ID", text)
     text = re.sub(LASTING, "LASTING", re.sub(TIME, "TIME", text))
-    return re.sub(r"\d+", "#", text).strip()
+    return re.sub(r"\[exit code \d+\]|(\d+)", lambda found: "#" if found[1] else found[0], text).strip()
 
 
 def agrees(expected: str, actual: str) -> bool:
     """Where something was cut, the few words before it may be cut elsewhere."""
     parts = re.split(r"(?:\S+ ){0,3}\S*…", shape(expected))
     return re.fullmatch(".*?".join(re.escape(part) for part in parts), shape(actual), re.DOTALL) is not None
+
+
+def leaf_parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """The parsers of all commands that do something."""
+    groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    if not groups:
+        yield parser
+    for group in groups:
+        for below in group.choices.values():
+            yield from leaf_parsers(below)
 
 
 def is_for_programs(command: str) -> bool:
@@ -243,7 +273,7 @@ def write_page() -> None:
             parts = re.split(r"^\$ ", block[1], flags=re.MULTILINE)[1:]
             commands = [part.partition("\n")[0] for part in parts]
             done = [
-                (each, here.run(each).shown.strip("\n") if each.startswith("streamclient ") else "")
+                (each, here.run(each).on_the_page.strip("\n") if each.startswith("streamclient ") else "")
                 for each in commands
             ]
             lines = [f"$ {each}\n{shown}".rstrip() for each, shown in done]

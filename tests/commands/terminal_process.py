@@ -26,8 +26,9 @@ def run_on_a_terminal(words: list[str], interrupt_after: str | None) -> tuple[in
     child, terminal = pty.fork()
     if child == 0:
         run_child(words)
-    # To its end: a terminal hands a line over in pieces.
-    awaited = None if interrupt_after is None else re.compile(re.escape(interrupt_after.encode()) + rb"[^\n]*\n")
+    # To its end: a terminal hands a line over in pieces. A progress line has none, it is written over.
+    end = rb"[^\n]*?(\n|\r\x1b)"
+    awaited = None if interrupt_after is None else re.compile(re.escape(interrupt_after.encode()) + end)
     seen = b""
     while select.select([terminal], [], [], PATIENCE_SECONDS)[0]:
         try:

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator
-
 import pytest
 
 from streamclient.cli import COMMANDS, make_parser
-from tests.commands.commands_page import PAGE, agrees, commands_of, is_for_programs, stage
+from tests.commands.commands_page import PAGE, agrees, commands_of, is_for_programs, leaf_parsers, stage
 from tests.commands.terminal_process import COLUMNS
 
-
-def leaves(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """The words of every command that does something."""
-    groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    if not groups:
-        yield parser.prog
-    for group in groups:
-        for below in group.choices.values():
-            yield from leaves(below)
+GROUPS = sorted({" ".join(leaf.prog.split()[1:-1]) for leaf in leaf_parsers(make_parser())} - {""})
 
 
 @pytest.mark.slow
@@ -31,11 +20,16 @@ def test_every_command_prints_what_the_page_shows_within_80_columns() -> None:
             wide = [] if is_for_programs(command) else [line for line in ran.shown.splitlines() if len(line) > COLUMNS]
 
             assert wide == [], f"$ {command}\n{ran.shown}"
-            assert agrees(expected, ran.shown), f"$ {command}\n{ran.shown}\nnot:\n{expected}"
+            assert agrees(expected, ran.on_the_page), f"$ {command}\n{ran.on_the_page}\nnot:\n{expected}"
             assert ran.shown == "" or ran.shown.endswith("\n"), command
 
 
-@pytest.mark.parametrize("command", sorted(leaves(make_parser())))
+@pytest.mark.parametrize("command", ["streamclient", *(f"streamclient {group}" for group in GROUPS)])
+def test_what_leads_to_commands_is_on_the_page_with_its_help(command: str) -> None:
+    assert f"{command} --help" in [line for line, _ in commands_of(PAGE.read_text())]
+
+
+@pytest.mark.parametrize("command", sorted(leaf.prog for leaf in leaf_parsers(make_parser())))
 def test_every_command_is_on_the_page_with_its_help(command: str) -> None:
     shown = [line for line, _ in commands_of(PAGE.read_text())]
 
@@ -46,7 +40,7 @@ def test_every_command_is_on_the_page_with_its_help(command: str) -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_is_found_under_its_name_alone(name: str) -> None:
     """The command line asks no other module when it is given this name."""
-    assert {command.split()[1] for command in leaves(make_parser([name]))} == {name}
+    assert {leaf.prog.split()[1] for leaf in leaf_parsers(make_parser([name]))} == {name}
 
 
 def test_the_page_shows_the_port_on_which_a_server_listens_by_default() -> None:
@@ -61,3 +55,5 @@ def test_a_page_that_shows_something_else_is_noticed() -> None:
     assert agrees("SHARD  LAG\n1f0c77a2  12 s", "SHARD     LAG\nabcdef01  2 min 3 s")
     assert not agrees("SHARD  LAG\n1f0c77a2  12 s", "SHARD  LAG\nabcdef01  -")
     assert not agrees("no leases", "no tables")
+    assert not agrees("no leases\n", "no leases\n[exit code 2]\n")
+    assert not agrees("no leases\n[exit code 1]\n", "no leases\n[exit code 2]\n")

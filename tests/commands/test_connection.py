@@ -6,11 +6,13 @@ import argparse
 
 import pytest
 
+from streamclient.cli import make_parser
 from streamclient.errors import ConfigurationError
 from streamclient.server import DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET, DEFAULT_INSTANCE
 from streamclient.server.command import DEFAULT_PORT
 from streamclient.tablestore import Connection, connect
 from streamclient.tablestore.connect import connection_of, connection_parent, option_value
+from tests.commands.commands_page import leaf_parsers
 
 
 def parsed(*words: str) -> argparse.Namespace:
@@ -69,3 +71,55 @@ def test_a_program_connects_as_the_commands_do(monkeypatch: pytest.MonkeyPatch) 
     client = connect(socket_timeout=3)
 
     assert (client.host, client.protocol.instance_name, client.socket_timeout) == ("http://127.0.0.1:4711", "mine", 3)
+
+
+COMMON = {f"--{name}" for name in ("endpoint", "instance", "access-key-id", "sts-token", "region")} | {
+    "--access-key-secret",
+    "--access-key-secret-file",
+}
+TABLES = {"--data-table", "--status-table"}
+CALL_NOTHING = {
+    "sample": "writes files",
+    "verify": "reads a destination",
+    "maintain": "works on a destination",
+    "mirror": "its configuration file says where, else the environment",
+    "replicate": "its configuration file names two places",
+    "simulate": "calls nobody",
+}
+OWN_KEYS = {"--endpoint", "--access-key-secret", "--access-key-secret-file"}
+
+
+def expected_options(words: str) -> set[str]:
+    """What a command takes of the options that say where."""
+    name = words.split()[1]
+    if name in CALL_NOTHING:
+        return set()
+    if name == "control":  # the admin surface of a local server knows no instance, no other keys and no V4
+        return OWN_KEYS
+    if name == "server":  # it is the place; this is what it is for its clients
+        return COMMON - {"--endpoint", "--sts-token", "--region"}
+    return COMMON | (TABLES if name in ("leases", "explain", "top", "run") else set())
+
+
+@pytest.mark.parametrize("parser", [*leaf_parsers(make_parser())], ids=lambda parser: parser.prog)
+def test_every_command_takes_the_same_options_or_is_an_exception_with_a_reason(parser: argparse.ArgumentParser) -> None:
+    taken = {option for action in parser._actions for option in action.option_strings}
+
+    assert taken & (COMMON | TABLES) == expected_options(parser.prog)
+
+
+@pytest.mark.parametrize("words", [["leases"], ["tables"], ["parked"], ["control"], ["control", "fault"]], ids=" ".join)
+def test_options_may_stand_before_an_action(words: list[str]) -> None:
+    """Groups of actions take the options of their actions."""
+    command = " ".join(["streamclient", *words])
+    leaf = next(leaf for leaf in leaf_parsers(make_parser()) if leaf.prog.startswith(f"{command} "))
+    given = [word for option in sorted(expected_options(leaf.prog)) for word in (option, "given")]
+
+    with pytest.raises(SystemExit) as ended:
+        make_parser().parse_args([*words, *given, "--help"])
+    assert ended.value.code == 0
+
+
+def test_a_port_that_is_no_number_is_named() -> None:
+    with pytest.raises(ConfigurationError, match="endpoint 'http://localhost:81x0' or its keys cannot be used: Port"):
+        Connection(endpoint="http://localhost:81x0").client()

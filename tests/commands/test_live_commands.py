@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -19,9 +20,11 @@ from streamclient import cli
 from streamclient.commands.sample import write_sample
 from streamclient.errors import DependencyException, ErrorKind
 from streamclient.lease import LeaseManager
+from streamclient.model import utc_text
 from streamclient.server import FaultRule, LocalTablestore
 from streamclient.server.faults import Fail
-from streamclient.stream.following import FollowedRecord, Interruption, LostRecords, StreamFollower
+from streamclient.stream.following import LIST_SECONDS, FollowedRecord, Interruption, LostRecords, StreamFollower
+from streamclient.testing.fakes import FakeStream, make_record
 from tests.operate.operate_scene import TABLE, Scene, run_cli
 from tests.patience import PATIENCE_SECONDS, until
 
@@ -101,6 +104,61 @@ def test_tail_shows_changes_as_they_come_until_it_is_told_to_end(
     assert "PUT {id='key-04'} n=4" in lines.read_text().splitlines()[-1]
 
 
+@pytest.mark.slow
+def test_tail_begins_at_what_is_written_from_now_on(scene: Scene, tmp_path: Path) -> None:
+    scene.write(3)
+    scene.local.advance_clock(10.0)  # however coarse the service tells its time
+    with running(tmp_path, scene.local.endpoint, "tail", TABLE, "--limit", "2") as (process, lines):
+        until_it_reads(scene)
+        scene.write(2, start=3)
+        _, err = process.communicate(timeout=PATIENCE_SECONDS)
+
+    assert (process.returncode, err) == (0, "")
+    assert [line.split()[-1] for line in lines.read_text().splitlines()] == ["n=3", "n=4"]
+
+
+def until_it_reads(scene: Scene) -> None:
+    """Wait until somebody reads records."""
+    until(lambda: any(count.operation == "GetStreamRecord" for count in scene.local.requests()), "a read")
+
+
+def test_a_follower_forgets_shards_that_left_the_listing() -> None:
+    """It goes on for as long as somebody watches."""
+    stream = FakeStream("orders", ["a"])
+    stop, now = threading.Event(), itertools.count(step=LIST_SECONDS + 1)
+    follower = StreamFollower(stream, stream.stream_id, stop=stop, monotonic=lambda: next(now))
+    changes = follower.changes()
+    stream.append("a", make_record("a"))
+    next(changes)
+    stream.split("a", "b", "c")
+    stream.append("b", make_record("b"))
+    next(changes)
+    stream.split("b", "d", "e")
+    stream.append("d", make_record("d"))
+    next(changes)
+    assert {*follower.known} == {*"abcde"}
+    stream.remove("a")
+    stream.remove("b")
+    stream.append("e", make_record("e"))
+
+    assert next(changes) == FollowedRecord("e", make_record("e"))
+    stream.append("c", make_record("c"))
+    next(changes)
+    assert {*follower.known} == {*"cde"}
+
+
+def test_a_follower_of_one_shard_ends_with_it_although_it_left_the_listing() -> None:
+    stream = FakeStream("orders", ["a"])
+    stream.append("a", make_record("a"))
+    stream.close("a")
+    follower = StreamFollower(stream, stream.stream_id, shard_ids=["a"])
+    changes = follower.changes()
+    next(changes)
+    stream.remove("a")
+
+    assert list(changes) == []
+
+
 def test_a_follower_outlives_an_outage_and_says_so_among_the_changes(scene: Scene) -> None:
     from streamclient.stream import ReadRetry, TablestoreStreamApi
 
@@ -169,6 +227,28 @@ def test_run_consumes_until_a_signal_and_ends_in_order(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("beginning", ["latest", "a time"])
+def test_run_begins_where_it_is_told_to(scene: Scene, tmp_path: Path, beginning: str) -> None:
+    write_sample("print_changes", tmp_path)
+    scene.write(3)
+    scene.local.advance_clock(3_600.0)
+    if beginning == "a time":
+        scene.write(1, start=3)
+        written = scene.streams.get_stream_record(scene.iterator(after=3)).records[0].sequence_info.timestamp_micros
+        beginning = utc_text(written - 60_000_000)
+    words = ["run", "print_changes:PrintChanges", "--data-table", TABLE, "--status-table", "st", "--from", beginning]
+    scene.local.reset_requests()
+    with running(tmp_path, scene.local.endpoint, *words) as (process, lines):
+        until_it_reads(scene)
+        scene.write(1, start=4)
+        until(lambda: "n=4" in lines.read_text(), "the last change")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENCE_SECONDS)
+
+    assert [n for n in range(5) if f"n={n}" in lines.read_text()] == ([4] if beginning == "latest" else [3, 4])
+
+
+@pytest.mark.slow
 def test_run_ends_with_the_sentence_of_a_worker_that_cannot_work(scene: Scene, tmp_path: Path) -> None:
     write_sample("print_changes", tmp_path)
     assert run_cli("tables", "create", "other", "--endpoint", scene.local.endpoint).code == 0
@@ -232,8 +312,9 @@ def test_a_table_is_made_described_switched_and_dropped(local: LocalTablestore) 
     assert (described["expiration_hours"], described["origin_columns"]) == (24, ["n"])
     assert len(described["shards"]) == 1
     assert say("stream", "t", "--off", "--yes")["stream"] is None
-    assert say("list") == {"tables": [{"table": "t", "stream": None}]}
-    assert say("stream", "t", "--hours", "48")["stream"].startswith("t_")
+    assert say("list") == {"tables": [{"table": "t", "stream": None, "since_micros": None}]}
+    stream = say("stream", "t", "--hours", "48")["stream"]
+    assert say("list")["tables"] == [{"table": "t", "stream": stream, "since_micros": int(stream.removeprefix("t_"))}]
     assert say("drop", "t", "--yes") == {"table": "t", "dropped": True}
     assert say("list") == {"tables": []}
 

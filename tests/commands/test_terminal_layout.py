@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import io
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import termios
 from typing import Any
 
 import pytest
@@ -22,7 +31,10 @@ from streamclient.terminal.layout import (
     short_ids,
     shortener,
 )
-from streamclient.terminal.output import ProgressLine
+from streamclient.terminal.output import ProgressLine, complain, shown_meanwhile
+from tests.commands.terminal_process import COLUMNS as COLUMNS_OF_TERMINAL
+from tests.commands.terminal_process import as_shown
+from tests.patience import PATIENCE_SECONDS, until
 
 COLUMNS = (Column("SHARD"), Column("OWNER", drop=1, least=8), Column("WHY", least=6), Column("EXTRA", drop=2))
 CELLS = st.text(alphabet="abc 漢字-é", max_size=30)
@@ -139,3 +151,71 @@ def test_progress_in_a_pipe_says_only_what_is_new() -> None:
     line.close()
 
     assert [each[10:] for each in pipe.getvalue().splitlines()] == ["one", "two"]
+
+
+BESIDE_PROGRESS = """
+import logging
+from streamclient.terminal.output import ProgressLine, complain, log_to_terminal, print_text
+
+log_to_terminal(logging.WARNING, "%(levelname)s %(message)s")
+line = ProgressLine()
+line.show("copying  3 rows")
+logging.warning("the destination refused a row, " * 5 + "and that is all")
+complain("complained")
+print_text("printed")
+line.show("copying  4 rows")
+line.erase()
+logging.warning("the end")
+"""
+
+
+def test_what_is_logged_stands_above_the_progress_line_and_is_folded() -> None:
+    """The log is on standard error, the line on standard output: on a terminal they are one."""
+    code, shown = on_a_terminal(sys.executable, "-c", BESIDE_PROGRESS)
+    lines = shown.splitlines()
+
+    assert code == 0
+    assert max(map(len, lines)) <= COLUMNS_OF_TERMINAL
+    assert lines[0].startswith("WARNING the destination refused a row, ")
+    assert lines[-3:] == ["complained", "printed", "WARNING the end"]
+    assert " ".join(lines).count("copying") == 0, "it was taken away each time"
+
+
+def on_a_terminal(*words: str) -> tuple[int, str]:
+    """Run a process whose standard output and error are a terminal; its code, and what is left on the lines."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, COLUMNS_OF_TERMINAL, 0, 0))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    process = subprocess.Popen(words, stdin=slave, stdout=slave, stderr=slave, env=environment)
+    os.close(slave)
+    seen = b""
+    with contextlib.suppress(OSError):  # the other end is closed
+        while select.select([master], [], [], PATIENCE_SECONDS)[0]:
+            seen += os.read(master, 65_536)
+    os.close(master)
+    return process.wait(PATIENCE_SECONDS), as_shown(seen.decode())
+
+
+def test_a_progress_line_stands_there_again_below_what_was_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    monkeypatch.setattr("sys.stderr", terminal)
+    line = ProgressLine()
+    line.show("copying")
+    complain("a warning")
+    shown = as_shown(terminal.getvalue())
+    line.close()
+
+    assert shown == "a warning\ncopying"
+
+
+def test_what_takes_long_says_so_on_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr("streamclient.terminal.output.TELL_SECONDS", 0.0)
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    with shown_meanwhile("comparing"):
+        until(lambda: "comparing  0 s" in terminal.getvalue())
+
+    assert as_shown(terminal.getvalue()) == "", "and takes the line away in the end"

@@ -28,7 +28,7 @@ from streamclient.testing.destination_contracts import change, store
 from tests.operate.operate_scene import STATUS, TABLE, Scene
 
 
-def fill(destination: Destination, commits: int = 3) -> None:
+def fill(destination: Destination, commits: int = 3, place: str = "place") -> None:
     """Two records in each commit of one shard."""
     last = None
     for number in range(1, commits + 1):
@@ -47,7 +47,7 @@ def fill(destination: Destination, commits: int = 3) -> None:
             shard="shard-1",
             epoch=1,
             start="TRIM_HORIZON" if last is None else last.end,
-            end=f"place-{number}",
+            end=f"{place}-{number}",
             count=2,
             content=records_digest(records),
         )
@@ -63,9 +63,10 @@ def ended(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, st
 
 def test_a_whole_delta_table_is_proved_with_its_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fill(DeltaDestination(str(tmp_path / "lake")))
-    code, out, _ = ended(capsys, str(tmp_path / "lake"), "--rows")
+    code, out, err = ended(capsys, str(tmp_path / "lake"), "--rows")
 
     assert code == 0
+    assert err.endswith("reading all rows\n"), "it is not silent until it ends"
     assert "place-3" in out
     assert out.endswith("1 shard(s), 3 commit(s), 6 record(s), 6 row(s) read: each record once\n")
     assert ended(capsys, str(tmp_path / "lake"))[1].endswith("6 record(s): no hole and no overlap\n")
@@ -208,3 +209,15 @@ def test_options_that_make_no_sense_are_refused(
     assert code == 2
     assert said in err
     assert "s3cret" not in err
+
+
+@pytest.mark.parametrize("words", [["verify"], ["maintain", "--verify", "now", "--once"]], ids=lambda words: words[0])
+def test_no_iterator_is_shown_as_it_is(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lake = tmp_path / "lake"
+    fill(DeltaDestination(str(lake)), place="iterator" * 20)
+    deltalake.DeltaTable(str(lake)).delete("_commit = 2")
+
+    assert main([*words, str(lake), "--rows"]) == 1
+    out = capsys.readouterr().out
+    assert "rows lost: shard shard-1 from iterator ...erator-1 to iterator ...erator-2: " in out
+    assert "iterator" * 3 not in out

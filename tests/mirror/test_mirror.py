@@ -33,6 +33,7 @@ from streamclient.interfaces import InitializationInput
 from streamclient.mirror import MergeLimits, Mirror
 from streamclient.mirror.fold import empty_rows, stored_keys
 from streamclient.mirror.rows import TableRule, cells_of
+from streamclient.mirror.settings import load_mirror_settings
 from streamclient.mirror.source import COPY, CopyPlan, SourceTable, TableCopy, check_changes_are_kept, now_micros
 from streamclient.mirror.writer import MirrorWriter
 from streamclient.model import PendingCheckpoint, ShardInfo, WorkerStatus
@@ -514,16 +515,46 @@ def test_the_command_compares_and_says_by_its_exit_code_whether_rows_differ(
     put(client, 1, ("a", 1))
     path = configuration(local, tmp_path)
     assert main(["mirror", str(path), "--check"]) == 0
-    assert main(["mirror", str(path), "--verify"]) == 1
-    assert "the mirror does not exist yet" in capsys.readouterr().err
+    assert capsys.readouterr().out == "the configuration is valid\n"
+    assert main(["mirror", str(path), "--verify", "--json"]) == 1
+    out, err = capsys.readouterr()
+    assert "the mirror does not exist yet" in err
+    assert json.loads(out)["error"] in err
+    assert json.loads(out)["differences"] is None
     mirror = Mirror(client, "orders", "status", str(tmp_path / "state"), client_config=QUICK, limits=LIMITS)
     with running(mirror):
         caught_up(mirror)
     assert main(["mirror", str(path), "--verify", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["differences"] == 0
+    out, err = capsys.readouterr()
+    assert (json.loads(out)["differences"], json.loads(out)["error"]) == (0, None)
+    assert err.endswith("comparing\n"), "it is not silent until it ends"
     DeltaDestination(str(tmp_path / "state")).handle().delete()
     assert main(["mirror", str(path), "--verify"]) == 3
     assert "row (1) is missing in the mirror" in capsys.readouterr().out
+
+
+def test_what_the_file_does_not_say_is_looked_for_where_commands_look(tmp_path: Path) -> None:
+    """But no table: the status table of a fleet is not the mirror's."""
+    path = tmp_path / "mirror.toml"
+    path.write_text(
+        '[source]\ninstance = "i"\ntable = "t"\nstatus_table = "s"\n[destination]\nkind = "delta"\nurl = "state"\n'
+    )
+    names = {"ENDPOINT": "http://x", "INSTANCE": "other", "ACCESS_KEY_ID": "id", "ACCESS_KEY_SECRET": "secret"}
+    environment = {
+        f"TABLESTORE_{name}": value for name, value in {**names, "STATUS_TABLE": "fleet", "REGION": ""}.items()
+    }
+    source = load_mirror_settings(path, environment).source
+
+    assert source == {
+        "endpoint": "http://x",
+        "instance": "i",
+        "access_key_id": "id",
+        "access_key_secret": "secret",
+        "table": "t",
+        "status_table": "s",
+    }
+    with pytest.raises(ConfigurationError, match=r"source\.endpoint: missing"):
+        load_mirror_settings(path, {})
 
 
 def test_each_mistake_in_a_configuration_is_told(

@@ -14,6 +14,9 @@ from tests.patience import until
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "stuck.md"
 ROW = re.compile(r"^\| `([a-z-]+)` \| `(.+?)` \| (.+?) \|$", re.MULTILINE)
 
+UNREADABLE = {"no-data-table", "no-status-table", "not-a-status-table", "access-refused", "throttled", "unreachable"}
+"""Situations in which nothing could be read: the command says so on standard error, too."""
+
 
 @frozen
 class PageRow:
@@ -56,6 +59,10 @@ def checked(ran: Ran, name: str) -> str:
     assert ran.out, ran.err
     (told,) = ran.document["shards"]
     assert told["situation"] == name, told
+    if name in UNREADABLE:
+        assert (ran.code, ran.err.startswith("streamclient explain: ")) == (2, True), ran
+    else:
+        assert (ran.code, ran.err) == (0 if told["moves"] else 1, ""), ran
     patterns = [row for row in page_rows() if row.name == name]
     assert patterns, f"{PAGE.name} has no row for {name}: {told['first_line']}"
     assert any(matches(row.first_line, told["first_line"]) for row in patterns), (told["first_line"], patterns)

@@ -7,10 +7,10 @@ from datetime import datetime, timezone
 from typing import Any
 
 import pytest
-from operate_scene import Owner, Scene, closed_family, read_shard
+from operate_scene import TABLE, Owner, Scene, closed_family, read_shard, run_cli
 
 from streamclient.core import leases as rule
-from streamclient.model import Pause
+from streamclient.model import Pause, PendingCheckpoint
 from streamclient.operate.collection import FleetReader
 from streamclient.operate.connection import operator_name
 from streamclient.operate.facts import FleetFacts
@@ -312,3 +312,70 @@ def test_an_interrupted_command_resumes_what_it_paused(scene: Scene, monkeypatch
     assert ran.code == 130
     assert scene.lease().pause is None
     assert "ended early: KeyboardInterrupt" in scene.audit()[0]["outcome"]
+
+
+def test_a_dry_run_shows_no_iterator_as_it_is(scene: Scene) -> None:
+    """Neither the checkpoint nor what a sink has prepared."""
+    shard = read_shard(scene)
+    ahead = scene.iterator(after=8)
+    scene.send(rule.prepare(scene.lease(), PendingCheckpoint(ahead, b"t1", 2, 1)))
+    ran = scene.run("leases", "rewind", shard, "--to", "oldest", "--dry-run")
+
+    assert "pending={'value': 'iterator " in ran.out
+    assert [text for text in (ahead, scene.lease().checkpoint) if text in ran.out] == []
+
+
+# --- ids on a terminal ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is printed is for a person."""
+    for module in ("terminal.output", "operate.top_screens"):
+        monkeypatch.setattr(f"streamclient.{module}.width_of", lambda stream: 500)
+
+
+def grandparents(scene: Scene) -> tuple[str, ...]:
+    """A family with two more shards, which nobody has a row for, below one of the children."""
+    parent, first, second = closed_family(scene)
+    return parent, first, second, *scene.split(first)
+
+
+@pytest.mark.usefixtures("on_a_terminal")
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("rewind {parent} --to oldest", "have been read already"),
+        ("rewind {first} --to latest", "see `leases skip`"),
+        ("rewind {second} --to iterator:{foreign}", "is one of shard"),
+        ("rewind nowhere --to oldest", "known shards"),
+        ("skip {first} --to 1h-ago", "lies behind the checkpoint"),
+        ("skip {first} --to latest", "which are never delivered"),
+        ("skip {first} --to end --yes", "its children may start"),
+        ("reset --to latest", "which are never delivered"),
+    ],
+)
+def test_no_id_is_whole_on_a_terminal(scene: Scene, words: str, says: str) -> None:
+    """Not those of shards that a message only mentions either: whatever is known counts."""
+    parent, first, second, *children = grandparents(scene)
+    names = {"parent": parent, "first": first, "second": second, "foreign": scene.iterator(first)}
+    ran = scene.run("leases", *words.format(**names).split())
+    told = ran.out + ran.err
+
+    assert says in told
+    assert [each for each in (parent, first, second, *children) if each in told] == []
+
+
+@pytest.mark.usefixtures("on_a_terminal")
+def test_a_parent_that_nothing_lists_any_more_is_shortened_too(scene: Scene) -> None:
+    scene.write(40)
+    parent = scene.shard
+    child, _ = scene.split()
+    scene.put_lease(child, "w1", parents=["00000000-long-gone"])
+    scene.local.advance_clock(60 * 3_600.0)  # the parent's records are past retention
+    shown = [scene.run("leases", "list").out, scene.run("top", "--once").out]
+    shown.append(run_cli("tables", "describe", TABLE, "--endpoint", scene.local.endpoint).out)
+
+    assert parent not in {shard.shard_id for shard in scene.streams.describe_stream(scene.stream_id).shards}
+    assert [each for each in ("00000000-long-gone", parent) if each in "".join(shown)] == []
+    assert parent[:8] in shown[-1]

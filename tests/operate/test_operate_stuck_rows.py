@@ -76,6 +76,34 @@ def test_an_endpoint_that_does_not_answer(local: LocalTablestore) -> None:
     local.start()
 
 
+def test_a_data_table_that_is_missing(scene: Scene) -> None:
+    scene.put_lease(scene.shard)
+    options = ["--endpoint", scene.local.endpoint, "--data-table", "typo", "--status-table", STATUS]
+    explained = run_cli("explain", scene.shard, "--json", "--observe", "0", *options)
+    checked(explained, "no-data-table")
+    for words in (["explain", scene.shard], ["explain", "--all"], ["leases", "list"], ["top", "--once"]):
+        ran = run_cli(*words, *options)
+
+        assert (ran.code, ran.out) == (2, "")
+        assert "the stream of table typo cannot be read: there is no such table" in ran.err
+
+
+def test_what_cannot_be_read_is_an_error_and_no_verdict(scene: Scene) -> None:
+    """Without ``--json`` nothing is printed but the one line on standard error."""
+    scene.client.delete_table(STATUS)
+    words = ["--observe", "0", "--access-key-secret", "wrong"]
+    missing, refused = scene.run("explain", scene.shard), scene.run("explain", "--all", *words)
+    scene.streams.update_table(TABLE, stream=StreamSpecification(enable_stream=False))
+    off = scene.run("explain", "--all")
+
+    assert [(ran.code, ran.out, ran.err.count("\n")) for ran in (missing, refused, off)] == [(2, "", 1)] * 3
+    assert missing.err.startswith("streamclient explain: status table orders_status cannot be read: there is no such")
+    assert refused.err.endswith(
+        "Check endpoint, instance, key and policy. Workers that are refused end with this error.\n"
+    )
+    assert off.err.startswith("streamclient explain: data table 'orders' has no stream. Enable the stream again")
+
+
 def test_a_stream_that_is_off(scene: Scene) -> None:
     shard = scene.shard
     scene.put_lease(shard, "w1")

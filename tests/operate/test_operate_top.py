@@ -16,12 +16,15 @@ from attrs import evolve
 from operate_facts import END, NOW, facts, row, waiting, worker
 from operate_scene import STATUS, TABLE, Scene
 
+from streamclient.core import leases as rule
+from streamclient.errors import ConfigurationError
 from streamclient.model import Progress
 from streamclient.operate.collection import FleetReader
 from streamclient.operate.facts import HeadFacts
 from streamclient.operate.overview import headline, overview, overview_document, shard_rows, worker_rows
 from streamclient.operate.site import Site
-from streamclient.operate.top_screens import HEADS_PER_REFRESH, FleetWatch, full_screen, plain_screen
+from streamclient.operate.top_screens import HEADS_PER_REFRESH, FleetWatch, _screens, full_screen, plain_screen
+from streamclient.server import Fail, FaultRule
 from tests.patience import PATIENCE_SECONDS, until
 
 if TYPE_CHECKING:
@@ -165,6 +168,28 @@ def test_an_interval_must_leave_the_service_in_peace(scene: Scene) -> None:
     assert "at least 0.2 s" in scene.run("top", "--interval", "0.01").err
 
 
+@pytest.mark.parametrize(("data_table", "status_table"), [("typo", STATUS), (TABLE, "typo"), (TABLE, TABLE)])
+def test_what_is_wrong_for_good_ends_it_before_the_first_screen(
+    scene: Scene, data_table: str, status_table: str
+) -> None:
+    """It would be wrong at every refresh. Later it may be mended while somebody watches."""
+    screens = _screens(FleetWatch(Site(scene.client, data_table, status_table)), "what", 0.0)
+
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        next(screens)
+
+
+def test_a_passing_trouble_is_a_screen_from_the_first_one_on(scene: Scene) -> None:
+    scene.local.add_fault(FaultRule(operation="GetRange", table=STATUS, action=Fail("OTSServerBusy")))
+    screens = _screens(FleetWatch(Site(scene.client, TABLE, STATUS)), "what", 0.0)
+
+    assert str(next(screens)).startswith("what: cannot be read at the moment: status table")
+    scene.local.clear_faults()
+    assert not isinstance(next(screens), str)
+    scene.client.delete_table(STATUS)
+    assert "what: cannot be read at the moment" in str(next(screens))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_live_output_goes_on_until_a_signal(scene: Scene, tmp_path: Path, number: signal.Signals) -> None:
@@ -231,3 +256,20 @@ def on_a_terminal(words: list[str], *, stop_at: str | None) -> tuple[int, str]:
         process.kill()
         process.wait(PATIENCE_SECONDS)
         os.close(master)
+
+
+def test_what_left_the_status_table_is_forgotten_and_a_new_stream_has_a_new_reader(scene: Scene) -> None:
+    """A reader lives as long as its worker, or as somebody watches."""
+    scene.write(3)
+    scene.put_lease(scene.shard)
+    scene.put_lease("long-gone", checkpoint=scene.iterator())
+    reader = FleetReader(Site(scene.client, TABLE, STATUS))
+    reader.collect(None)
+    heads = reader.head_reader(scene.stream_id)
+    assert heads.known("long-gone", scene.iterator()) is not None
+    scene.send(rule.delete(scene.lease("long-gone")))
+    reader.collect(None)
+
+    assert heads.known("long-gone", scene.iterator()) is None
+    assert heads.known(scene.shard, "TRIM_HORIZON") is not None
+    assert reader.head_reader("another-stream") is not heads

@@ -146,6 +146,15 @@ def test_parked_keys_are_counted_if_their_store_is_named(scene: Scene, tmp_path:
     assert "keys with parked records: 2; `streamclient parked list` names them" in ran.out
 
 
+def test_the_audit_of_one_shard_is_named_by_the_beginning_of_its_id(scene: Scene) -> None:
+    _, first, second = family(scene)
+    for shard in (first, second):
+        assert scene.run("leases", "pause", shard, "--reason", "why", "--no-wait").code == 0
+    ran = scene.run("leases", "audit", "--shard", second[:8], "--json")
+
+    assert [each["shard"] for each in ran.document["records"]] == [second]
+
+
 def test_show_of_an_unknown_shard_says_so(scene: Scene) -> None:
     ran = scene.run("leases", "show", "nowhere")
 

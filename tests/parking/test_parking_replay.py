@@ -327,6 +327,40 @@ def test_a_directory_that_is_not_there_is_an_error_and_is_not_made(
     assert not (tmp_path / "none").exists()
 
 
+def test_what_a_processor_prints_is_not_part_of_the_document(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Recording, "process_records", lambda self, given: print("printed by a processor"))
+    code, text = say("replay", "--processor", f"{__name__}:NamedFactory", "--json")
+
+    assert (code, json.loads(text.replace("printed by a processor\n", ""))["replayed"]) == (1, 0)
+    assert text.startswith("{"), "what is printed goes to standard error"
+
+
+def test_a_file_that_cannot_be_read_is_named(say: Say, tmp_path: Path) -> None:
+    file = next(path for path in tmp_path.rglob("*") if path.is_file())
+    file.unlink()
+    file.mkdir()
+
+    assert say("list") == (2, f"streamclient parked list: cannot use {file}: Is a directory\n")
+
+
+def test_a_shard_is_named_by_the_beginning_of_its_id(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    store = FileParkingStore(tmp_path)
+    store.park([parked("a", 1, shard="s1"), parked("b", 2, shard="t2"), parked("c", 3, shard="t3")])
+
+    def done(*words: str) -> tuple[int, str]:
+        code = main(["parked", *words, "--directory", str(tmp_path)])
+        return code, "".join(capsys.readouterr())
+
+    listed = done("list", "--shard", "s", "--json")
+    assert [each["shard_id"] for each in json.loads(listed[1])] == ["s1"]
+    assert done("list", "--shard", "t") == (
+        2,
+        "streamclient parked list: shard 't' is ambiguous: t2, t3 begin so; give more of it\n",
+    )
+    assert done("discard", "--shard", "t2") == (0, "1 record discarded\n")
+    assert [each.shard_id for each in store.parked()] == ["s1", "t3"]
+
+
 @pytest.mark.slow
 def test_a_table_is_reached_as_options_or_environment_say(
     local: LocalTablestore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

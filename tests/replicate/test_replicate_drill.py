@@ -132,5 +132,5 @@ def test_verify_names_differences_and_fails(tmp_path: Path) -> None:
 
     assert (equal.returncode, equal.stdout) == (0, "compared 5 rows: no differences\n")
     assert ended.returncode == 3
-    assert ended.stdout == "row (3) is missing in the destination\ncompared 5 rows: 1 differences\n"
+    assert ended.stdout == "row (3) is missing in the destination\ncompared 5 rows: 1 difference\n"
     assert "comparing  0 rows  no differences so far" in ended.stderr, "it is not silent before the first page"

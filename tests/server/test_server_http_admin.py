@@ -226,25 +226,28 @@ def test_the_command_line_prints_json_on_demand(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "reason"),
+    ("arguments", "reason"),
     [
-        (["shards", "missing"], 1, "OTSObjectNotExist"),
-        (["--access-key-secret", "wrong", "shards", "t"], 1, "Bearer"),
-        (["--endpoint", "http://127.0.0.1:1", "shards", "t"], 2, "no answer from http://127.0.0.1:1"),
-        (["--endpoint", "nonsense", "shards", "t"], 2, "--endpoint must be http://HOST:PORT"),
-        (["fault", "add", "{"], 1, "the rule must be a JSON object"),
-        (["fault", "add", "[]"], 1, "the rule must be a JSON object"),
+        (["shards", "missing"], "OTSObjectNotExist"),
+        (["--access-key-secret", "wrong", "shards", "t"], "Bearer"),
+        (["--endpoint", "http://127.0.0.1:1", "shards", "t"], "no answer from http://127.0.0.1:1"),
+        (["--endpoint", "nonsense", "shards", "t"], "--endpoint must be http://HOST:PORT"),
+        (["--endpoint", "http://localhost:81x0", "shards", "t"], "--endpoint must be http://HOST:PORT"),
+        (["--endpoint", "http://[::1", "shards", "t"], "--endpoint must be http://HOST:PORT"),
+        (["fault", "add", "{"], "the rule must be a JSON object"),
+        (["fault", "add", "[]"], "the rule must be a JSON object"),
+        (["fault", "--endpoint", "nonsense", "list"], "--endpoint must be http://HOST:PORT"),
     ],
 )
 def test_a_command_that_fails_says_why_on_one_line(
-    local: LocalTablestore, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, reason: str
+    local: LocalTablestore, capsys: pytest.CaptureFixture[str], arguments: list[str], reason: str
 ) -> None:
-    assert run(local, *arguments) == code
+    assert run(local, *arguments) == 2
 
     captured = capsys.readouterr()
     assert captured.out == ""
     assert reason in captured.err
-    words = [word for word in arguments if word in ("shards", "fault", "add")]
+    words = [word for word in arguments if word in ("shards", "fault", "add", "list")]
     assert captured.err.startswith(f"streamclient control {' '.join(words)}: ")
     assert captured.err.count("\n") == 1
 
@@ -264,3 +267,15 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert caught.value.code == 0
     listed = capsys.readouterr().out
     assert all(name in listed for name in ("server", "control"))
+
+
+def test_a_terminal_is_shown_beginnings_of_ids_which_commands_take(
+    local: LocalTablestore, table: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamclient.terminal.output.width_of", lambda stream: 80)
+    (first,) = (shard.shard_id for shard in local.shards(table))
+    low, high = output(local, capsys, "split", table, first[:8], "--at", "3").split()
+    merged = output(local, capsys, "merge", table, low, high).strip()
+    known = [shard.shard_id for shard in local.shards(table)]
+
+    assert [sum(each.startswith(short) and each != short for each in known) for short in (low, high, merged)] == [1] * 3

@@ -231,3 +231,55 @@ def test_the_core_is_measured_from_its_import_on() -> None:
     assert 0.3 < coverage.lines < 1.0
     assert 0.2 < coverage.branches < coverage.lines
     assert "settle.py" in coverage.missed
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Standard output and error are as wide as this."""
+    for module in ("streamclient.terminal.output", "streamclient.testing.simulation.replay"):
+        monkeypatch.setattr(f"{module}.width_of", lambda stream: 80)
+    return 80
+
+
+def test_a_replay_fits_a_terminal(terminal: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--seed", "1", "--replay", "--lease", "s001"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= terminal
+
+
+def test_a_violation_fits_a_terminal(terminal: int, capsys: pytest.CaptureFixture[str]) -> None:
+    with mutation("a checkpoint is answered before it is stored").applied():
+        code = main(["simulate", "--seeds", "1", "--processes", "1", "--no-coverage", "--no-shrink"])
+    captured = capsys.readouterr()
+
+    assert code == 1
+    assert "breaks the law" in captured.err
+    assert max(map(len, f"{captured.out}{captured.err}".splitlines())) <= terminal
+
+
+def test_a_replay_is_not_part_of_the_document(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--seed", "1", "--replay", "--lease", "s001", "--json"]) == 0
+    captured = capsys.readouterr()
+
+    assert json.loads(captured.out)["plan"]["seed"] == 1
+    assert " s001" in captured.err
+
+
+def test_a_folder_that_cannot_hold_plans_is_told_before_anything_is_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert main(["simulate", "--seeds", "1", "--save", str(tmp_path / "file")]) == 2
+    assert capsys.readouterr().err.startswith(f"streamclient simulate: cannot save plans in {tmp_path / 'file'}: ")
+
+
+def test_a_plan_that_cannot_be_saved_does_not_lose_the_summary(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "answers-are-true-0.json").mkdir()
+    with mutation("a checkpoint is answered before it is stored").applied():
+        options = ["--processes", "1", "--no-coverage", "--no-shrink", "--save", str(tmp_path)]
+        assert main(["simulate", "--seeds", "1", *options]) == 1
+    captured = capsys.readouterr()
+
+    assert "cannot write " in captured.err
+    assert captured.out.startswith("1 histories, 1 violations")

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from streamclient.terminal.output import ProgressLine, print_text
+from streamclient.terminal.output import ProgressLine, complain, print_text
 from streamclient.terminal.running import CommandFailed, runs
 
 if TYPE_CHECKING:
@@ -74,6 +74,11 @@ def run(arguments: argparse.Namespace) -> int:
 def _run_many(arguments: argparse.Namespace) -> int:
     from streamclient.testing.simulation.campaign import run_campaign  # noqa: PLC0415
 
+    if arguments.save:
+        try:
+            Path(arguments.save).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CommandFailed(f"cannot save plans in {arguments.save}: {error.strerror}") from error
     seeds = range(arguments.first, arguments.first + arguments.seeds)
     began, shown, line = time.monotonic(), [time.monotonic()], ProgressLine(sys.stderr)
 
@@ -138,18 +143,16 @@ def _explained(verdict: HistoryVerdict, arguments: argparse.Namespace) -> Histor
     seed = verdict.plan.seed
     if not arguments.no_shrink:
         verdict = shrink(verdict)
-    print("\n".join(violation_lines(verdict)), file=sys.stderr)
-    print(f"its plan:\n{verdict.plan.to_json()}", file=sys.stderr)
-    print(
-        f"replay the whole history with: streamclient simulate{_kind(arguments)} --seed {seed} --replay",
-        file=sys.stderr,
-    )
+    complain("\n".join(violation_lines(verdict)))
+    complain(f"its plan:\n{verdict.plan.to_json()}")
+    complain(f"replay the whole history with: streamclient simulate{_kind(arguments)} --seed {seed} --replay")
     if arguments.save and verdict.violation is not None:
-        name = f"{verdict.violation.law.replace(' ', '-')}-{seed}.json"
-        directory = Path(arguments.save)
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / name).write_text(verdict.plan.to_json(), encoding="utf-8")
-        print(f"saved as {directory / name}", file=sys.stderr)
+        path = Path(arguments.save) / f"{verdict.violation.law.replace(' ', '-')}-{seed}.json"
+        try:
+            path.write_text(verdict.plan.to_json(), encoding="utf-8")
+            complain(f"saved as {path}")
+        except OSError as error:
+            complain(f"cannot write {path}: {error.strerror}")  # the plan is printed, and the summary comes
     return verdict
 
 
@@ -165,7 +168,9 @@ def _run_one(arguments: argparse.Namespace) -> int:
         plan = _plan(arguments)
     except (OSError, ValueError) as error:
         raise CommandFailed(str(error)) from error
-    replay = Replay(arguments.lease, step=arguments.step) if arguments.replay else None
+    # Beside a document for programs it is for whoever watches.
+    output = sys.stderr if arguments.json else sys.stdout
+    replay = Replay(arguments.lease, step=arguments.step, output=output) if arguments.replay else None
     verdict = run_plan(plan, replay)
     summary = Summary()
     summary.add(verdict, 0.0)

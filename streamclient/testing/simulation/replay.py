@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import IO, Any
+from typing import Any, TextIO
 
 from attrs import define, field
 
 from streamclient.core import events
+from streamclient.terminal.layout import fold
+from streamclient.terminal.output import width_of
 from streamclient.testing.simulation.trace import Entry, line_of
 
 
@@ -19,7 +21,7 @@ class Replay:
     lease_key: str | None = None
     step: bool = field(default=False, kw_only=True)
     """Whether to wait for Enter whenever time goes on."""
-    output: IO[str] = field(factory=lambda: sys.stdout, kw_only=True)
+    output: TextIO = field(factory=lambda: sys.stdout, kw_only=True)
     _shown_at: float = 0.0
 
     def noted(self, entry: Entry) -> None:
@@ -66,7 +68,7 @@ class Replay:
             self.output.flush()
             sys.stdin.readline()
         self._shown_at = now
-        self.output.write(line + "\n")
+        self.output.write(fold(line, width_of(self.output)) + "\n")
 
 
 def _is_scan(event: object) -> bool:
