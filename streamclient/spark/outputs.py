@@ -192,8 +192,8 @@ class DestinationOutput:
             raise StreamClientException(
                 f"shard {info.shard_id} would be read on from {readable_position(stored)}, behind "
                 f"{_processed_records(given)} processed records, but the destination has no commit of it: it is "
-                "another one, or has lost all of them, as after a power loss or with a disk that is not mounted; give it "
-                "back what it had, or, if it shall hold only what follows, say starts_anew=True to the factory"
+                "another one, or has lost all of them, as after a power loss or with a disk that is not mounted; give "
+                "it back what it had, or, if it shall hold only what follows, say starts_anew=True to the factory"
             )
         return Beginning(stored, last, pending, is_past_loss=given.lost_behind is not None)
 
