@@ -15,6 +15,7 @@ from enum import Enum
 from functools import wraps
 from math import isfinite
 from typing import Any, TypeVar, cast
+from urllib.parse import urlsplit
 
 from attrs import Attribute, frozen
 
@@ -117,7 +118,33 @@ path = Check("a path", lambda value: (isinstance(value, str) and bool(value)) or
 port = Check("a port number from 0 to 65535", whole(0, 65_535).fits)
 seconds = number("a number of seconds above 0", lambda value: value > 0)
 share = number("a number above 0 and up to 1", lambda value: 0 < value <= 1)
-micros = Check("microseconds since 1970, as a whole number", lambda value: is_whole(value) and value >= 0)
+_OTHER_UNITS = range(10**9, 10**13)
+"""Seconds and milliseconds since 1970 from the year 2001 on. As microseconds they are of 1970, before any stream."""
+micros = Check(
+    "microseconds since 1970, as a whole number, and neither seconds nor milliseconds",
+    lambda value: is_whole(value) and value >= 0 and value not in _OTHER_UNITS,
+)
+
+
+def host_and_port(endpoint: str) -> tuple[str, int]:
+    """Where an endpoint is.
+
+    Raises:
+        ConfigurationError: nobody can connect there, whatever the network does.
+    """
+    try:
+        parts = urlsplit(endpoint)
+        host, port = parts.hostname or "", parts.port
+        host.encode("idna")  # as sockets do, which refuse empty and long labels
+        why = "nobody listens at port 0" if port == 0 else "" if host else "it has no host"
+    except ValueError as error:  # a UnicodeError is one
+        why = str(error)
+    if why:
+        raise ConfigurationError(
+            "endpoint must be http(s)://HOST[:PORT], with labels of 1 to 63 characters in the host and a port from 1 "
+            f"to 65535, not {shown(endpoint)}: {why}"
+        )
+    return host, port or (443 if endpoint.lower().startswith("https:") else 80)
 
 
 # --- objects ---------------------------------------------------------------------------------------------------------
@@ -156,7 +183,15 @@ def _is_client(value: object) -> bool:
     return sdk is not None and isinstance(value, sdk.OTSClient)
 
 
-client = Check("a tablestore.OTSClient", _is_client)
+class _ClientCheck(Check):
+    def require(self, name: str, value: _Value) -> _Value:
+        """The value, if it is a client of an endpoint that can be one."""
+        super().require(name, value)
+        host_and_port(cast(Any, value).host)
+        return value
+
+
+client = _ClientCheck("a tablestore.OTSClient", _is_client)
 """The SDK's asynchronous client is none: its calls are coroutines, and all of this package uses threads."""
 
 

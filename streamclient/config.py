@@ -28,12 +28,16 @@ BEATS_PER_LEASE = 3.3
 """Heartbeats and scans in a lease duration, as in the defaults of ``ClientConfig``: one may be lost."""
 
 _retry_strategy = checks.optional(checks.implementation(IRetryStrategy))
-_client = checks.Check(checks.client.expected, checks.optional(checks.client).fits)
 processor_factory = checks.Check(
     "an IRecordProcessorFactory or a callable that makes a processor",
     lambda value: callable(getattr(value, "create_processor", value)) and not _is_class_of_factories(value),
 )
 lease_manager = checks.implementation(ILeaseManager)
+
+
+def _client(instance: object, attribute: Attribute[Any], value: object) -> None:
+    if value is not None:
+        checks.client(instance, attribute, value)
 
 
 def _is_class_of_factories(value: object) -> bool:
@@ -226,7 +230,13 @@ class ClientConfig:
             raise ConfigurationError(f"the lease duration must be {checks.seconds.expected}, not {seconds!r}")
         millis = round(seconds * 1_000)
         beat = max(1, round(millis / BEATS_PER_LEASE))
-        return cls(lease_duration_millis=millis, renewer_interval_millis=beat, taker_interval_millis=beat, **settings)
+        made_of_it = {"lease_duration_millis": millis, "renewer_interval_millis": beat, "taker_interval_millis": beat}
+        if given := sorted(settings.keys() & made_of_it):
+            raise ConfigurationError(
+                f"{given[0]} is what for_lease makes of the lease duration; use ClientConfig({given[0]}=...) and the "
+                "other intervals to choose it"
+            )
+        return cls(**made_of_it, **settings)
 
     def __attrs_post_init__(self) -> None:
         for name in ("renewer_interval_millis", "taker_interval_millis"):

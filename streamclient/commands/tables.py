@@ -105,7 +105,7 @@ def _list(arguments: argparse.Namespace) -> int:
     try:
         names = sorted(client.list_table())
     except Exception as error:
-        raise classify(error, write=False) from error
+        raise classify(error, write=False, client=client) from error
     streams = {each.table_name: each for each in api.list_stream()}
     if arguments.json:
         absent = {"stream": None, "since_micros": None}
@@ -242,7 +242,7 @@ def _drop(arguments: argparse.Namespace) -> int:
         try:
             client.delete_table(arguments.table)
         except Exception as error:
-            raise classify(error, write=True) from error
+            raise classify(error, write=True, client=client) from error
     _say(arguments, {"table": arguments.table, "dropped": True}, f"dropped table {arguments.table}")
     return EXIT_DONE
 

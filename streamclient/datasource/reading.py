@@ -69,15 +69,17 @@ def asked(connection: Connection, operation: str, request: Any) -> Any:
     Raises:
         StreamClientError: it cannot, or did not.
     """
-    return _repeated(operation, lambda: calls_of(connection).ask(operation, request, is_repeatable=True))
+    return _repeated(connection, operation, lambda calls: calls.ask(operation, request, is_repeatable=True))
 
 
-def _repeated(operation: str, call: Callable[[], _T]) -> _T:
+def _repeated(connection: Connection, operation: str, call: Callable[[SignedCalls], _T]) -> _T:
+    calls = calls_of(connection)
+
     def attempt() -> _T:
         try:
-            return call()
+            return call(calls)
         except Exception as error:
-            raise classify(error, write=False) from error
+            raise classify(error, write=False, client=calls.client) from error
 
     return Repeater(ReadRetry()).call(operation, attempt)
 
@@ -110,7 +112,7 @@ class StreamService:
 
     def _read(self, iterator: str, limit: int, read: Callable[[bytes], _T]) -> _T:
         message = schema.GetStreamRecordRequest(shard_iterator=iterator, limit=limit).SerializeToString()
-        return _repeated("GetStreamRecord", lambda: calls_of(self.connection).page("GetStreamRecord", message, read))
+        return _repeated(self.connection, "GetStreamRecord", lambda calls: calls.page("GetStreamRecord", message, read))
 
     def oldest(self, stream_id: str, shard_id: str) -> str:
         """Iterator at the oldest record that is left."""

@@ -15,7 +15,6 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
-from tablestore import OTSServiceError
 
 from streamclient.core.retry import doubling_millis, with_jitter
 from streamclient.datasource.options import SourceOptions, WriteMode
@@ -30,7 +29,7 @@ from streamclient.wire import schema
 from streamclient.wire.plainbuffer import Row, encode_row
 from streamclient.wire.rows import Cell
 from streamclient.wire.schema import OperationType, RowExistenceExpectation
-from streamclient.wire.service_errors import classify
+from streamclient.wire.service_errors import classify, from_answer
 
 if TYPE_CHECKING:
     from pyarrow import DataType, RecordBatch, Schema
@@ -217,10 +216,11 @@ class RowWriter:
         ]
         table = schema.TableInBatchWriteRowRequest(table_name=self.options.table, rows=messages)
         request = schema.BatchWriteRowRequest(tables=[table])
+        calls = calls_of(self.options.connection)
         try:
-            answer = calls_of(self.options.connection).ask("BatchWriteRow", request, is_repeatable=False)
+            answer = calls.ask("BatchWriteRow", request, is_repeatable=False)
         except Exception as error:
-            failure = classify(error, write=True)
+            failure = classify(error, write=True, client=calls.client)
             is_final = not (isinstance(failure, DependencyException) and failure.retriable)
             if is_final and len(rows) > 1:
                 middle = len(rows) // 2
@@ -232,8 +232,7 @@ class RowWriter:
 
 def _error_of(result: Any) -> StreamClientError | None:
     if result is None:
-        missing = OTSServiceError(None, "OTSInternalServerError", "the answer lacks this row")
-        return classify(missing, write=True)
+        return from_answer("OTSInternalServerError", "the answer lacks this row", write=True)
     if result.is_ok:
         return None
-    return classify(OTSServiceError(None, result.error.code, result.error.message), write=True)
+    return from_answer(result.error.code, result.error.message, write=True)

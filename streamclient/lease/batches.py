@@ -16,7 +16,6 @@ from tablestore import (
     BatchWriteRowRequest,
     CompositeColumnCondition,
     OTSClient,
-    OTSServiceError,
     TableInBatchWriteRowItem,
 )
 from tablestore.metadata import BatchWriteRowResponseItem
@@ -29,7 +28,7 @@ from streamclient.wire import schema
 from streamclient.wire._tags import HEADER
 from streamclient.wire._writer import CellParts, value_bytes, write_row
 from streamclient.wire.rows import CellOperation
-from streamclient.wire.service_errors import CONDITION_CHECK_FAIL, classify
+from streamclient.wire.service_errors import CONDITION_CHECK_FAIL, classify, from_answer
 
 OPERATION = "BatchWriteRow"
 
@@ -171,14 +170,14 @@ def send_rows(client: OTSClient, table_name: str, items: Sequence[Any]) -> list[
     try:
         response = client.batch_write_row(request)
     except Exception as error:
-        return [WriteAnswer(WriteOutcome.UNCERTAIN, translated(error, write=True))] * len(items)
+        return [WriteAnswer(WriteOutcome.UNCERTAIN, translated(error, write=True, client=client))] * len(items)
     results = _results_by_index(response, table_name)
     return [_row_answer(results.get(index)) for index in range(len(items))]
 
 
-def translated(error: Exception, *, write: bool) -> StreamClientError:
+def translated(error: Exception, *, write: bool, client: OTSClient) -> StreamClientError:
     """The package's exception for an error of the SDK, which stays its cause."""
-    failure = classify(error, write=write)
+    failure = classify(error, write=write, client=client)
     if failure is not error:
         failure.__cause__ = error
     return failure
@@ -186,7 +185,7 @@ def translated(error: Exception, *, write: bool) -> StreamClientError:
 
 def row_error(code: str, message: str, *, write: bool) -> StreamClientError:
     """The package's exception for one failed row; its batch was answered with 200, so it has no HTTP status."""
-    return classify(OTSServiceError(None, code, message), write=write)
+    return from_answer(code, message, write=write)
 
 
 def _results_by_index(response: Any, table_name: str) -> dict[int, Any]:

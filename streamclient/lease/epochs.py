@@ -90,7 +90,7 @@ class EpochRows:
         try:
             results = self.client.batch_get_row(request).get_result_by_table(self.table_name) or []
         except Exception as error:
-            return dict.fromkeys(lease_keys, translated(error, write=False))
+            return dict.fromkeys(lease_keys, translated(error, write=False, client=self.client))
         if len(results) != len(lease_keys):
             wrong = StreamClientException(f"BatchGetRow gave {len(results)} rows for {len(lease_keys)} keys")
             return dict.fromkeys(lease_keys, wrong)

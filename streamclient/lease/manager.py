@@ -189,7 +189,7 @@ class LeaseManager(WritingLeaseManager):
         try:
             return self._workers.read(worker_ids)
         except Exception as error:
-            failure = translated(error, write=False)
+            failure = translated(error, write=False, client=self._client)
             raise failure from failure.__cause__
 
     def wake(self, worker_ids: Sequence[str]) -> None:
@@ -252,7 +252,7 @@ class LeaseManager(WritingLeaseManager):
             try:
                 return call()
             except Exception as error:
-                failure = translated(error, write=False)
+                failure = translated(error, write=False, client=self._client)
                 pause_seconds = self._pause_before_retry(action, failure, retries)
                 if pause_seconds is None:
                     raise failure from failure.__cause__

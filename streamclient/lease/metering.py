@@ -30,11 +30,12 @@ def metered(client: OTSClient, metrics: IMetrics | None) -> OTSClient:
     if metrics is None or metrics is NO_METRICS:
         return client
     own = copy(client)
-    own._request_helper = _counting(client._request_helper, metrics)
+    own._request_helper = _counting(client, metrics)
     return own
 
 
-def _counting(send: Callable[..., Any], metrics: IMetrics) -> Callable[..., Any]:
+def _counting(client: OTSClient, metrics: IMetrics) -> Callable[..., Any]:
+    send = client._request_helper
     requests = RequestCounter(metrics, STATUS_TABLE_REQUESTS)
 
     def send_and_count(operation: str, *arguments: Any, **keywords: Any) -> Any:
@@ -42,7 +43,7 @@ def _counting(send: Callable[..., Any], metrics: IMetrics) -> Callable[..., Any]
             answer = send(operation, *arguments, **keywords)
         except Exception as error:
             is_write = _rows_to_write(operation, arguments) > 0
-            requests.count(operation, classify(error, write=is_write))
+            requests.count(operation, classify(error, write=is_write, client=client))
             raise
         requests.count(operation)
         _count_rows(metrics, STATUS_TABLE_ROWS_READ, _rows_in(operation, answer))

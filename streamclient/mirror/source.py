@@ -149,7 +149,7 @@ class SourceTable:
             try:
                 return self._calls.ask(operation, request, is_repeatable=True)
             except Exception as error:
-                raise classify(error, write=False) from error
+                raise classify(error, write=False, client=self._calls.client) from error
 
         return self._repeater.call(operation, ask)
 

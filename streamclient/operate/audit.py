@@ -160,7 +160,7 @@ class AuditLog:
             try:
                 response = self._client.batch_write_row(request)
             except Exception as error:
-                failure = classify(error, write=True)
+                failure = classify(error, write=True, client=self._client)
                 raise failure from error
             if not response.is_all_succeed():
                 raise StreamClientException(f"audit rows were not stored: {_first_problem(response)}")

@@ -18,7 +18,6 @@ from tablestore import (
     Direction,
     NoRetryPolicy,
     OTSClient,
-    OTSServiceError,
     PutRowItem,
     ReservedThroughput,
     Row,
@@ -35,7 +34,13 @@ from streamclient.model import ParkedKey, ParkedRecord
 from streamclient.parking.frames import frame_of, key_text, parse_key, record_of
 from streamclient.tablestore.call import with_own_connection
 from streamclient.wire.sdk_logging import silence
-from streamclient.wire.service_errors import CONDITION_CHECK_FAIL, OBJECT_ALREADY_EXIST, OBJECT_NOT_EXIST, classify
+from streamclient.wire.service_errors import (
+    CONDITION_CHECK_FAIL,
+    OBJECT_ALREADY_EXIST,
+    OBJECT_NOT_EXIST,
+    classify,
+    from_answer,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -133,7 +138,7 @@ class TableParkingStore(IParkingStore):
                 )
             for answer in answers:
                 if not answer.is_ok and answer.error_code != ignored:
-                    raise classify(OTSServiceError(None, answer.error_code, answer.error_message), write=True)
+                    raise from_answer(answer.error_code, answer.error_message, write=True)
 
     def _scan(self, stream_id: str | None, columns: list[str] | None) -> Iterator[Any]:
         self._have_table()
@@ -152,7 +157,7 @@ class TableParkingStore(IParkingStore):
         try:
             return call()
         except Exception as error:
-            failure = classify(error, write=write)
+            failure = classify(error, write=write, client=self._client)
             if isinstance(failure, DependencyException) and failure.code == OBJECT_NOT_EXIST:
                 self._is_there = False
             raise failure from error

@@ -81,7 +81,7 @@ class FullCopy:
         try:
             _, row, _ = self.client.get_row(self.status_table, self._key(), max_version=1)
         except Exception as error:
-            raise classify(error, write=False) from error
+            raise classify(error, write=False, client=self.client) from error
         return None if row is None else {name: value for name, value, _ in row.attribute_columns}
 
     def _store(self) -> None:
@@ -97,6 +97,6 @@ class FullCopy:
             try:
                 self.client.put_row(self.status_table, SdkRow(self._key(), columns), _IGNORE)
             except Exception as error:
-                raise classify(error, write=True) from error
+                raise classify(error, write=True, client=self.client) from error
 
         self._repeater.call("PutRow", put)

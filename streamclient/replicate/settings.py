@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
+from streamclient import checks
 from streamclient.checks import did_you_mean
 from streamclient.errors import ConfigurationError
 
@@ -138,6 +139,8 @@ def _settings(reader: _Section, writer: _Section) -> Settings | None:
     status_table_name = reader.text("statusTableName") if source is SourceKind.STREAM else ""
     if status_table_name and status_table_name == ends[0].table_name:
         reader.complain("statusTableName", f"{status_table_name!r} is the source table; leases need another one")
+    if status_table_name and _are_the_same(evolve(ends[0], table_name=status_table_name), ends[1]):
+        reader.complain("statusTableName", f"{status_table_name!r} is the destination table; leases need another one")
     return Settings(
         reader=ends[0],
         writer=ends[1],
@@ -228,7 +231,7 @@ class _Section:
         if value is None:
             return default
         try:
-            return kind(value)
+            return kind(value.lower() if isinstance(value, str) else value)
         except ValueError:
             known = " or ".join(repr(member.value) for member in kind)
             self.complain(key, f"expected {known}, got {value!r}")
@@ -241,7 +244,7 @@ class _Section:
             return None
         try:
             return timezone.utc if name == "UTC" else ZoneInfo(name)
-        except (ZoneInfoNotFoundError, ValueError):
+        except (ZoneInfoNotFoundError, ValueError, OSError):  # a directory of zones, such as 'Asia', is no zone
             self.complain(key, f"no time zone is called {name!r}; expected a name such as 'UTC' or 'Asia/Shanghai'")
             return None
 
@@ -251,17 +254,16 @@ class _Section:
             return None
         try:
             moment = datetime.strptime(text, TIME_FORMAT)  # noqa: DTZ007  # the zone follows
-        except ValueError:
+            aware = moment.astimezone() if zone is None else moment.replace(tzinfo=zone)
+            return checks.micros.require(key, round(aware.timestamp() * 1_000_000))
+        except (ValueError, OverflowError, OSError):  # also of years that no clock shows
             self.complain(key, f"expected a time such as '2019-06-19 17:00:00', got {text!r}")
             return None
-        aware = moment.astimezone() if zone is None else moment.replace(tzinfo=zone)
-        return round(aware.timestamp() * 1_000_000)
 
     def endpoint(self) -> Endpoint:
         url = self.text("endpoint")
-        parts = urlsplit(url)
-        if url and (parts.scheme not in ("http", "https") or not parts.netloc or parts.path.strip("/")):
-            self.complain("endpoint", f"expected http(s)://host[:port], got {url!r}")
+        if url:
+            self._check_endpoint(url)
         return Endpoint(
             url,
             self.text("instanceName"),
@@ -271,6 +273,15 @@ class _Section:
             self.optional_text("securityToken"),
             self.optional_text("region"),
         )
+
+    def _check_endpoint(self, url: str) -> None:
+        try:
+            checks.host_and_port(url)
+            is_plain = urlsplit(url).scheme in ("http", "https") and not urlsplit(url).path.strip("/")
+        except ConfigurationError:
+            is_plain = False
+        if not is_plain:
+            self.complain("endpoint", f"expected http(s)://host[:port], got {url!r}")
 
 
 def _snake(name: str) -> str:

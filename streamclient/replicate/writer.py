@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from attrs import define, field, frozen
-from tablestore import OTSServiceError
 
 from streamclient.core.retry import doubling_millis, with_jitter
 from streamclient.errors import DependencyException, StreamClientError, StreamClientException
@@ -21,7 +20,7 @@ from streamclient.replicate.changes import RowChange, batches
 from streamclient.tablestore.call import SignedCalls
 from streamclient.wire import schema
 from streamclient.wire.schema import OperationType, RowExistenceExpectation
-from streamclient.wire.service_errors import classify
+from streamclient.wire.service_errors import classify, from_answer
 
 _log = logging.getLogger(__name__)
 _outages = OutageLog(_log)
@@ -141,7 +140,7 @@ class DestinationWriter:
         try:
             response = self.calls.ask("BatchWriteRow", schema.BatchWriteRowRequest(tables=[table]), is_repeatable=False)
         except Exception as error:
-            return self._failed(changes, classify(error, write=True))
+            return self._failed(changes, classify(error, write=True, client=self.calls.client))
         results = [row for table in response.tables for row in table.rows]
         answered = zip_longest(changes, results[: len(changes)])
         return [
@@ -165,6 +164,5 @@ class DestinationWriter:
 
 def _error_of(result: Any) -> StreamClientError:
     if result is None:
-        missing = OTSServiceError(None, "OTSInternalServerError", "the answer lacks this row")
-        return classify(missing, write=True)
-    return classify(OTSServiceError(None, result.error.code, result.error.message), write=True)
+        return from_answer("OTSInternalServerError", "the answer lacks this row", write=True)
+    return from_answer(result.error.code, result.error.message, write=True)

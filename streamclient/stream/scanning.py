@@ -40,7 +40,7 @@ def read_page(
     try:
         answer = calls.ask("GetRange", request, is_repeatable=True)
     except Exception as error:
-        raise classify(error, write=False) from error
+        raise classify(error, write=False, client=calls.client) from error
     following = None
     if answer.next_start_primary_key:
         following = key_of(decode_row(answer.next_start_primary_key))

@@ -11,10 +11,10 @@ import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 from attrs import field, frozen
 
+from streamclient.checks import host_and_port
 from streamclient.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -84,10 +84,11 @@ class Connection:
 
         given = {"sts_token": self.sts_token or None, "region": self.region or None, **options}
         try:
-            _ = urlsplit(self.endpoint).port  # one that is no number the SDK only finds in a call
-            return OTSClient(self.endpoint, self.access_key_id, self.access_key_secret, self.instance, **given)
+            made = OTSClient(self.endpoint, self.access_key_id, self.access_key_secret, self.instance, **given)
         except Exception as error:
             raise ConfigurationError(f"endpoint {self.endpoint!r} or its keys cannot be used: {error}") from error
+        host_and_port(made.host)
+        return made
 
     def quiet_client(self, **options: Any) -> OTSClient:
         """As ``client``, for this package's own calls: it logs nothing, and in an outage each call is one try.

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from attrs import frozen
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
+from streamclient import checks
 from streamclient.wire.signature import read_head
 
 LINE_BYTES = 65_536
@@ -65,12 +66,14 @@ class KeptConnections:
     def __init__(
         self, origin: str, *, timeout_seconds: float | None, most_idle: int, tls: ssl.SSLContext | None = None
     ) -> None:
-        """``origin`` is ``http://HOST[:PORT]`` or ``https://...``, the latter with ``tls``. Connects to nobody."""
-        parts = urlsplit(origin)
-        self._host = parts.hostname or ""
-        self._port = parts.port or (443 if parts.scheme == "https" else 80)
+        """``origin`` is ``http://HOST[:PORT]`` or ``https://...``, the latter with ``tls``. Connects to nobody.
+
+        Raises:
+            ConfigurationError: nobody can connect there.
+        """
+        self._host, self._port = checks.host_and_port(origin)
         self._address = f"{self._host}:{self._port}"
-        self._head = f"Host: {parts.netloc}\r\n"
+        self._head = f"Host: {urlsplit(origin).netloc}\r\n"
         self._timeout_seconds = timeout_seconds
         self._tls = tls
         self._idle: deque[_Connection] = deque(maxlen=max(1, most_idle))
@@ -128,7 +131,7 @@ class KeptConnections:
             plain = socket.create_connection((self._host, self._port), self._timeout_seconds)
         except TimeoutError as error:
             raise ConnectTimeoutError(f"{self._address} did not answer within {self._timeout_seconds} s") from error
-        except socket.gaierror as error:
+        except (socket.gaierror, UnicodeError) as error:
             text = f"cannot resolve the host name {self._host!r}: {error}"
             raise NewConnectionError(self._address, text) from error  # type: ignore[arg-type]
         except OSError as error:

@@ -6,6 +6,7 @@ from copy import copy
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from streamclient import checks
 from streamclient.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -34,19 +35,18 @@ class Integrity(Enum):
     memory."""
 
 
-def with_integrity(client: OTSClient, integrity: Integrity) -> OTSClient:
+def with_integrity(client: OTSClient, integrity: Integrity | str) -> OTSClient:
     """A client like the given one, on the same connections, for whatever reads pages of records: workers, tunnels.
 
-    The given one is not changed. All other answers are small, and have no checksum beside their digest: that of a
-    write to the status table decides who owns a lease. So theirs is always computed, as is every digest of a request.
+    The choice may be given by its name, too. The given client is not changed. All other answers are small, and have no
+    checksum beside their digest: that of a write to the status table decides who owns a lease. So theirs is always
+    computed, as is every digest of a request.
 
     Raises:
         ConfigurationError: ``TLS`` for an endpoint without it, or no ``tablestore.OTSClient``.
     """
     given = checked_client(client)
-    if integrity not in tuple(Integrity):
-        known = ", ".join(str(each) for each in Integrity)
-        raise ConfigurationError(f"integrity must be one of {known}, not {integrity!r}")
+    integrity = checks.choice("integrity", Integrity, integrity)
     if integrity is Integrity.TLS and not given.host.startswith("https://"):
         raise ConfigurationError(
             f"integrity cannot be {Integrity.TLS}: {given.host} is reached without TLS; use an endpoint with "
@@ -64,7 +64,7 @@ def integrity_of(client: Any) -> Integrity:
 
 
 def checked_client(client: Any) -> OTSClient:
-    """The client; ``ConfigurationError`` unless it is a ``tablestore.OTSClient``."""
+    """The client; ``ConfigurationError`` unless it is a ``tablestore.OTSClient`` with an endpoint that can be one."""
     # Imported here: the SDK takes a third of a second, which importing this module should not cost.
     from tablestore import AsyncOTSClient, OTSClient  # noqa: PLC0415
 
@@ -72,4 +72,5 @@ def checked_client(client: Any) -> OTSClient:
         raise ConfigurationError("client must be a tablestore.OTSClient, not AsyncOTSClient: its calls are coroutines")
     if not isinstance(client, OTSClient):
         raise ConfigurationError(f"client must be a tablestore.OTSClient, not {client!r}")
+    checks.host_and_port(client.host)
     return client

@@ -7,24 +7,33 @@ from concurrent.futures import Executor
 from enum import Enum
 from functools import partial
 
-from attrs import define, frozen
+from attrs import define, field, frozen
 
 from streamclient.core.tunnel import events
 from streamclient.core.tunnel.events import CallVerdict, Event
 from streamclient.errors import DependencyException
 from streamclient.tunnel.client import TunnelClient
 from streamclient.tunnel.errors import FINAL_ERRORS, SequenceNumberNotMatchError, TunnelSessionGoneError
+from streamclient.wire.service_errors import AUTH_FAILED, NO_PERMISSION
 from streamclient.worker.loop import OwnerLoop
 
 STORE_TRIES = 5
 """How often an uncertain checkpoint is looked up and sent again before the caller is told that nobody knows."""
 
 
-def verdict_on(error: Exception) -> CallVerdict:
-    """What a failed call means for the session."""
-    if isinstance(error, FINAL_ERRORS):
-        return CallVerdict.FINAL
-    return CallVerdict.GONE if isinstance(error, TunnelSessionGoneError) else CallVerdict.PASSING
+_WRONG_FROM_THE_START = frozenset({AUTH_FAILED, NO_PERMISSION, None})
+"""Codes for what nobody mends by waiting if it never worked: key, policy or, without a code, the endpoint. A lease
+worker ends of them at its start, too. Once a kind of call has worked they may pass: a key or a policy was changed."""
+
+
+def verdict_on(error: Exception, *, has_worked: bool = True) -> CallVerdict:
+    """What a failed call means for the session; ``has_worked`` says whether one of its kind ever succeeded."""
+    if isinstance(error, TunnelSessionGoneError):
+        return CallVerdict.GONE
+    is_final = isinstance(error, FINAL_ERRORS)
+    if not has_worked and isinstance(error, DependencyException) and not error.retriable:
+        is_final = is_final or error.code in _WRONG_FROM_THE_START
+    return CallVerdict.FINAL if is_final else CallVerdict.PASSING
 
 
 class Stored(Enum):
@@ -32,7 +41,11 @@ class Stored(Enum):
 
     YES = "yes"
     LOST = "lost"
-    """Another consumer stored one: the channel is not this client's any more."""
+    """Another consumer stored one, or the session is over: the channel is not this client's any more."""
+    REFUSED = "refused"
+    """It surely is not stored, although the channel is this client's."""
+    NEVER = "never"
+    """The same, and no other one can be stored either: consuming ends."""
     UNKNOWN = "unknown"
 
 
@@ -57,6 +70,8 @@ class TunnelCalls:
     loop: OwnerLoop
     pool: Executor
     emit: Callable[[Event], None]
+    _worked: set[str] = field(factory=set, init=False)
+    """Kinds of calls of which one ever succeeded."""
 
     def connect(self) -> None:
         """Begin a session."""
@@ -93,7 +108,8 @@ class TunnelCalls:
                 self.tunnel_id, timeout_seconds=self.timeout_seconds, client_tag=self.client_tag
             )
         except Exception as error:
-            return events.ConnectFailed(verdict_on(error), error)
+            return events.ConnectFailed(self._verdict("connect", error), error)
+        self._worked.add("connect")
         return events.Connected(client_id, sent_at)
 
     def _heartbeat(self, command: events.Heartbeat) -> Event:
@@ -101,14 +117,17 @@ class TunnelCalls:
         try:
             channels = self.client.heartbeat(self.tunnel_id, command.client_id, command.channels)
         except Exception as error:
-            return events.HeartbeatFailed(command.client_id, verdict_on(error), error)
+            return events.HeartbeatFailed(command.client_id, self._verdict("heartbeat", error), error)
+        self._worked.add("heartbeat")
         return events.HeartbeatAnswered(command.client_id, channels, sent_at)
 
     def _find_checkpoint(self, command: events.FindCheckpoint) -> Event:
         try:
             found = self.client.get_checkpoint(self.tunnel_id, command.client_id, command.channel_id)
         except Exception as error:
-            return events.CheckpointNotFound(command.channel_id, command.reader, error)
+            verdict = self._verdict("getcheckpoint", error)
+            return events.CheckpointNotFound(command.channel_id, command.reader, error, verdict)
+        self._worked.add("getcheckpoint")
         return events.CheckpointFound(command.channel_id, command.reader, found.token, found.sequence_number)
 
     def _end_session(self, command: events.EndSession) -> Event:
@@ -129,14 +148,27 @@ class TunnelCalls:
                 return (Stored.YES, None) if self._is_stored(slot, token, number) else (Stored.LOST, error)
             except Exception as error:
                 problem = error
-                if isinstance(error, DependencyException) and not error.retriable:
-                    return Stored.LOST, error
+                refused = self._refused(error)
+                if refused is not None:
+                    return refused, error
                 if self._is_stored(slot, token, number):
                     return Stored.YES, None
             else:
                 slot.sequence_number = number
+                self._worked.add("checkpoint")
                 return Stored.YES, None
         return Stored.UNKNOWN, problem
+
+    def _refused(self, error: Exception) -> Stored | None:
+        """What the service's answer says of a checkpoint that it did not store; ``None`` if it may be stored."""
+        verdict = self._verdict("checkpoint", error)
+        if verdict is CallVerdict.PASSING:
+            is_refused = isinstance(error, DependencyException) and not error.retriable
+            return Stored.REFUSED if is_refused else None
+        return Stored.LOST if verdict is CallVerdict.GONE else Stored.NEVER
+
+    def _verdict(self, kind: str, error: Exception) -> CallVerdict:
+        return verdict_on(error, has_worked=kind in self._worked)
 
     def _is_stored(self, slot: ChannelSlot, token: str, number: int) -> bool:
         try:

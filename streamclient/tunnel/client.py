@@ -111,10 +111,16 @@ class TunnelClient:
         request = schema.DeleteTunnelRequest(table_name=table_name, tunnel_name=tunnel_name)
         self._change("delete", request, schema.DeleteTunnelResponse)
 
-    def schedule(self, tunnel_id: str, channels: Iterable[tuple[str, ChannelStatus]]) -> None:
-        """Suspend (CLOSING), resume (OPEN) or end (TERMINATED) channels by hand."""
+    def schedule(self, tunnel_id: str, channels: Iterable[tuple[str, ChannelStatus | str]]) -> None:
+        """Suspend (CLOSING), resume (OPEN) or end (TERMINATED) channels by hand; a status may be given by its name.
+
+        Raises:
+            ConfigurationError: it is no status, or a channel is not given as a pair of id and status; nothing was sent.
+        """
         request = schema.ScheduleRequest(tunnel_id=tunnel_id)
-        for channel_id, status in channels:
+        for channel in channels:
+            channel_id, status = _pair.require("channels", channel)
+            status = checks.choice("the status of a channel", ChannelStatus, status)
             request.channels.append(_channel_message(Channel(channel_id, 0, status)))
         self._change("schedule", request, schema.ScheduleResponse)
 
@@ -196,6 +202,11 @@ class TunnelClient:
             raise answer
         return schema.parse(response_class, answer)
 
+
+_pair = checks.Check(
+    "pairs of a channel's id and its status",
+    lambda value: isinstance(value, tuple | list) and len(value) == 2 and checks.text.fits(value[0]),
+)
 
 _TYPE_NUMBERS = {
     TunnelType.BASE_DATA: schema.TunnelTypeNumber.BASE_DATA,

@@ -20,6 +20,7 @@ from streamclient.core.tunnel.session import TunnelSession
 from streamclient.core.tunnel.turns import Turns
 from streamclient.errors import ConfigurationError
 from streamclient.model import ShardInfo, ShardStatus, ShutdownReason
+from streamclient.outages import OutageLog
 from streamclient.reasons import Cause, Reason, described
 from streamclient.tunnel.calls import ChannelSlot, Stored, TunnelCalls
 from streamclient.tunnel.pages import ChannelPages, position_of, token_of
@@ -28,6 +29,7 @@ from streamclient.worker.checkpointer import CheckpointTicket
 from streamclient.worker.consumer import LEVELS, ShardConsumer, watch_reads
 from streamclient.worker.consumer_parts import ConsumerParts
 from streamclient.worker.health import CallWatchdog, WorkerHealth, logged_change
+from streamclient.worker.instruments import SAMPLE_SECONDS
 from streamclient.worker.loop import LONGEST_WAIT_SECONDS, OwnerLoop, Question
 from streamclient.worker.runtime import Deadline
 from streamclient.worker.statuses import over_status
@@ -36,12 +38,17 @@ _log = logging.getLogger(__name__)
 _OUTCOMES = {
     Stored.YES: CheckpointOutcome.STORED,
     Stored.LOST: CheckpointOutcome.LEASE_LOST,
+    Stored.REFUSED: CheckpointOutcome.REJECTED,
+    Stored.NEVER: CheckpointOutcome.REJECTED,
     Stored.UNKNOWN: CheckpointOutcome.UNKNOWN,
 }
 
 DECLINED_SECONDS = 30.0
 """A channel that its processor is done with is offered again and again by the service, which knows no such wish; it is
 declined at most this often."""
+
+DECLINED_REMEMBERED_SECONDS = 3_600.0
+"""A channel that was not offered for so long is finished, or another client's."""
 
 
 class TunnelCoordinator:
@@ -72,7 +79,8 @@ class TunnelCoordinator:
         self._turns = ReaderTurns(turns, loop)
         self._consumers: dict[str, ShardConsumer] = {}
         self._slots: dict[str, ChannelSlot] = {}
-        self._declined: set[str] = set()
+        self._declined: dict[str, float] = {}
+        """Channels that their processors are done with, and when each was last offered."""
         self._waiting: dict[CheckpointTicket, str] = {}
         self._deadline: Deadline | None = None
         self._health_limit_seconds = health_limit_seconds
@@ -80,6 +88,7 @@ class TunnelCoordinator:
         self._lookups = CallWatchdog("no checkpoint of a channel was read")
         self._stores = CallWatchdog("no checkpoint was stored")
         self._judged = WorkerHealth(is_healthy=True)
+        self._outages = OutageLog(_log, monotonic=loop.now)
         self._over: Reason | None = None
         self.has_connected = False
         """Whether there was ever a session. Any thread."""
@@ -87,6 +96,8 @@ class TunnelCoordinator:
         self._last_statuses: Mapping[str, ShardStatus] = {}
         self._next_watch = loop.now()
         self._watch_seconds = min(self._around.config.slow_processor_warning_millis / 4_000, health_limit_seconds / 10)
+        if self._around.instruments.is_on:
+            self._sample()
 
     # --- any thread ----------------------------------------------------------------------------------------------
 
@@ -187,6 +198,7 @@ class TunnelCoordinator:
             consumer.abandon()
         self._loop.close()
         self._answer_everybody()
+        self._around.instruments.close()
 
     def _execute(self, command: Command) -> None:
         match command:
@@ -195,6 +207,7 @@ class TunnelCoordinator:
             case events.Heartbeat():
                 self._calls.heartbeat(command)
             case events.FindCheckpoint(_, channel_id) if channel_id in self._declined:
+                self._declined[channel_id] = self._loop.now()
                 self._loop.call_later(DECLINED_SECONDS, partial(self._decline, command))
             case events.FindCheckpoint():
                 self._calls.find_checkpoint(command)
@@ -207,8 +220,10 @@ class TunnelCoordinator:
                 self._calls.end_session(command)
             case events.Finish():
                 self._finish = command
-            case events.SessionReport(severity, text):
+            case events.SessionReport(severity, text, ()):
                 _log.log(LEVELS[severity], "tunnel %s: %s", self._tunnel_id, text)
+            case events.SessionReport(severity, text, outage):
+                self._outages.log(LEVELS[severity], outage, "tunnel %s: %s", self._tunnel_id, text)
 
     def _decline(self, command: events.FindCheckpoint) -> None:
         reason = ConfigurationError("its processor marked it as done")
@@ -231,7 +246,7 @@ class TunnelCoordinator:
         reader = shard.lease_identifier
         del self._consumers[reader], self._slots[reader]
         if end is ConsumerEnd.DONE:
-            self._declined.add(shard.shard_id)
+            self._declined[shard.shard_id] = self._loop.now()
         _log.info("tunnel %s: channel %s ended (%s)", self._tunnel_id, shard.shard_id, end.value)
         self.emit(events.ReaderEnded(shard.shard_id, reader, end is ConsumerEnd.SHARD_END))
 
@@ -254,10 +269,10 @@ class TunnelCoordinator:
     def _stored(self, ticket: CheckpointTicket, stored: Stored, error: Exception | None) -> None:
         if ticket not in self._waiting:
             return
-        if stored is Stored.UNKNOWN:
-            self._stores.failed(error, self._loop.now())
-        else:
+        if stored in (Stored.YES, Stored.LOST):
             self._stores.succeeded(self._loop.now())
+        else:
+            self._stores.failed(error, self._loop.now())
         consumer = self._consumers.get(self._waiting.pop(ticket))
         answer = AnswerCheckpoint(0, _OUTCOMES[stored], error)
         if consumer is not None and not self._loop.is_closed:
@@ -265,6 +280,8 @@ class TunnelCoordinator:
             if stored is Stored.LOST:
                 consumer.stop(ShutdownReason.ZOMBIE)
         ticket.answer(answer)
+        if stored is Stored.NEVER and error is not None:
+            self.emit(events.CheckpointsRefused(error))
 
     def _answer_everybody(self) -> None:
         for ticket in list(self._waiting):
@@ -284,8 +301,15 @@ class TunnelCoordinator:
         self._next_watch = now + self._watch_seconds
         for consumer in list(self._consumers.values()):
             consumer.watch(now)
+        self._declined = {key: at for key, at in self._declined.items() if now - at < DECLINED_REMEMBERED_SECONDS}
         watch_reads(self._around.facts.reads, self._consumers.values(), now)
         self._judged = logged_change(self._judged, self.health, f"tunnel worker of {self._tunnel_id}")
+
+    def _sample(self) -> None:
+        """Show the instruments what every channel does, and again after a while."""
+        ahead_bytes = sum(consumer.ahead_bytes for consumer in self._consumers.values())
+        self._around.instruments.sample(self._statuses(), is_healthy=self.health.is_healthy, ahead_bytes=ahead_bytes)
+        self._loop.call_later(SAMPLE_SECONDS, self._sample)
 
     def _note_health(self, event: Event, now: float) -> None:
         if isinstance(event, events.Connected):

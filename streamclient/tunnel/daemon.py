@@ -26,7 +26,7 @@ LONGEST_RESTART_MILLIS = 10_000
 class TunnelDaemon(Running):
     """Consumes a tunnel for ever (Go: ``TunnelDaemon``): a worker that ends by a fault is replaced by a new one.
 
-    ``run()`` blocks, and returns after ``close()``. It raises what the service says can never work. As a context
+    ``run()`` blocks, and returns after ``close()``. What the service says can never work ends it. As a context
     manager it runs in a thread, and ``wait()`` waits meanwhile.
     """
 
@@ -44,7 +44,8 @@ class TunnelDaemon(Running):
         self._worker = self._make_worker()  # wrong arguments are told here
         super().__init__(end_on_sigterm=(config or TunnelWorkerConfig()).client_config.end_on_sigterm)
         self._dice = random.Random()
-        self._refusal: BaseException | None = None
+        self._failure: BaseException | None = None
+        """What ended it."""
         self._last_fault: BaseException | None = None
         self._thread: threading.Thread | None = None
 
@@ -52,7 +53,7 @@ class TunnelDaemon(Running):
         """Consume until ``close()``. ``KeyboardInterrupt`` and SIGTERM are as in ``TunnelWorker.run``.
 
         Raises:
-            TunnelError: the tunnel does not exist or is expired, or it is not permitted to consume it.
+            WorkerFailedError: the tunnel does not exist or is expired, or it is not permitted to consume it.
         """
         with EndedBySigterm(self._ends_on_sigterm):
             try:
@@ -86,9 +87,9 @@ class TunnelDaemon(Running):
             worker = self._next_worker()
             try:
                 worker.run()
-            except WorkerFailedError:
+            except WorkerFailedError as failure:
                 if worker.is_refused:
-                    self._refusal = worker.exception
+                    self._failure = failure
                     return
                 failures += 1
                 with self._lock:
@@ -112,6 +113,8 @@ class TunnelDaemon(Running):
     def _run_until_closed(self) -> None:
         try:
             self._run_workers()
+        except BaseException as error:  # to be raised where somebody waits for it
+            self._failure = error
         finally:
             self._ended.set()
 
@@ -121,5 +124,5 @@ class TunnelDaemon(Running):
             self._thread.join(SHUTDOWN_GRACE_SECONDS)
 
     def _raise_failure(self) -> None:
-        if self._refusal is not None:
-            raise self._refusal
+        if self._failure is not None:
+            raise self._failure

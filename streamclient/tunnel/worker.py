@@ -173,12 +173,12 @@ class TunnelWorker(Running):
             if parts.coordinator.error is not None:
                 self.is_refused = True
                 self._fail(parts.coordinator.error)
-        except Exception as error:
+        except BaseException as error:  # also SystemExit, which a thread would end with in silence
             self._fail(error)
         finally:
             self._ended.set()
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
         """Remember the first error, and tell it at once: what runs yet may take the whole time-out to end."""
         if self._exception is None:
             self._exception = error

@@ -71,12 +71,13 @@ _UNUSABLE = (http_errors.LocationValueError, http_errors.ClosedPoolError)
 _NO_ANSWER = (http_errors.HTTPError, http.client.HTTPException, OSError)
 
 
-def classify(error: Exception, *, write: bool, client: Any = None) -> StreamClientError:
+def classify(error: Exception, *, write: bool, client: Any) -> StreamClientError:
     """Translate any exception of an SDK call; the caller raises the result ``from`` the original.
 
     ``write`` says whether the call could change something: only then a missing answer is ``AMBIGUOUS``; for reads it is
-    ``TRANSIENT``, as repeating a read is harmless. An error of this package comes back as it is. With the SDK's
-    ``client`` a refused signature says whose it was, and by which clock.
+    ``TRANSIENT``, as repeating a read is harmless. An error of this package comes back as it is. ``client`` is
+    the SDK's that made the call, so that a refused signature says whose it was, and by which clock; ``None`` if none
+    did.
     """
     if isinstance(error, StreamClientError):
         return error

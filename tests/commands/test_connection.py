@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from streamclient.cli import make_parser
+from streamclient.cli import main, make_parser
 from streamclient.errors import ConfigurationError
 from streamclient.server import DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET, DEFAULT_INSTANCE
 from streamclient.server.command import DEFAULT_PORT
@@ -59,6 +59,21 @@ def test_a_region_signs_with_v4_and_a_token_is_passed_on() -> None:
 def test_what_the_sdk_refuses_is_named() -> None:
     with pytest.raises(ConfigurationError, match="endpoint 'nonsense' or its keys cannot be used"):
         Connection(endpoint="nonsense").client()
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["http://h:abc", "http://h:99999", "http://a..b", f"http://{'a' * 64}.b", "http://"]
+)
+def test_an_endpoint_that_cannot_be_is_named_before_anything_is_sent(
+    endpoint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"^endpoint must be http\(s\)://HOST\[:PORT\], "):
+        Connection(endpoint=endpoint).client()
+
+    assert main(["tables", "list", "--endpoint", endpoint]) == 2
+    told = capsys.readouterr().err
+    assert f"not '{endpoint}': " in told
+    assert "Traceback" not in told
 
 
 def test_secrets_are_not_printed() -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from random import Random
 from typing import TypeVar
 
+import pytest
+
+from streamclient.core.events import Severity
 from streamclient.core.tunnel import events
 from streamclient.core.tunnel.channels import Channel, ChannelStatus
 from streamclient.core.tunnel.events import CallVerdict
@@ -301,16 +304,47 @@ def test_hopeless_error_ends_the_work_and_names_itself() -> None:
     assert shell.of(events.Finish) == [events.Finish(ERROR)]
 
 
-def test_hopeless_heartbeat_waits_for_the_readers_to_end() -> None:
+@pytest.mark.parametrize(
+    "refusal", [events.HeartbeatFailed("me", CallVerdict.FINAL, ERROR), events.CheckpointsRefused(ERROR)]
+)
+def test_hopeless_call_waits_for_the_readers_to_end_and_ends_the_session(refusal: events.Event) -> None:
     shell = connected()
     started = shell.read("a OPEN@0")
     shell.later(30)
-    shell.handle(events.HeartbeatFailed("me", CallVerdict.FINAL, ERROR))
-    assert shell.of(events.Finish) == []
+    shell.handle(refusal)
+    assert shell.of(events.StopReader) == [events.StopReader("a", started.reader, is_lost=True)]
+    assert shell.of(events.EndSession) == []
 
     shell.end(started)
+    assert shell.of(events.EndSession) == [events.EndSession("me")]
+    shell.handle(events.SessionEnded())
 
     assert shell.of(events.Finish) == [events.Finish(ERROR)]
+
+
+def test_checkpoint_that_never_can_be_looked_up_ends_the_work_which_is_told_once() -> None:
+    shell = connected()
+    shell.answer("a OPEN@0", "b OPEN@0")
+    told: list[Severity] = []
+    for lookup in shell.of(events.FindCheckpoint):
+        shell.handle(events.CheckpointNotFound(lookup.channel_id, lookup.reader, ERROR, CallVerdict.FINAL))
+        told += [report.severity for report in shell.of(events.SessionReport)]
+    shell.handle(events.SessionEnded())
+
+    assert told.count(Severity.ERROR) == 1
+    assert shell.of(events.Finish) == [events.Finish(ERROR)]
+
+
+def test_failures_of_one_call_are_one_outage_until_another_error_comes() -> None:
+    shell, outages = Shell(), []
+    shell.handle(events.SessionTick())
+    for error in (ERROR, ERROR, KeyError("other")):
+        shell.handle(events.ConnectFailed(CallVerdict.PASSING, error))
+        outages += [report.outage for report in shell.of(events.SessionReport)]
+        shell.later(10)
+
+    assert outages[0] == outages[1] != outages[2]
+    assert () not in outages
 
 
 def test_stop_lets_readers_store_their_last_checkpoints_and_then_ends_the_session() -> None:

@@ -97,10 +97,17 @@ def test_toml_is_read_as_json_is(tmp_path: Path) -> None:
     ("change", "expected"),
     [
         ({"reader_endpoint": "a.example.com"}, "ots-reader.endpoint: expected http(s)://host[:port], got"),
+        ({"reader_endpoint": "http://[bad"}, "ots-reader.endpoint: expected http(s)://host[:port], got 'http://[bad'"),
+        ({"writer_endpoint": "http://a:b"}, "ots-writer.endpoint: expected http(s)://host[:port], got 'http://a:b'"),
         ({"reader_tableName": None}, "ots-reader.tableName: missing; expected a text"),
         ({"reader_instanceName": 5}, "ots-reader.instanceName: expected a text, got 5"),
         ({"reader_tunnelName": ""}, "ots-reader.tunnelName: missing; expected a text"),
         ({"reader_endTime": "tomorrow"}, "ots-reader.endTime: expected a time such as '2019-06-19 17:00:00', got"),
+        (
+            {"reader_endTime": "0001-01-01 00:00:00", "reader_timeZone": None},
+            "ots-reader.endTime: expected a time such as '2019-06-19 17:00:00', got '0001-01-01 00:00:00'",
+        ),
+        ({"reader_timeZone": "Asia"}, "ots-reader.timeZone: no time zone is called 'Asia'"),
         ({"reader_timeZone": "Mars"}, "ots-reader.timeZone: no time zone is called 'Mars'"),
         ({"reader_source": "file"}, "ots-reader.source: expected 'tunnel' or 'stream', got 'file'"),
         ({"reader_source": "stream"}, "ots-reader.statusTableName: missing; expected a text"),
@@ -129,6 +136,23 @@ def test_copying_a_table_onto_itself_is_refused() -> None:
     )
 
     assert mistakes(content) == ["ots-writer.tableName: 'from' is the source table itself; name another one"]
+
+
+@pytest.mark.parametrize("table", ["from", "to"])
+def test_leases_in_a_table_that_is_copied_are_refused(table: str) -> None:
+    place = {"writer_endpoint": READER["endpoint"], "writer_instanceName": READER["instanceName"]}
+    content = document(reader_source="stream", reader_statusTableName=table, **place)
+
+    (told,) = mistakes(content)
+    assert told.startswith(f"ots-reader.statusTableName: {table!r} is the ")
+    assert told.endswith(" table; leases need another one")
+
+
+def test_choices_may_be_in_any_case() -> None:
+    changes = {"reader_source": "Stream", "reader_statusTableName": "s"}
+    settings = parse_settings(document(**changes, writer_onPoisonRow="SKIP", writer_poisonFile="/x"), {})
+
+    assert (settings.source, settings.poison_row) == (SourceKind.STREAM, PoisonRow.SKIP)
 
 
 @pytest.mark.parametrize("content", [[], {}, {"ots-reader": READER}, {"ots-reader": 1, "ots-writer": WRITER}])

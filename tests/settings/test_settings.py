@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -39,6 +40,8 @@ from streamclient.parking import FileParkingStore, MemoryParkingStore, TablePark
 from streamclient.server import Fail, FailRows, FaultRule, LateAnswer, Latency, LocalTablestore, LoseAnswer
 from streamclient.spark import SparkConfig, SparkRecordProcessorFactory, local_session
 from streamclient.stream import ReadRetry, StreamSpecification
+from streamclient.tablestore import Integrity, with_integrity
+from streamclient.tablestore.integrity import integrity_of
 from streamclient.testing import StreamSimulation
 from streamclient.testing.fakes import FakeStream
 from streamclient.tunnel import (
@@ -52,6 +55,8 @@ from streamclient.tunnel import (
 
 CLIENT = OTSClient("http://127.0.0.1:1", "id", "secret", "instance")
 """Never called: nothing here gets as far as a request."""
+
+BAD_ENDPOINTS = ["http://h:abc", "http://h:99999", "https://h:0", "http://a..b", f"http://{'a' * 64}.b", "http://"]
 
 STREAM = {"client": CLIENT, "data_table_name": "orders", "status_table_name": "orders_status"}
 
@@ -192,6 +197,39 @@ def test_junk_of_another_type_is_refused_with_name_value_and_expectation(
     told = str(caught.value)
     assert told.startswith(f"{name} must be ")
     assert checks.shown(junk) in told or type(junk).__name__ in told
+
+
+PLAIN: dict[str, tuple[object, tuple[str, ...]]] = {
+    "nothing": (None, ("None",)),
+    "a text": ("no such thing", ("str", "Path")),
+    "a number": (-7, ("int", "float")),
+}
+"""Values that are right for some settings, with the words of an annotation for which they are."""
+
+
+@pytest.mark.parametrize("junk", PLAIN)
+@pytest.mark.parametrize(("taker", "name"), settings(), ids=named)
+def test_a_plain_value_is_refused_by_name_where_another_type_is_expected(
+    taker: Callable[..., Any], name: str, junk: str
+) -> None:
+    value, words = PLAIN[junk]
+    annotation = str(inspect.signature(taker).parameters[name].annotation)
+    if (taker, name, value) == (StreamConfig, "client", None):
+        pytest.skip("a worker with a stream API and a lease manager of its own needs none")
+    if re.search(rf"\b({'|'.join(words)})\b", annotation):
+        pytest.skip(f"{name}: {annotation} may be {value!r}")
+
+    with pytest.raises(ConfigurationError, match=f"^{name} must be "):
+        make(taker, **{name: value})
+
+
+@pytest.mark.parametrize("endpoint", BAD_ENDPOINTS)
+@pytest.mark.parametrize(
+    "taker", [each for each in [*CLASSES, *CALLS] if "client" in inspect.signature(each).parameters]
+)
+def test_a_client_of_an_endpoint_that_cannot_be_is_refused(taker: Callable[..., Any], endpoint: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"^endpoint must be http.*, not '{re.escape(endpoint)}': "):
+        make(taker, client=OTSClient(endpoint, "id", "secret", "instance"))
 
 
 @pytest.mark.parametrize("taker", [each for each in [*CLASSES, *CALLS] if each is not local_session], ids=named)
@@ -336,6 +374,32 @@ def test_settings_for_a_lease_keep_three_beats_in_it_as_the_defaults_do(seconds:
 def test_a_lease_that_lasts_no_time_is_refused(seconds: Any) -> None:
     with pytest.raises(ConfigurationError, match="the lease duration must be a number of seconds above 0, not"):
         ClientConfig.for_lease(seconds)
+
+
+@pytest.mark.parametrize("name", ["lease_duration_millis", "renewer_interval_millis", "taker_interval_millis"])
+def test_what_is_made_of_a_lease_duration_cannot_be_given_beside_it(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{name} is what for_lease makes of the lease duration"):
+        ClientConfig.for_lease(20, **{name: 5})
+
+
+@pytest.mark.parametrize("moment", [1_700_000_000, 1_700_000_000_000])
+def test_a_start_in_seconds_or_milliseconds_is_refused(moment: int) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"must be microseconds since 1970, .* neither seconds nor milliseconds"
+    ):
+        InitialPosition.at(moment)
+    assert InitialPosition.at(moment * 1_000_000 if moment < 10**12 else moment * 1_000)
+
+
+@pytest.mark.parametrize("given", ["md5", "MD5", Integrity.MD5])
+def test_integrity_may_be_a_string(given: Any) -> None:
+    assert integrity_of(with_integrity(CLIENT, given)) is Integrity.MD5
+
+
+@pytest.mark.parametrize("channels", [["c"], [("c", "OPN")], [("c",)], [(None, "OPEN")], [("c", None)]])
+def test_channels_that_are_none_are_refused_before_anything_is_sent(channels: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"^(channels|the status of a channel) must be "):
+        TunnelClient(CLIENT).schedule("tunnel", channels)
 
 
 def test_settings_that_fit_are_kept_as_they_are() -> None:

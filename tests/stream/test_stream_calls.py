@@ -485,6 +485,12 @@ def test_streams_are_read_over_connections_of_their_own(local: LocalTablestore) 
     assert len(client.connection.pool.pools) == 0
 
 
+@pytest.mark.parametrize("origin", ["http://h:abc", "https://h:99999", "http://h:0", "http://a..b", "http://[bad"])
+def test_an_origin_that_nobody_can_reach_is_refused_when_it_is_given(origin: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"^endpoint must be http"):
+        KeptConnections(origin, timeout_seconds=30, most_idle=1)
+
+
 def test_a_host_that_does_not_exist_was_never_reached() -> None:
     with pytest.raises(NewConnectionError, match=r"cannot resolve the host name 'no-such-host\.invalid'"):
         post(KeptConnections("http://no-such-host.invalid", timeout_seconds=30, most_idle=1))

@@ -147,7 +147,7 @@ def test_channel_that_shall_be_let_go_gets_no_further_call_and_keeps_what_was_do
         until(lambda: client.heard[-1] == ())
         assert [record.key["id"] for record in held.log.records] == [1]
 
-        scene.tunnels.schedule(tunnel_id, [(channel.channel_id, ChannelStatus.OPEN)])
+        scene.tunnels.schedule(tunnel_id, [(channel.channel_id, "OPEN")])
         until(lambda: held.log.values() == scene.written)
     assert [record.key["id"] for record in held.log.records] == [1, 2]
 

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tunnel_scene import TABLE, Scene, quick
 
-from streamclient import WorkerFailedError, WorkerStatus
+from streamclient import (
+    InitializationInput,
+    IRecordProcessor,
+    ProcessRecordsInput,
+    ShutdownInput,
+    WorkerFailedError,
+    WorkerStatus,
+)
+from streamclient.metrics import MemoryMetrics, table
 from streamclient.model import ShardState
 from streamclient.server import Fail, FaultRule, LocalTablestore
-from streamclient.tunnel import TunnelDaemon, TunnelError, TunnelType, TunnelWorkerConfig
+from streamclient.tunnel import TunnelDaemon, TunnelType, TunnelWorker, TunnelWorkerConfig
 from streamclient.tunnel.coordinator import TunnelCoordinator
-from tests.patience import PATIENCE_SECONDS, until
+from tests.patience import FOREVER_SECONDS, PATIENCE_SECONDS, until
 
 LIMIT = {"max_duration_before_last_successful_renew_or_take_lease": 200}
 ROOT = Path(__file__).parents[2]
@@ -33,27 +44,74 @@ def accept(records: Any) -> None:
 # --- health -----------------------------------------------------------------------------------------------------------
 
 
+CALLS = {
+    "connect": "no heartbeat of a session was answered for ",
+    "heartbeat": "no heartbeat of a session was answered for ",
+    "getcheckpoint": "no checkpoint of a channel was read for ",
+    "readrecords": "no read of the stream succeeded for ",
+    "checkpoint": "no checkpoint was stored for ",
+}
+"""What health says of each call that fails."""
+
+KEYS = ("OTSAuthFailed", "OTSNoPermissionAccess")
+"""A wrong key, and one that may not."""
+
+
+def is_stored(scene: Scene) -> bool:
+    """Whether the one change was processed and its checkpoint stored, so that each kind of call has succeeded."""
+    return [channel.record_count for channel in scene.tunnels.describe_tunnel(TABLE, "t").channels] == [1]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("verb", "code", "what"),
-    [
-        ("connect", "OTSAuthFailed", "no heartbeat of a session was answered for "),
-        ("heartbeat", "OTSTunnelServerUnavailable", "no heartbeat of a session was answered for "),
-        ("getcheckpoint", "OTSNoPermissionAccess", "no checkpoint of a channel was read for "),
-        ("readrecords", "OTSNoPermissionAccess", "no read of the stream succeeded for "),
-    ],
-)
-def test_tunnel_worker_that_does_not_get_through_is_unhealthy_until_it_does(
-    scene: Scene, verb: str, code: str, what: str
+@pytest.mark.parametrize("code", KEYS)
+@pytest.mark.parametrize("verb", CALLS)
+def test_tunnel_worker_that_does_not_get_through_any_more_is_unhealthy_until_it_does(
+    scene: Scene, verb: str, code: str
 ) -> None:
-    tunnel_id = scene.tunnel(TunnelType.STREAM)
-    scene.local.add_fault(FaultRule(f"tunnel/{verb}", Fail(code)))
-    with scene.worker(tunnel_id, accept, client_config=quick(**LIMIT)) as worker:
-        assert worker.health.is_healthy
-        until(lambda: what in worker.health.reason and code in worker.health.reason)
+    tunnel_id, again = scene.tunnel(TunnelType.STREAM), FaultRule("tunnel/heartbeat", Fail("OTSResourceGone"), times=1)
+    scene.put(1)
+    with scene.worker(tunnel_id, accept, client_config=quick(**LIMIT), heartbeat_timeout_seconds=4) as worker:
+        until(lambda: is_stored(scene))
+        scene.local.add_fault(FaultRule(f"tunnel/{verb}", Fail(code)))
+        if verb in ("connect", "getcheckpoint"):  # which a session does but once
+            scene.local.add_fault(again)
+        until(lambda: CALLS[verb] in worker.health.reason and code in worker.health.reason)
         assert worker.worker_status is WorkerStatus.RUNNING
         scene.local.clear_faults()
         until(lambda: worker.health.is_healthy)
+
+
+@pytest.mark.slow
+def test_tunnel_worker_that_meets_an_outage_at_its_start_is_unhealthy_until_it_is_over(scene: Scene) -> None:
+    tunnel_id = scene.tunnel(TunnelType.STREAM)
+    scene.local.add_fault(FaultRule("tunnel/connect", Fail("OTSTunnelServerUnavailable")))
+    with scene.worker(tunnel_id, accept, client_config=quick(**LIMIT)) as worker:
+        assert worker.health.is_healthy
+        until(lambda: CALLS["connect"] in worker.health.reason)
+        assert worker.worker_status is WorkerStatus.RUNNING
+        scene.local.clear_faults()
+        until(lambda: worker.health.is_healthy)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("verb", "says"),
+    [
+        ("connect", "connecting failed"),
+        ("heartbeat", "heartbeat failed"),
+        ("getcheckpoint", "no checkpoint of"),
+    ],
+)
+def test_an_outage_is_told_once_a_minute_however_often_it_is_met(
+    scene: Scene, verb: str, says: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("streamclient.outages.REPEAT_SECONDS", FOREVER_SECONDS)
+    tunnel_id = scene.tunnel(TunnelType.STREAM)
+    scene.local.add_fault(FaultRule(f"tunnel/{verb}", Fail("OTSUnheardOf")))
+    with scene.worker(tunnel_id, accept):
+        until(lambda: scene.local.faults()[0].struck >= 3)
+    told = [record for record in caplog.records if says in record.getMessage() and record.levelno >= logging.WARNING]
+    assert len(told) == 1
 
 
 @pytest.mark.slow
@@ -69,12 +127,12 @@ def test_read_that_the_client_repeats_for_minutes_by_itself_makes_the_worker_unh
 @pytest.mark.slow
 def test_daemon_is_as_healthy_as_its_worker(scene: Scene) -> None:
     tunnel_id = scene.tunnel(TunnelType.STREAM)
-    scene.local.add_fault(FaultRule("tunnel/connect", Fail("OTSAuthFailed")))
+    scene.local.add_fault(FaultRule("tunnel/connect", Fail("OTSTunnelServerUnavailable")))
     config = TunnelWorkerConfig(
         heartbeat_interval_seconds=1, heartbeat_timeout_seconds=10, client_config=quick(**LIMIT)
     )
     with TunnelDaemon(tunnel_id, scene.tunnels, accept, config) as daemon:
-        until(lambda: "OTSAuthFailed" in daemon.health.reason)
+        until(lambda: "OTSTunnelServerUnavailable" in daemon.health.reason)
         scene.local.clear_faults()
         until(lambda: daemon.health.is_healthy)
 
@@ -89,7 +147,78 @@ def test_daemon_whose_workers_fail_one_after_the_other_is_unhealthy(
         until(lambda: daemon.health.reason.startswith("its last worker ended: ZeroDivisionError"))
 
 
+@pytest.mark.slow
+def test_health_and_lag_of_channels_are_measured_while_the_worker_runs(scene: Scene) -> None:
+    metrics = MemoryMetrics()
+    tunnel_id = scene.tunnel(TunnelType.STREAM)
+    scene.put(1)
+    with scene.worker(tunnel_id, accept, client_config=quick(**LIMIT, metrics=metrics), client_tag="w") as worker:
+        until(lambda: [series.value for series in metrics.snapshot(table.LAG_SECONDS)] == [0.0])
+        (lag,) = metrics.snapshot(table.LAG_SECONDS)
+        assert lag.labels == {"stream": tunnel_id, "worker": "w", "shard": next(iter(worker.channel_statuses()))}
+        until(lambda: metrics.value(table.UNHEALTHY) == 0.0)
+        scene.local.add_fault(FaultRule("tunnel/heartbeat", Fail("OTSTunnelServerUnavailable")))
+        until(lambda: metrics.value(table.UNHEALTHY) == 1.0)
+
+    assert metrics.snapshot(table.LAG_SECONDS) == ()
+
+
+class DoneAtOnce(IRecordProcessor):
+    """Wants no channel."""
+
+    made = 0
+
+    def initialize(self, initialization_input: InitializationInput) -> None:
+        type(self).made += 1
+        initialization_input.shutdown_marker.mark_for_process_done()
+
+    def process_records(self, process_records_input: ProcessRecordsInput) -> None:
+        """Is never reached."""
+
+    def shutdown(self, shutdown_input: ShutdownInput) -> None:
+        """Has nothing to do."""
+
+
+@pytest.mark.slow
+def test_channel_that_was_declined_is_not_remembered_for_ever(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamclient.tunnel.coordinator.DECLINED_REMEMBERED_SECONDS", 0.0, raising=False)
+    with scene.worker(scene.tunnel(TunnelType.STREAM), DoneAtOnce, client_config=quick(**LIMIT)):
+        until(lambda: DoneAtOnce.made > 1)
+
+
 # --- ends -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", [*KEYS, "OTSPermissionDenied"])
+@pytest.mark.parametrize("verb", [verb for verb in CALLS if verb != "readrecords"])
+def test_tunnel_worker_that_never_may_call_ends_with_the_reason_and_lets_its_channels_go(
+    scene: Scene, verb: str, code: str
+) -> None:
+    tunnel_id = scene.tunnel(TunnelType.STREAM)
+    scene.put(1)
+    scene.local.add_fault(FaultRule(f"tunnel/{verb}", Fail(code)))
+    worker = scene.worker(tunnel_id, accept)
+
+    with pytest.raises(WorkerFailedError, match=rf"^tunnel worker of {tunnel_id} ends: {code}: "), worker:
+        worker.wait(PATIENCE_SECONDS)
+
+    assert (worker.worker_status, worker.is_refused) == (WorkerStatus.ERROR, True)
+    assert {channel.client_id for channel in scene.tunnels.describe_tunnel(TABLE, "t").channels} <= {""}
+
+
+@pytest.mark.slow
+def test_permission_that_is_denied_for_checkpoints_later_ends_a_worker(scene: Scene) -> None:
+    tunnel_id = scene.tunnel(TunnelType.STREAM)
+    scene.put(1)
+
+    def deny() -> bool:
+        if not scene.local.faults() and is_stored(scene):
+            scene.local.add_fault(FaultRule("tunnel/checkpoint", Fail("OTSPermissionDenied")))
+        return False
+
+    with pytest.raises(WorkerFailedError, match="OTSPermissionDenied"), scene.worker(tunnel_id, accept) as worker:
+        worker.wait(PATIENCE_SECONDS, until=deny)
 
 
 def failing_once(function: Callable[..., None]) -> Callable[..., None]:
@@ -140,8 +269,50 @@ def test_whoever_waits_for_a_daemon_is_woken_by_what_can_never_work(scene: Scene
         with TunnelDaemon("no-such-tunnel", scene.tunnels, accept) as daemon:
             daemon.wait(until=lambda: False)
 
-    with pytest.raises(TunnelError):
+    with pytest.raises(WorkerFailedError, match=r"^tunnel worker of no-such-tunnel ends: OTSParameterInvalid: "):
         work()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [TunnelWorker, TunnelDaemon])
+def test_a_refused_program_prints_one_sentence_and_no_error_behind_it(
+    scene: Scene, kind: type, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(WorkerFailedError) as caught:
+        kind("no-such-tunnel", scene.tunnels, accept).run()
+
+    printed = "".join(traceback.format_exception(caught.value))
+    assert printed.count("Traceback") == 1
+    assert printed.splitlines()[-1].startswith("streamclient.errors.WorkerFailedError: tunnel worker of no-such-tunnel")
+
+
+class Exits(ThreadPoolExecutor):
+    """Ends the thread that asks for another one."""
+
+    def submit(self, *of: Any, **named: Any) -> Any:
+        raise SystemExit(3)
+
+
+@pytest.mark.slow
+def test_an_exit_of_user_code_in_the_owners_thread_is_an_error_of_the_worker(scene: Scene) -> None:
+    """A thread ends with it in silence, and the program with 0."""
+    worker = scene.worker(scene.tunnel(TunnelType.STREAM), accept, process_records_executor=Exits(1))
+    with pytest.raises(WorkerFailedError, match="SystemExit: 3"), worker:
+        worker.wait(PATIENCE_SECONDS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("error", [SystemExit(3), ArithmeticError()])
+def test_what_ends_the_thread_of_a_daemon_is_raised_where_somebody_waits(
+    scene: Scene, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(worker: TunnelWorker) -> None:
+        raise error
+
+    monkeypatch.setattr(TunnelWorker, "run", run)
+    daemon = TunnelDaemon(scene.tunnel(TunnelType.STREAM), scene.tunnels, accept)
+    with pytest.raises(type(error)), daemon:
+        daemon.wait(PATIENCE_SECONDS)
 
 
 # --- programs ---------------------------------------------------------------------------------------------------------
@@ -172,21 +343,61 @@ config = TunnelWorkerConfig(checkpoint_interval_millis=3_600_000)
         "TunnelWorker(tunnel_id, client, Processor(), config).run()",
         "with TunnelWorker(tunnel_id, client, Processor(), config) as worker: worker.wait()",
         "TunnelDaemon(tunnel_id, client, Processor(), config).run()",
+        "with TunnelDaemon(tunnel_id, client, Processor(), config) as daemon: daemon.wait()",
     ],
-    ids=["worker", "block", "daemon"],
+    ids=["worker", "block", "daemon", "block of a daemon"],
 )
 def test_sigterm_ends_a_program_in_order_with_143(scene: Scene, run: str) -> None:
     """The session has five minutes: what is free at once was let go in order."""
-    tunnel_id, local = scene.tunnel(TunnelType.STREAM), scene.local
-    scene.put(1)
-    command = [sys.executable, "-c", PROGRAM.format(run=run), tunnel_id]
-    command += [local.endpoint, local.access_key_id, local.access_key_secret, local.instance]
-    code, output, errors = terminated(command, "reading\n")
+    code, output, errors = terminated(program(scene, run), "reading\n")
 
     assert (code, output) == (143, "the processor was shut down\n"), errors
     (channel,) = scene.tunnels.describe_tunnel(TABLE, "t").channels
     assert channel.client_id == ""
     assert channel.record_count == 1, "the last checkpoint was stored"
+
+
+def program(scene: Scene, run: str) -> list[str]:
+    """A command that consumes a tunnel with one change."""
+    local = scene.local
+    scene.put(1)
+    command = [sys.executable, "-c", PROGRAM.format(run=run), scene.tunnel(TunnelType.STREAM)]
+    return [*command, local.endpoint, local.access_key_id, local.access_key_secret, local.instance]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["TunnelWorker", "TunnelDaemon"])
+def test_a_handler_of_the_programs_own_stays_in_place(scene: Scene, kind: str) -> None:
+    run = f"""
+import signal
+import threading
+worker = {kind}(tunnel_id, client, Processor(), config)
+end = worker.close if isinstance(worker, TunnelDaemon) else worker.shutdown
+
+def own(*signal):
+    print("asked to end", flush=True)
+    threading.Thread(target=end).start()
+
+signal.signal(signal.SIGTERM, own)
+worker.run()
+print(signal.getsignal(signal.SIGTERM) is own)
+"""
+    code, output, errors = terminated(program(scene, run), "reading\n")
+
+    assert (code, output) == (0, "asked to end\nthe processor was shut down\nTrue\n"), errors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["TunnelWorker", "TunnelDaemon"])
+def test_sigterm_is_left_to_the_system_by_a_worker_that_shall_not_end_on_it(scene: Scene, kind: str) -> None:
+    run = f"""
+from streamclient import ClientConfig
+config = TunnelWorkerConfig(client_config=ClientConfig(end_on_sigterm=False))
+{kind}(tunnel_id, client, Processor(), config).run()
+"""
+    code, output, errors = terminated(program(scene, run), "reading\n")
+
+    assert (code, output) == (-signal.SIGTERM, ""), errors
 
 
 def terminated(command: list[str], begins: str) -> tuple[int, str, str]:

@@ -4,12 +4,34 @@ from __future__ import annotations
 
 import ssl
 import struct
+import threading
+from collections.abc import Callable
 
 import pytest
+from tablestore import DeleteRowItem, OTSClient, Row
 from tablestore.error import OTSClientError, OTSServiceError
 from urllib3 import exceptions as network
 
-from streamclient.errors import CodecError, DependencyException, ErrorKind, StreamClientException, TrimmedDataException
+from streamclient.cli import main
+from streamclient.errors import (
+    CodecError,
+    DependencyException,
+    ErrorKind,
+    StreamClientError,
+    StreamClientException,
+    TrimmedDataException,
+)
+from streamclient.lease.batches import send_rows
+from streamclient.lease.manager import LeaseManager
+from streamclient.parking import TableParkingStore
+from streamclient.records import RecordType, StreamRecord
+from streamclient.replicate.changes import changes_of
+from streamclient.replicate.fullcopy import FullCopy
+from streamclient.replicate.processor import ReplicationProcessors
+from streamclient.replicate.writer import DestinationWriter
+from streamclient.server import LocalTablestore
+from streamclient.stream.scanning import read_page
+from streamclient.tablestore.call import SignedCalls
 from streamclient.wire.service_errors import classify, from_answer
 
 THROTTLED, TRANSIENT, AMBIGUOUS, PERMANENT = (
@@ -21,7 +43,7 @@ THROTTLED, TRANSIENT, AMBIGUOUS, PERMANENT = (
 
 
 def kind(error: Exception, *, write: bool) -> ErrorKind:
-    mapped = classify(error, write=write)
+    mapped = classify(error, write=write, client=None)
     assert isinstance(mapped, DependencyException)
     return mapped.kind
 
@@ -57,15 +79,67 @@ def test_service_errors_say_whether_a_write_may_be_applied(
 
 
 def test_what_the_service_said_is_kept() -> None:
-    mapped = classify(OTSServiceError(403, "OTSAuthFailed", "Signature mismatch.", "request-1"), write=False)
+    error = OTSServiceError(403, "OTSAuthFailed", "Signature mismatch.", "request-1")
+    mapped = classify(error, write=False, client=None)
 
     assert isinstance(mapped, DependencyException)
     assert (mapped.code, mapped.http_status, mapped.request_id) == ("OTSAuthFailed", 403, "request-1")
     assert "Signature mismatch." in str(mapped)
 
 
+def lease_scan(client: OTSClient) -> None:
+    LeaseManager(client, "status", "stream").list_leases()
+
+
+def lease_write(client: OTSClient) -> None:
+    (answer,) = send_rows(client, "status", [DeleteRowItem(Row([("id", 1)]), None)])
+    raise answer.error or AssertionError(answer)
+
+
+def epoch(client: OTSClient) -> None:
+    (answer,) = LeaseManager(client, "status", "stream").draw_epochs(["shard"])
+    raise answer if isinstance(answer, Exception) else AssertionError(answer)
+
+
+def parked(client: OTSClient) -> None:
+    list(TableParkingStore(client, "parked").parked_keys("stream"))
+
+
+def rows(client: OTSClient) -> None:
+    read_page(SignedCalls(client), "orders", ["id"], (None, None), 1)
+
+
+def replicated_rows(client: OTSClient) -> None:
+    changes = changes_of([StreamRecord(RecordType.DELETE, (("id", 1),), ())])
+    DestinationWriter(SignedCalls(client), "orders", 1).write(changes)
+
+
+def replicated_place(client: OTSClient) -> None:
+    processors = ReplicationProcessors(DestinationWriter(SignedCalls(client), "orders", 1))
+    FullCopy(client, "orders", "status", processors, threading.Event()).load("stream")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", [lease_scan, lease_write, epoch, parked, rows, replicated_rows, replicated_place])
+def test_whoever_meets_a_wrong_key_is_told_which_and_by_which_clock(call: Callable[[OTSClient], None]) -> None:
+    with LocalTablestore() as local, pytest.raises(StreamClientError) as caught:
+        call(OTSClient(local.endpoint, local.access_key_id, "wrong", local.instance, logger_name="tests.silent"))
+
+    assert f"Signed with access key id {local.access_key_id!r} for instance {local.instance!r}" in str(caught.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [["list"], ["drop", "orders", "--yes"]], ids=" ".join)
+def test_commands_about_tables_tell_a_wrong_key_likewise(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with LocalTablestore() as local:
+        assert main(["tables", *words, "--endpoint", local.endpoint, "--access-key-secret", "wrong"]) != 0
+
+    assert f"Signed with access key id {local.access_key_id!r}" in capsys.readouterr().err
+
+
 def test_trimmed_data_has_an_exception_of_its_own() -> None:
-    assert isinstance(classify(OTSServiceError(404, "OTSTrimmedDataAccess", ""), write=False), TrimmedDataException)
+    error = OTSServiceError(404, "OTSTrimmedDataAccess", "")
+    assert isinstance(classify(error, write=False, client=None), TrimmedDataException)
 
 
 @pytest.mark.parametrize(
@@ -92,13 +166,13 @@ def test_errors_without_a_usable_answer(error: Exception, on_read: ErrorKind, on
 
 def test_an_unknown_error_after_a_write_leaves_its_effect_open() -> None:
     assert kind(struct.error("unpack requires a buffer of 4 bytes"), write=True) is AMBIGUOUS
-    assert isinstance(classify(struct.error("short"), write=False), StreamClientException)
+    assert isinstance(classify(struct.error("short"), write=False, client=None), StreamClientException)
 
 
 def test_exceptions_of_this_package_pass_unchanged() -> None:
     error = CodecError("crc")
 
-    assert classify(error, write=True) is error
+    assert classify(error, write=True, client=None) is error
 
 
 def test_one_row_of_a_batch_is_judged_by_its_code() -> None:

@@ -29,22 +29,22 @@ from streamclient.wire.service_errors import classify
     ],
 )
 def test_what_a_failed_write_means(error: Exception, kind: ErrorKind) -> None:
-    mapped = classify(error, write=True)
+    mapped = classify(error, write=True, client=None)
 
     assert isinstance(mapped, DependencyException)
     assert mapped.kind is kind
 
 
 def test_an_answer_to_a_read_that_is_no_message_is_a_codec_error() -> None:
-    assert isinstance(classify(DecodeError("bad answer"), write=False), CodecError)
+    assert isinstance(classify(DecodeError("bad answer"), write=False, client=None), CodecError)
 
 
 def test_trimmed_data_is_known_by_its_text_under_another_code() -> None:
-    text = "Requested stream data is already trimmed or does not exist."
-    assert isinstance(classify(OTSServiceError(400, "OTSParameterInvalid", text), write=False), TrimmedDataException)
+    error = OTSServiceError(400, "OTSParameterInvalid", "Requested stream data is already trimmed or does not exist.")
+    assert isinstance(classify(error, write=False, client=None), TrimmedDataException)
 
 
 def test_trimmed_data_is_no_dependency_failure() -> None:
     """Otherwise a retry of passing failures would catch it."""
-    trimmed = classify(OTSServiceError(404, "OTSTrimmedDataAccess", ""), write=False)
+    trimmed = classify(OTSServiceError(404, "OTSTrimmedDataAccess", ""), write=False, client=None)
     assert not isinstance(trimmed, DependencyException)

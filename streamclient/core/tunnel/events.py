@@ -19,7 +19,7 @@ class CallVerdict(Enum):
     GONE = "gone"
     """The session ended at the service; connect again."""
     FINAL = "final"
-    """Consuming cannot go on: the tunnel is gone or expired, or it is not permitted."""
+    """Consuming cannot go on: the tunnel is gone or expired, or it is not and never was permitted."""
 
 
 # --- events ------------------------------------------------------------------------------------------------------
@@ -82,6 +82,14 @@ class CheckpointNotFound:
     channel_id: str
     reader: str
     error: Exception
+    verdict: CallVerdict = CallVerdict.PASSING
+
+
+@frozen
+class CheckpointsRefused:
+    """No checkpoint can be stored, and none ever will be."""
+
+    error: Exception
 
 
 @frozen
@@ -121,6 +129,7 @@ Event = (
     | HeartbeatFailed
     | CheckpointFound
     | CheckpointNotFound
+    | CheckpointsRefused
     | ReaderEnded
     | ReaderStalled
     | SessionStopRequested
@@ -194,6 +203,8 @@ class SessionReport:
 
     severity: Severity
     text: str
+    outage: tuple[str, ...] = ()
+    """If given, it is said again and again while something fails; what is equal is the same outage."""
 
 
 Command = Connect | Heartbeat | FindCheckpoint | StartReader | StopReader | EndSession | Finish | SessionReport

@@ -12,7 +12,7 @@ Laws:
 * what a reader's end changes is reported at once, not with the next regular heartbeat: whoever waits for the channel
   gets it sooner, and the service learns at once that a parent is finished (Java and Go: one to two intervals later);
 * a lost session is begun anew at once (Java: after its local time-out); failed attempts are repeated for ever, with
-  growing pauses, unless the service says that it never can work;
+  growing pauses, unless the service says that it never can work: then the session ends, and its channels are free;
 * a stop lets readers store their last checkpoints before the session ends (Java: none are stored).
 """
 
@@ -137,12 +137,12 @@ class TunnelSession:
         state = self._state
         state.is_connecting = False
         if event.verdict is CallVerdict.FINAL:
-            self._give_up(event.error)
+            self._give_up("no session can begin", event.error)
             return
         state.connect_failures += 1
         pause = doubling_millis(state.connect_failures, SHORTEST_RECONNECT_MILLIS, LONGEST_RECONNECT_MILLIS)
         state.connect_at = self._now + with_jitter(pause, self._rng) / 1_000
-        self._report(Severity.WARNING, f"connecting failed, next attempt in {pause / 1_000:.1f} s: {event.error}")
+        self._tell_failure(f"connecting failed, next attempt in {pause / 1_000:.1f} s", "connect", event.error)
 
     def _expire(self) -> None:
         state = self._state
@@ -159,14 +159,17 @@ class TunnelSession:
         state.connect_at = None if state.is_stopping else self._now
         self._report(Severity.WARNING, f"{why}; connecting again")
 
-    def _give_up(self, error: Exception) -> None:
+    def _give_up(self, why: str, error: Exception) -> None:
         state = self._state
-        state.error = state.error or error
-        self._report(Severity.ERROR, f"consuming ends: {error}")
+        if state.error is not None:
+            return
+        state.error = error
+        self._report(Severity.ERROR, f"consuming ends, {why}: {error}")
         for connection in list(state.connections.values()):
             self._drop(connection)
         state.connections, state.current = {}, {}
-        state.client_id, state.connect_at, state.is_stopping = "", None, True
+        state.beat_at = state.connect_at = None
+        state.is_stopping = True
 
     def _stop_requested(self, event: events.SessionStopRequested) -> None:
         state = self._state
@@ -244,11 +247,11 @@ class TunnelSession:
         if event.client_id != state.client_id:
             return
         if event.verdict is CallVerdict.FINAL:
-            self._give_up(event.error)
+            self._give_up("heartbeats are refused", event.error)
         elif event.verdict is CallVerdict.GONE:
             self._lose_session(f"the service ended session {state.client_id}: {event.error}")
         else:
-            self._report(Severity.WARNING, f"heartbeat failed: {event.error}")
+            self._tell_failure("heartbeat failed", "heartbeat", event.error)
 
     def _take_notice(self, channel: Channel) -> None:
         state = self._state
@@ -315,8 +318,13 @@ class TunnelSession:
 
     def _checkpoint_not_found(self, event: events.CheckpointNotFound) -> None:
         if self._state.readers.get(event.channel_id) == event.reader:
-            self._report(Severity.WARNING, f"no checkpoint of channel {event.channel_id}: {event.error}")
+            self._tell_failure(f"no checkpoint of channel {event.channel_id}", "checkpoint", event.error)
             self._reader_is_gone(event.channel_id, is_finished=False)
+        if event.verdict is CallVerdict.FINAL:
+            self._give_up("checkpoints cannot be read", event.error)
+
+    def _checkpoints_refused(self, event: events.CheckpointsRefused) -> None:
+        self._give_up("checkpoints cannot be stored", event.error)
 
     def _reader_ended(self, event: events.ReaderEnded) -> None:
         if self._state.readers.get(event.channel_id) == event.reader:
@@ -362,6 +370,11 @@ class TunnelSession:
     def _report(self, severity: Severity, text: str) -> None:
         self._state.commands.append(events.SessionReport(severity, text))
 
+    def _tell_failure(self, text: str, call: str, error: Exception) -> None:
+        """Calls fail as often as they are repeated."""
+        outage = (call, type(error).__name__, str(getattr(error, "code", None)))
+        self._state.commands.append(events.SessionReport(Severity.WARNING, f"{text}: {error}", outage))
+
     def _tick(self, event: events.SessionTick) -> None:
         """Whatever is due is done after every event."""
 
@@ -374,6 +387,7 @@ _HANDLERS: Mapping[type, Callable[[TunnelSession, Any], None]] = {
     events.HeartbeatFailed: TunnelSession._heartbeat_failed,
     events.CheckpointFound: TunnelSession._checkpoint_found,
     events.CheckpointNotFound: TunnelSession._checkpoint_not_found,
+    events.CheckpointsRefused: TunnelSession._checkpoints_refused,
     events.ReaderEnded: TunnelSession._reader_ended,
     events.ReaderStalled: TunnelSession._reader_stalled,
     events.SessionStopRequested: TunnelSession._stop_requested,

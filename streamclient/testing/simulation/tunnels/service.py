@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from attrs import define, field
-from tablestore.error import OTSServiceError
 
 from streamclient.server.clock import Clock
 from streamclient.server.engine import Engine
@@ -19,7 +18,7 @@ from streamclient.testing.simulation.faults import Fate
 from streamclient.testing.simulation.network import Network
 from streamclient.tunnel.errors import typed
 from streamclient.wire import schema
-from streamclient.wire.service_errors import classify
+from streamclient.wire.service_errors import classify, from_answer
 
 TABLE = "t"
 START_MICROS = 1_700_000_000_000_000
@@ -60,7 +59,7 @@ class SimulatedService:
             self.agenda.after(network.delay(who, dice), self._arrive, who, dice, verb, request, answer)
             return
         seconds = network.timeout(dice)
-        self.agenda.after(seconds, answer, None, classify(TimeoutError("no answer"), write=True))
+        self.agenda.after(seconds, answer, None, classify(TimeoutError("no answer"), write=True, client=None))
         if fate is Fate.LATE_REQUEST:
             self.agenda.after(seconds + network.lateness(dice), self._execute, verb, request)
         elif not fate.is_unsent:
@@ -78,4 +77,4 @@ class SimulatedService:
 
 
 def _refused(status: int, code: str, message: str) -> Exception:
-    return typed(classify(OTSServiceError(status, code, message), write=True))
+    return typed(from_answer(code, message, write=True, http_status=status))
