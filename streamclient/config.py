@@ -230,7 +230,11 @@ class ClientConfig:
             raise ConfigurationError(f"the lease duration must be {checks.seconds.expected}, not {seconds!r}")
         millis = round(seconds * 1_000)
         beat = max(1, round(millis / BEATS_PER_LEASE))
-        made_of_it = {"lease_duration_millis": millis, "renewer_interval_millis": beat, "taker_interval_millis": beat}
+        made_of_it: dict[str, Any] = {
+            "lease_duration_millis": millis,
+            "renewer_interval_millis": beat,
+            "taker_interval_millis": beat,
+        }
         if given := sorted(settings.keys() & made_of_it):
             raise ConfigurationError(
                 f"{given[0]} is what for_lease makes of the lease duration; use ClientConfig({given[0]}=...) and the "
