@@ -65,7 +65,7 @@ MAY_IMPORT = {
     # mistakes. Errors and records come through the wire's own signatures.
     "server": {"server", "wire", "checks", "errors", "records"} | COMMAND_FLOOR,
     "terminal": {"terminal", "errors"},
-    "tablestore": {"tablestore", "wire", "errors"},
+    "tablestore": {"tablestore", "wire", "checks", "errors"},
 }
 """Rooms on the left may import the rooms and modules on the right; rooms not named here may import anything."""
 

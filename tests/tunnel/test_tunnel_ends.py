@@ -359,9 +359,9 @@ def test_sigterm_ends_a_program_in_order_with_143(scene: Scene, run: str) -> Non
 
 def program(scene: Scene, run: str) -> list[str]:
     """A command that consumes a tunnel with one change."""
-    local = scene.local
+    tunnel_id, local = scene.tunnel(TunnelType.STREAM), scene.local
     scene.put(1)
-    command = [sys.executable, "-c", PROGRAM.format(run=run), scene.tunnel(TunnelType.STREAM)]
+    command = [sys.executable, "-c", PROGRAM.format(run=run), tunnel_id]
     return [*command, local.endpoint, local.access_key_id, local.access_key_secret, local.instance]
 
 

@@ -204,7 +204,7 @@ def test_missing_tunnel_ends_worker_and_daemon_with_a_name(scene: Scene) -> None
 
     assert worker.worker_status is WorkerStatus.ERROR
     assert isinstance(worker.exception, TunnelParameterInvalidError)
-    with pytest.raises(TunnelParameterInvalidError):
+    with pytest.raises(WorkerFailedError, match=r"^tunnel worker of no-such-tunnel ends: OTSParameterInvalid"):
         TunnelDaemon("no-such-tunnel", scene.tunnels, Log()).run()
 
 
