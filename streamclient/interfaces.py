@@ -335,8 +335,8 @@ class IMetrics(ABC):
     """Takes in what a worker measures; ``streamclient.metrics.table`` names it all.
 
     Called from the worker's own threads, several at a time, the one that renews the leases among them: return at once
-    and never wait. Every call has exactly the labels that the metric names. An error that is raised here is logged
-    once, and does not disturb the worker.
+    and never wait. A verb that blocks for as long as a lease lasts costs all leases. Every call has exactly the labels
+    that the metric names. An error that is raised here is logged once, and does not disturb the worker.
     """
 
     @abstractmethod

@@ -125,7 +125,7 @@ class LeaseManager(WritingLeaseManager):
 
     @property
     def table_problem(self) -> Exception | None:
-        """Why the table does not answer reads, while that is waited for and after it was in vain. Any thread."""
+        """Why the table cannot be created or read, while that is waited for and after it was in vain. Any thread."""
         return self._table.problem
 
     def list_leases(self) -> Sequence[Lease]:

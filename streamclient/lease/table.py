@@ -33,7 +33,7 @@ class StatusTable:
     clock: Callable[[], float]
     sleep: Callable[[float], None]
     problem: StreamClientError | None = None
-    """Why it does not answer reads, as far as somebody waits for it."""
+    """Why it cannot be created or does not answer reads, as far as somebody waits for that."""
 
     def create_if_absent(self) -> bool:
         """Create the table unless it exists, which is checked first; returns whether this call created it.
@@ -45,6 +45,15 @@ class StatusTable:
             ConfigurationError: a table of that name exists but cannot hold leases.
             DependencyException: the service refused or did not answer.
         """
+        try:
+            has_created = self._create_if_absent()
+        except StreamClientError as failure:
+            self.problem = failure
+            raise
+        self.problem = None
+        return has_created
+
+    def _create_if_absent(self) -> bool:
         if self._exists_and_fits():
             return False
         try:

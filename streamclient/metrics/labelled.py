@@ -37,7 +37,10 @@ def labelled(metrics: IMetrics | None, **labels: str) -> IMetrics:
 
 
 class _LabelledMetrics(IMetrics):
-    """Thread-safe as far as what is behind it is."""
+    """Thread-safe as far as what is behind it is.
+
+    ``SystemExit`` is an error like any other, but in the main thread, where it may be a signal's.
+    """
 
     def __init__(self, metrics: IMetrics, labels: dict[str, str]) -> None:
         self._metrics = metrics
@@ -48,31 +51,33 @@ class _LabelledMetrics(IMetrics):
         """Pass on."""
         try:
             self._metrics.increment(metric, amount, **self._labels, **labels)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._failed(metric, error)
 
     def set(self, metric: Metric, value: float, /, **labels: str) -> None:
         """Pass on."""
         try:
             self._metrics.set(metric, value, **self._labels, **labels)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._failed(metric, error)
 
     def observe(self, metric: Metric, seconds: float, /, **labels: str) -> None:
         """Pass on."""
         try:
             self._metrics.observe(metric, seconds, **self._labels, **labels)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._failed(metric, error)
 
     def forget(self, metric: Metric, /, **labels: str) -> None:
         """Pass on."""
         try:
             self._metrics.forget(metric, **self._labels, **labels)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._failed(metric, error)
 
-    def _failed(self, metric: Metric, error: Exception) -> None:
+    def _failed(self, metric: Metric, error: Exception | SystemExit) -> None:
+        if isinstance(error, SystemExit) and threading.current_thread() is threading.main_thread():
+            raise error
         if self._first_failure.acquire(blocking=False):
             _log.error(
                 "%r failed at %s; figures are missing from now on, nothing else is disturbed, and further failures are "

@@ -198,6 +198,7 @@ class TunnelCoordinator:
             consumer.abandon()
         self._loop.close()
         self._answer_everybody()
+        self._around.instruments.judged(self.health)
         self._around.instruments.close()
 
     def _execute(self, command: Command) -> None:
@@ -308,7 +309,8 @@ class TunnelCoordinator:
     def _sample(self) -> None:
         """Show the instruments what every channel does, and again after a while."""
         ahead_bytes = sum(consumer.ahead_bytes for consumer in self._consumers.values())
-        self._around.instruments.sample(self._statuses(), is_healthy=self.health.is_healthy, ahead_bytes=ahead_bytes)
+        self._around.instruments.judged(self.health)
+        self._around.instruments.sample(self._statuses(), ahead_bytes=ahead_bytes)
         self._loop.call_later(SAMPLE_SECONDS, self._sample)
 
     def _note_health(self, event: Event, now: float) -> None:

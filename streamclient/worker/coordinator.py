@@ -1,7 +1,8 @@
 """The owner of a worker's state: takes events to ``Holdings``, and has its commands carried out.
 
 Caller: the thread of ``Worker.run``, for everything but the three methods that say otherwise. It never waits for the
-service or for user code, so a heartbeat is never late because something else is slow.
+service or for a processor, so a heartbeat is never late because these are slow. Of user code it calls only what must
+return at once: metrics, and the executor's ``submit``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from streamclient.core.events import Command, Event
 from streamclient.core.holdings import Holdings
 from streamclient.errors import StreamClientException
 from streamclient.model import ShardInfo, ShardStatus, ShutdownReason, TrimmedRange
-from streamclient.reasons import Cause, Reason, described
+from streamclient.reasons import Cause, Reason, described, text_of
 from streamclient.records import readable_position
 from streamclient.worker.checkpointer import CheckpointTicket
 from streamclient.worker.consumer import LEVELS, ShardConsumer, watch_reads
@@ -144,7 +145,8 @@ class Coordinator:
         """At this moment, also if the owner is held up; after the end, as it was then. Any thread."""
         if self._loop.is_closed:
             return self._judged
-        return self._health.judge(self._loop.now(), self._holdings.trouble)
+        trouble = text_of(self._over) if self._has_failed and self._over is not None else self._holdings.trouble
+        return self._health.judge(self._loop.now(), trouble)
 
     def step(self, longest_wait_seconds: float = LONGEST_WAIT_SECONDS) -> None:
         """Wait for something to happen, at most so long, and do what follows from it."""
@@ -181,12 +183,14 @@ class Coordinator:
     def close(self) -> None:
         """Answer whoever still waits, and name what had to be left."""
         self._over = self._over or Reason(Cause.WORKER_ENDED)
+        self._judged = self.health
         self._last_statuses = self._statuses()
         for consumer in self._consumers.values():
             _log.error("gave up waiting for %r; its lease is left to expire", consumer)
             consumer.abandon()
         self._loop.close()
         self._answer_everybody()
+        self._instruments.judged(self._judged)
         self._instruments.close()
 
     def _handle(self, event: Event) -> None:
@@ -212,6 +216,7 @@ class Coordinator:
             case events.Report(severity, _, text):
                 _log.log(LEVELS[severity], "%s", text)
             case _:
+                self._health.asked(command, self._loop.now())
                 self._service.put(command)
 
     def _start_consumer(self, command: events.StartConsumer) -> None:
@@ -313,6 +318,7 @@ class Coordinator:
         for consumer in list(self._consumers.values()):
             consumer.watch(now)
         watch_reads(self._around.facts.reads, self._consumers.values(), now)
+        self._health.watch(self._holdings.held.values(), now)
         self._judged = logged_change(self._judged, self.health, f"worker {self._instruments.worker_identifier}")
 
     def _note_health(self, event: Event, now: float) -> None:
@@ -336,7 +342,8 @@ class Coordinator:
     def _sample(self) -> None:
         """Show the instruments what every shard does, and again after a while."""
         ahead_bytes = sum(consumer.ahead_bytes for consumer in self._consumers.values())
-        self._instruments.sample(self._statuses(), is_healthy=self.health.is_healthy, ahead_bytes=ahead_bytes)
+        self._instruments.judged(self.health)
+        self._instruments.sample(self._statuses(), ahead_bytes=ahead_bytes)
         self._loop.call_later(SAMPLE_SECONDS, self._sample)
 
     def __repr__(self) -> str:

@@ -5,12 +5,24 @@ from __future__ import annotations
 import logging
 import sys
 import traceback
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from attrs import frozen
 
-from streamclient.core.events import Answered, ListShards, ReadRows, ReadSignals, WriteLease, WriteWorker
-from streamclient.core.rows import WriteOutcome
+from streamclient.core.events import (
+    Answered,
+    Command,
+    DrawEpoch,
+    ListShards,
+    ReadRows,
+    ReadSignals,
+    ResolveAndCreate,
+    WriteLease,
+    WriteWorker,
+)
+from streamclient.core.held import HeldLease
+from streamclient.core.rows import WriteKind, WriteOutcome
 from streamclient.reasons import Cause, Raised, Reason, described, text_of
 
 _log = logging.getLogger(__name__)
@@ -38,7 +50,7 @@ class CallWatchdog:
     """For how long one kind of call has been without success. One thread writes, any may read.
 
     A call that is made all the time is due from a first moment on, whether it fails or gets no answer at all. One that
-    is made on occasion is judged only from its first failure to its next success.
+    is made on occasion is judged from when it is asked for, or from its first failure, to its next success.
     """
 
     def __init__(self, what: str, due_since: float | None = None) -> None:
@@ -52,8 +64,13 @@ class CallWatchdog:
         """Whether the last answer was an error."""
         return self._without[1] is not None
 
+    def asked(self, now: float) -> None:
+        """An answer is due from now on, unless it was due before."""
+        if self._without[0] is None:
+            self._without = (now, None)
+
     def succeeded(self, now: float) -> None:
-        """It was answered."""
+        """It was answered, or nobody waits for an answer any more."""
         self._without = (now if self._is_always_due else None, None)
 
     def failed(self, error: Exception | Raised | None, now: float) -> None:
@@ -70,18 +87,47 @@ class CallWatchdog:
 
 
 class HealthWatch:
-    """Remembers since when the calls of a running worker have been failing. Owner thread; any may ``judge``.
+    """Remembers since when the calls of a running worker have been without success. Owner thread; any may ``judge``.
 
-    ``reads`` is kept by those who read: one success, of any shard, shows that the stream can be read.
+    Each kind of call has its own watchdog, so that none is taken to succeed because another does. ``reads`` is kept by
+    those who read: one success, of any shard, shows that the stream can be read.
     """
 
     def __init__(self, limit_millis: int, now: float, reads: CallWatchdog) -> None:
         self._limit_seconds = limit_millis / 1_000
         self._scans = CallWatchdog("no scan of the status table succeeded", now)
+        self._signals = CallWatchdog("no look at the rows of workers succeeded")
+        self._beats = CallWatchdog("no write of a worker's row was answered")
         self._writes = CallWatchdog("no lease write was answered")
+        self._creations = CallWatchdog("no lease of a new shard was created")
+        self._draws = CallWatchdog("no epoch was drawn")
         self._listings = CallWatchdog("no list of the stream's shards was read")
         self._reads = reads
         self._has_scan_failed = False
+        self._uncreated: set[str] = set()
+        """Leases that were to be created, and are not there as far as is known."""
+        self._writes_under_way = 0
+        self._last_write_at = now
+
+    def asked(self, command: Command, now: float) -> None:
+        """A command is about to be carried out."""
+        match command:
+            case ReadSignals():
+                self._signals.asked(now)
+            case ListShards():
+                self._listings.asked(now)
+            case WriteWorker():
+                self._beats.asked(now)
+            case ResolveAndCreate(lease):
+                self._uncreated.add(lease.lease_key)
+                self._creations.asked(now)
+            case WriteLease(write) if write.kind is WriteKind.CREATE:
+                self._uncreated.add(write.lease_key)
+                self._creations.asked(now)
+            case WriteLease():
+                self._writes_under_way += 1
+                self._last_write_at = now
+                self._writes.asked(now)
 
     def answered(self, answer: Answered[Any], now: float) -> None:
         """A call came back, with or without what it asked for."""
@@ -90,22 +136,61 @@ class HealthWatch:
             case ReadRows():
                 self._has_scan_failed = error is not None
                 _note(self._scans, error, now)
+                if answer.value is not None and self._uncreated:
+                    self._created({row.lease_key for row in answer.value.rows}, now)
             case ReadSignals():
+                _note(self._signals, error, now)
                 # A few rows of workers come in place of most scans, but not of one that failed.
-                if error is not None or not self._has_scan_failed:
-                    _note(self._scans, error, now)
+                if error is None and not self._has_scan_failed:
+                    self._scans.succeeded(now)
             case ListShards():
                 _note(self._listings, error, now)
-            case WriteLease() | WriteWorker():
-                # A refusal is an answer: the table works.
-                if answer.value is WriteOutcome.UNCERTAIN:
-                    self._writes.failed(error, now)
-                else:
-                    self._writes.succeeded(now)
+                if answer.value is not None and answer.value.shards:
+                    self._created(self._uncreated - {shard.shard_id for shard in answer.value.shards}, now)
+            case DrawEpoch():
+                _note(self._draws, error, now)
+            case WriteWorker():
+                _note_write(self._beats, answer, now)
+            case WriteLease(write) if write.kind is WriteKind.CREATE:
+                _note_write(self._creations, answer, now)
+                if answer.value is not WriteOutcome.UNCERTAIN:
+                    self._created({write.lease_key}, now)
+            case WriteLease():
+                self._writes_under_way -= 1
+                _note_write(self._writes, answer, now)
+
+    def _created(self, lease_keys: set[str], now: float) -> None:
+        """These leases are there, or their shards are gone: nobody waits any more for one of them to be created."""
+        if lease_keys & self._uncreated:
+            self._uncreated -= lease_keys
+            self._creations.succeeded(now)
+            if self._uncreated:
+                self._creations.asked(now)
+
+    def watch(self, held: Iterable[HeldLease], now: float) -> None:
+        """Forget what failed for leases that are gone, and notice what is waited for: at every look around."""
+        leases = list(held)
+        if any(lease.reason is not None and lease.reason.cause is Cause.EPOCH for lease in leases):
+            self._draws.asked(now)
+        else:
+            self._draws.succeeded(now)
+        # A lease that is held is renewed; a take that failed is tried again within a few seconds if it is still wanted.
+        is_idle = not (leases or self._writes_under_way)
+        if is_idle and now - self._last_write_at > self._limit_seconds:
+            self._writes.succeeded(now)
 
     def judge(self, now: float, trouble: str = "") -> WorkerHealth:
         """Healthy, unless a kind of call has been without success for longer than the limit, or there is trouble."""
-        watched = (self._scans, self._writes, self._listings, self._reads)
+        watched = (
+            self._scans,
+            self._signals,
+            self._beats,
+            self._writes,
+            self._creations,
+            self._draws,
+            self._listings,
+            self._reads,
+        )
         reasons = [trouble, *(each.trouble(now, self._limit_seconds) for each in watched)]
         found = [reason for reason in reasons if reason]
         return WorkerHealth(not found, "; ".join(found))
@@ -116,6 +201,14 @@ def _note(watch: CallWatchdog, error: Exception | Raised | None, now: float) -> 
         watch.succeeded(now)
     else:
         watch.failed(error, now)
+
+
+def _note_write(watch: CallWatchdog, answer: Answered[WriteOutcome], now: float) -> None:
+    """A refusal is an answer: the table works."""
+    if answer.value is WriteOutcome.UNCERTAIN:
+        watch.failed(answer.error, now)
+    else:
+        watch.succeeded(now)
 
 
 def _because(error: Exception | Raised | None) -> str:

@@ -24,6 +24,7 @@ from streamclient.metrics.requests import result_of
 from streamclient.model import CheckpointPosition, Metric, ShardStatus
 from streamclient.reasons import ReasonKind
 from streamclient.stream.api import RecordPage
+from streamclient.worker.health import WorkerHealth
 
 LINGER_SECONDS: Final = 120.0
 """How long the counters of a shard stay after it left this worker: twice the longest usual time between two scrapes, so
@@ -47,13 +48,12 @@ class Gauges:
         """The shard has counters from now on."""
         self._with_counts.add(shard_id)
 
-    def sample(self, statuses: Mapping[str, ShardStatus], *, is_healthy: bool, ahead_bytes: int, now: float) -> None:
+    def sample(self, statuses: Mapping[str, ShardStatus], *, ahead_bytes: int, now: float) -> None:
         """Set everything."""
         self._set_shards(table.LAG_SECONDS, {key: status.lag_seconds for key, status in statuses.items()})
         seconds = {key: status.time_to_loss_seconds for key, status in statuses.items()}
         self._set_shards(table.TIME_TO_LOSS_SECONDS, seconds)
         self._set_totals(statuses)
-        self._metrics.set(table.UNHEALTHY, 0.0 if is_healthy else 1.0)
         self._metrics.set(table.PREFETCH_BUFFER_BYTES, ahead_bytes)
         self._forget_counts(statuses, now)
 
@@ -122,7 +122,7 @@ class _Waiting:
 
 
 class Instruments:
-    """The figures of one worker on one stream. Owner thread, except ``measured``.
+    """The figures of one worker on one stream. Owner thread, except ``judged`` and ``measured``.
 
     Args:
         metrics: where they go, with the labels of the worker filled in; it never raises.
@@ -165,13 +165,13 @@ class Instruments:
                 note(self, command, now)
         self._note_moves(event, commands)
 
-    def sample(self, statuses: Mapping[str, ShardStatus], *, is_healthy: bool, ahead_bytes: int) -> None:
+    def sample(self, statuses: Mapping[str, ShardStatus], *, ahead_bytes: int) -> None:
         """What every held shard does at this moment."""
         if self.is_on:
             for key in [key for key in self._handed_at if key in statuses]:
                 if statuses[key].reason_kind in MEANT_TO_WAIT:
                     del self._handed_at[key]
-            self._gauges.sample(statuses, is_healthy=is_healthy, ahead_bytes=ahead_bytes, now=self._now())
+            self._gauges.sample(statuses, ahead_bytes=ahead_bytes, now=self._now())
 
     def close(self) -> None:
         """The worker ends: checkpoints that still wait are answered as unknown, and it holds nothing any more."""
@@ -223,6 +223,10 @@ class Instruments:
 
     # --- any thread ------------------------------------------------------------------------------------------------
 
+    def judged(self, health: WorkerHealth) -> None:
+        """Whether the worker can do its work: every second, and whenever it has failed or ended."""
+        self._metrics.set(table.UNHEALTHY, float(not health.is_healthy))
+
     def measured(self, read: Callable[[], RecordPage]) -> RecordPage:
         """The page of a read, which is counted and timed; raises what it raises."""
         started_at = self._now()
@@ -260,7 +264,8 @@ class Instruments:
         self._handed_at = {key: now for key in ours if key not in self._known} | kept
 
     def _write_sent(self, command: events.WriteLease, now: float) -> None:
-        if command.write.kind in (WriteKind.TRANSFER, WriteKind.DELETE):
+        is_ending = command.write.kind in (WriteKind.TRANSFER, WriteKind.DELETE)
+        if is_ending and command.write.lease_key in self._held:
             self._ending_writes[command.write.lease_key] = command.write
 
     def _write_answered(self, answer: Answered[WriteOutcome], now: float) -> None:

@@ -123,8 +123,18 @@ class Running(ABC):
         Raises:
             StreamClientException: it was run or shut down before.
         """
-        self._begin_in_thread()
-        self._sigterm.__enter__()
+        sigterm = EndedBySigterm(self._ends_on_sigterm).__enter__()
+        try:
+            self._begin_in_thread()
+        except BaseException as error:
+            try:
+                if not isinstance(error, Exception):  # a signal, which may have come when it already ran
+                    sigterm.defer()
+                    self._end_thread()
+            finally:
+                sigterm.__exit__(type(error), error, error.__traceback__)
+            raise
+        self._sigterm = sigterm
         return self
 
     def __exit__(
@@ -132,8 +142,10 @@ class Running(ABC):
     ) -> None:
         """Shut down; raise what made it fail, as ``run`` does, unless the block raises something itself."""
         self._sigterm.defer()
-        self._end_thread()
-        self._sigterm.__exit__(kind, error, trace)
+        try:
+            self._end_thread()
+        finally:
+            self._sigterm.__exit__(kind, error, trace)
         if error is None:
             self._raise_failure()
 

@@ -38,6 +38,7 @@ from streamclient.core.rows import WorkerWriteKind, WriteKind, WriteOutcome
 from streamclient.errors import StreamClientException
 from streamclient.lease.store import LeaseStore, WorkerDirectory, WriteAnswer
 from streamclient.model import Lease, Shard
+from streamclient.reasons import described
 from streamclient.stream.api import StreamApi, StreamDescription
 from streamclient.worker.loop import OwnerLoop
 
@@ -190,8 +191,8 @@ class ServiceCalls:
         def run() -> None:
             try:
                 answer = Answered(call, carry_out())
-            except Exception as error:
-                answer = Answered(call, error=error)
+            except BaseException as error:
+                answer = Answered(call, error=_as_error(error))
             self.loop.post(partial(self.emit, answer))
 
         pool.submit(run)
@@ -212,8 +213,8 @@ class ServiceCalls:
     def _draw(self, lease_keys: Sequence[str]) -> None:
         try:
             drawn = list(self.store.draw_epochs(lease_keys))
-        except Exception as error:
-            drawn = [error] * len(lease_keys)
+        except BaseException as error:
+            drawn = [_as_error(error)] * len(lease_keys)
         if len(drawn) != len(lease_keys):
             mistake = StreamClientException(f"draw_epochs gave {len(drawn)} answers for {len(lease_keys)} leases")
             drawn = [mistake] * len(lease_keys)
@@ -228,11 +229,22 @@ class ServiceCalls:
         lease, sent_at = command.lease, self.loop.now()
         try:
             iterator = self.stream_api.get_shard_iterator(self.stream_id, lease.lease_key, command.timestamp_micros)
-        except Exception as error:
-            unanswered = Answered(WriteLease(rule.create(lease)), WriteOutcome.UNCERTAIN, sent_at, error)
+        except BaseException as error:
+            failure = StreamClientException(f"looking up where to begin failed: {described(error)}")
+            failure.__cause__ = error
+            unanswered = Answered(WriteLease(rule.create(lease)), WriteOutcome.UNCERTAIN, sent_at, failure)
             self.loop.post(partial(self.emit, unanswered))
         else:
             self.loop.post(partial(self.write, [rule.create(evolve(lease, checkpoint=iterator))]))
+
+
+def _as_error(raised: BaseException) -> Exception:
+    """What a call raised, as an answer to it.
+
+    ``SystemExit``, of a user's lease manager for example, ends nothing in a pool's thread; unanswered, the call would
+    be waited for without end.
+    """
+    return raised if isinstance(raised, Exception) else StreamClientException(f"the call raised {described(raised)}")
 
 
 def _groups(each: Sequence[Each], size: int) -> Iterable[Sequence[Each]]:
@@ -250,8 +262,8 @@ def _answers(store: Any, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence
     """One answer per write, also from a store that breaks its promise never to raise."""
     try:
         answers: Sequence[WriteAnswer] = store.write_many(writes)
-    except Exception as error:
-        return [WriteAnswer(WriteOutcome.UNCERTAIN, error)] * len(writes)
+    except BaseException as error:
+        return [WriteAnswer(WriteOutcome.UNCERTAIN, _as_error(error))] * len(writes)
     if len(answers) == len(writes):
         return answers
     mistake = StreamClientException(f"write_many gave {len(answers)} answers for {len(writes)} writes")

@@ -15,7 +15,8 @@ from streamclient.core.retry import doubling_millis
 from streamclient.errors import ConfigurationError, DependencyException, is_foreseen
 from streamclient.interfaces import ILeaseManager, IMetrics, IRecordProcessor
 from streamclient.lease.store import as_lease_store, as_worker_directory
-from streamclient.metrics.labelled import labelled
+from streamclient.metrics.labelled import NO_METRICS, labelled
+from streamclient.metrics.table import UNHEALTHY
 from streamclient.model import ShardStatus, TrimmedRange
 from streamclient.outages import OutageLog
 from streamclient.reasons import described
@@ -61,6 +62,8 @@ class Persistence:
         self._wait = wait
         self._monotonic = monotonic
         self._limit_seconds = limit_millis / 1_000
+        self.what = ""
+        """The action that is under way or has failed; empty before the first one and behind each that succeeded."""
         self._problem: Callable[[], Exception | None] = lambda: None
         self._watchdog = CallWatchdog("nothing was asked of the service", monotonic())
 
@@ -83,11 +86,11 @@ class Persistence:
             DependencyException: the service refused in a way that repeating cannot change, such as wrong credentials.
         """
         failures = 0
-        self._problem = problem
+        self.what, self._problem = what, problem
         self._watchdog = CallWatchdog(f"{what} has not succeeded", self._monotonic())
         while not self._stop.is_set():
             try:
-                return action()
+                result = action()
             except DependencyException as error:
                 if not error.retriable:
                     raise
@@ -97,7 +100,22 @@ class Persistence:
                 kind = (what, error.kind, error.code)
                 _outages.log(logging.WARNING, kind, "%s failed, next attempt in %.1f s: %s", what, pause, error)
                 self._wait(self._stop, pause)
+            else:
+                if not self._stop.is_set():
+                    self.what = ""
+                    return result
         raise StoppedEarly(what)
+
+    def sleep(self, seconds: float) -> None:
+        """Wait between the tries of a call. During an action a stop ends that; behind the last one, it just waits.
+
+        Raises:
+            StoppedEarly: ``stop`` was set, and an action is under way.
+        """
+        if not self.what:
+            self._wait(threading.Event(), seconds)
+        elif self._wait(self._stop, seconds):
+            raise StoppedEarly(self.what)
 
 
 def find_stream_id(stream_api: StreamApi, data_table_name: str) -> str:
@@ -120,10 +138,11 @@ def find_stream_id(stream_api: StreamApi, data_table_name: str) -> str:
 
 def prepare_lease_table(manager: ILeaseManager, persistence: Persistence) -> None:
     """Create the status table if need be, and wait until it answers."""
-    created = persistence.do("creating the status table", manager.create_lease_table_if_not_exists)
+    problem = partial(_problem_of, manager)
+    created = persistence.do("creating the status table", manager.create_lease_table_if_not_exists, problem)
     if created:
         _log.info("created the status table of %r", manager)
-    persistence.do("waiting for the status table", lambda: _be_ready(manager), lambda: _problem_of(manager))
+    persistence.do("waiting for the status table", lambda: _be_ready(manager), problem)
 
 
 def _be_ready(manager: ILeaseManager) -> None:
@@ -134,9 +153,13 @@ def _be_ready(manager: ILeaseManager) -> None:
 
 
 def _problem_of(manager: ILeaseManager) -> Exception | None:
-    """What ours can say of its waiting; a user's own lease manager need not."""
-    problem: Exception | None = getattr(manager, "table_problem", None)
-    return problem
+    """What ours can say of its waiting; a user's own lease manager need not. Any thread."""
+    try:
+        problem = getattr(manager, "table_problem", None)
+    except Exception as error:
+        _log.debug("%r cannot tell what holds it up: %s", manager, error)
+        return None
+    return problem if isinstance(problem, Exception) else None
 
 
 class StreamRun:
@@ -169,6 +192,9 @@ class StreamRun:
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
         self._persistence: Persistence | None = None
+        self._failed_at = ""
+        self._metrics: IMetrics = NO_METRICS
+        self._showing = threading.Lock()
         self._user_code: UserCode | None = None
         self._early: list[events.Event] = []
 
@@ -180,14 +206,23 @@ class StreamRun:
         self._thread = threading.Thread(target=self.run, args=(shared, stop), name=name, daemon=True)
         self._thread.start()
 
-    def wait(self) -> None:
-        """Return when it has ended, at once if it was never started.
+    def wait(self, timeout: float) -> bool:
+        """Wait until it has ended; whether it has, or was never started.
 
         An event tells: once an interrupt has struck it, ``join`` may take a running thread for ended (Python 3.11).
         """
-        if self._thread is not None and self._thread.ident is not None:
-            wait_awake(self._ended)
-            self._thread.join()
+        if self._thread is None or self._thread.ident is None:
+            return True
+        if not wait_awake(self._ended, timeout):
+            return False
+        self._thread.join()
+        return True
+
+    def show_health(self) -> None:
+        """Measure it while there is no owner to do so. Any thread."""
+        with self._showing:  # so that what was judged earlier is never set later
+            if self.coordinator is None or self.exception is not None:
+                self._metrics.set(UNHEALTHY, float(not self.health.is_healthy))
 
     # --- its own thread ------------------------------------------------------------------------------------------
 
@@ -198,16 +233,20 @@ class StreamRun:
             self._run(self.prepare(shared, stop))
         except StoppedEarly:
             _log.info("worker %s was stopped before it began to read %s", self._worker_identifier, self.name)
-        except Exception as error:
+        except BaseException as error:
+            # Also SystemExit, of a user's lease manager for example: in this thread it ends nothing but the stream.
             self._fail(error)
         finally:
             self._ended.set()
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
         """Remember the first error, and tell it at once: what runs yet may take the whole time-out to end."""
         if self.exception is None:
+            if self._persistence is not None and not isinstance(error, ConfigurationError):
+                self._failed_at = self._persistence.what
             self.exception = error
             _log.error("%s", self.sentence, exc_info=None if is_foreseen(error) else error)
+            self.show_health()
 
     def _run(self, coordinator: Coordinator) -> None:
         """Own the state in this thread until stopped."""
@@ -222,11 +261,14 @@ class StreamRun:
         limit = config.max_duration_before_last_successful_renew_or_take_lease
         persistence = Persistence(stop, shared.runtime.wait, shared.runtime.monotonic, limit)
         self._persistence = persistence
-        metrics = labelled(config.metrics, stream=self.name, worker=self._worker_identifier)
+        metrics = self._metrics = labelled(config.metrics, stream=self.name, worker=self._worker_identifier)
+        self.show_health()
         stream_api = self._stream_api or _default_stream_api(self.config.client, stop, metrics)
         table_name = self.config.data_table_name
         stream_id = persistence.do("looking up the stream", lambda: find_stream_id(stream_api, table_name))
-        manager = self._lease_manager or _default_lease_manager(self.config, stream_id, config, metrics)
+        manager = self._lease_manager or _default_lease_manager(
+            self.config, stream_id, config, persistence.sleep, metrics
+        )
         prepare_lease_table(manager, persistence)
         coordinator = self._coordinator(shared, stream_id, manager, stream_api, metrics)
         with self._lock:
@@ -350,14 +392,19 @@ class StreamRun:
         """What it failed of, for people."""
         error = self.exception
         what = described(error) if error is not None and not is_foreseen(error) else error
-        return f"worker {self._worker_identifier} ends reading {self.name}: {what}"
+        return f"worker {self._worker_identifier} ends reading {self.name}: {self._failed_call}{what}"
+
+    @property
+    def _failed_call(self) -> str:
+        """What was being done when it failed, as the beginning of a sentence: the service's error may not tell."""
+        return f"{self._failed_at} failed: " if self._failed_at else ""
 
     @property
     def health(self) -> WorkerHealth:
         """Whether it reads at all, and whether scans and heartbeats get through."""
         coordinator, persistence = self.coordinator, self._persistence
         if self.exception is not None:
-            return WorkerHealth(is_healthy=False, reason=f"ended: {type(self.exception).__name__}: {self.exception}")
+            return WorkerHealth(is_healthy=False, reason=f"ended: {self._failed_call}{described(self.exception)}")
         if coordinator is not None:
             return coordinator.health
         return WorkerHealth(is_healthy=True) if persistence is None else persistence.health
@@ -379,8 +426,12 @@ def _default_stream_api(client: Any, stop: threading.Event, metrics: IMetrics) -
 
 
 def _default_lease_manager(
-    config: StreamConfig, stream_id: str, client_config: ClientConfig, metrics: IMetrics
+    config: StreamConfig,
+    stream_id: str,
+    client_config: ClientConfig,
+    sleep: Callable[[float], None],
+    metrics: IMetrics,
 ) -> ILeaseManager:
     from streamclient.lease.manager import LeaseManager  # noqa: PLC0415
 
-    return LeaseManager(config.client, config.status_table_name, stream_id, client_config, metrics=metrics)
+    return LeaseManager(config.client, config.status_table_name, stream_id, client_config, sleep=sleep, metrics=metrics)

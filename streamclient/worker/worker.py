@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from streamclient.config import ClientConfig, StreamConfig, processor_maker
 from streamclient.errors import ConfigurationError, StreamClientException, WorkerFailedError
 from streamclient.interfaces import ILeaseManager, RecordProcessorFactory
 from streamclient.model import ShardStatus, TrimmedRange, WorkerStatus
+from streamclient.reasons import described
 from streamclient.stream.api import StreamApi
 from streamclient.worker.running import EndedBySigterm, Running, wait_awake
 from streamclient.worker.runtime import Runtime, SharedParts
@@ -33,6 +35,9 @@ _log = logging.getLogger(__name__)
 SHUTDOWN_GRACE_SECONDS = 5.0
 """What ``shutdown`` allows beyond the time-out of the configuration: for closing threads, and for a call of the
 start-up that is still under way."""
+
+LOOK_SECONDS = 1.0
+"""How often the thread of ``run`` looks at streams that have not begun, to measure their health, and for a stop."""
 
 STATUS_SECONDS = 10.0
 """The owner thread answers in milliseconds; more than this means a process that gets no processor time."""
@@ -56,7 +61,8 @@ class Worker(Running):
         record_processor_factory: makes one processor per shard; an ``IRecordProcessorFactory`` or any callable. May be
             ``None`` if each ``StreamConfig`` has its own.
         executor: runs all user code. It needs threads of its own; with few of them shards take turns, but nothing gets
-            stuck. Without one, the worker makes threads as needed. An executor that is given is not shut down.
+            stuck. Its ``submit`` must return at once: the thread that renews the leases calls it, so one that waits for
+            room loses them. Without one, the worker makes threads as needed. One that is given is not shut down.
         lease_manager: keeps the leases of the one stream; with several, each ``StreamConfig`` may have its own. By
             default leases are kept in the status table.
         stream_api: reads all streams; by default each over the client of its ``StreamConfig``.
@@ -109,6 +115,8 @@ class Worker(Running):
         self._reporter = self._make_reporter()
         self._lock = threading.Lock()
         self._stop = threading.Event()
+        self._failure: BaseException | None = None
+        """What ended it although no stream failed."""
         self._run_thread: int | None = None
         self._thread: threading.Thread | None = None
 
@@ -137,8 +145,9 @@ class Worker(Running):
     def shutdown(self, wait: bool = True) -> bool:
         """Stop: finish running calls, call every processor's ``shutdown``, hand the leases over. Any thread.
 
-        Takes at most ``shutdown_timeout_millis``; what still runs then is left behind, its leases expire. Calling it
-        again does no harm. From this worker's own threads, user code included, it never waits.
+        Takes at most ``shutdown_timeout_millis``, also before it has begun to read; what still runs then is left
+        behind, its leases expire. Calling it again does no harm. From this worker's own threads, user code included, it
+        never waits.
 
         Returns:
             Whether the worker has ended.
@@ -225,7 +234,7 @@ class Worker(Running):
         If some streams failed and others did not, it says RUNNING until the end and ERROR then. Any thread.
         """
         has_ended, failed = self._ended.is_set(), len(self.exceptions)
-        if failed == len(self._streams) or (failed and has_ended):
+        if self._failure is not None or failed == len(self._streams) or (failed and has_ended):
             return WorkerStatus.ERROR
         if has_ended:
             return WorkerStatus.SHUTDOWN
@@ -238,8 +247,8 @@ class Worker(Running):
 
     @property
     def exception(self) -> BaseException | None:
-        """What made a stream fail, if anything did; with several, ``exceptions`` says which. Any thread."""
-        return next(iter(self.exceptions.values()), None)
+        """What made it or a stream fail, if anything did; with several, ``exceptions`` says which. Any thread."""
+        return self._failure or next(iter(self.exceptions.values()), None)
 
     @property
     def exceptions(self) -> Mapping[str, BaseException]:
@@ -248,15 +257,17 @@ class Worker(Running):
 
     @property
     def health(self) -> WorkerHealth:
-        """Whether every stream is read, and scans and heartbeats get through. Any thread.
+        """Whether every stream is read, and the calls for that succeed, each kind of them. Any thread.
 
         An unhealthy worker goes on trying; only a stream that failed does not come back.
         """
         judged = {name: stream.health for name, stream in self._streams.items()}
-        if len(judged) == 1:
+        if len(judged) == 1 and self._failure is None:
             return next(iter(judged.values()))
         from streamclient.worker.health import WorkerHealth  # noqa: PLC0415
 
+        if self._failure is not None:
+            return WorkerHealth(is_healthy=False, reason=f"ended: {described(self._failure)}")
         reasons = [f"stream {name}: {health.reason}" for name, health in judged.items() if not health.is_healthy]
         return WorkerHealth(not reasons, "; ".join(reasons))
 
@@ -302,52 +313,85 @@ class Worker(Running):
 
     def _begin_in_thread(self) -> None:
         self._begin()
-        self._thread = threading.Thread(target=self._run_begun, name=f"{self._identifier}-run", daemon=True)
-        self._thread.start()
+        self._thread = threading.Thread(target=self._run_in_thread, name=f"{self._identifier}-run", daemon=True)
+        try:
+            self._thread.start()
+        except Exception:
+            self._ended.set()
+            raise
         self._run_thread = self._thread.ident
 
     def _end_thread(self) -> None:
-        if self.shutdown() and self._thread is not None:
+        if self.shutdown() and self._thread is not None and self._thread.ident is not None:
             self._thread.join(SHUTDOWN_GRACE_SECONDS)
 
+    def _run_in_thread(self) -> None:
+        try:
+            self._run_begun()
+        except BaseException as error:
+            _log.error("worker %s ends: %s", self._identifier, described(error), exc_info=error)
+
     def _run_begun(self, sigterm: EndedBySigterm | None = None) -> None:
-        """What of ``run`` leaves an error of a stream where it is kept."""
-        shared = self._make_shared()
+        """What of ``run`` leaves an error of a stream where it is kept. ``sigterm`` for a thread that gets signals."""
+        try:
+            self._run_shared(self._make_shared(), sigterm)
+        except BaseException as error:
+            if sigterm is None or isinstance(error, Exception):
+                self._failure = error
+            raise
+        finally:
+            self._ended.set()
+            _log.info("worker %s has ended", self._identifier)
+
+    def _run_shared(self, shared: SharedParts, sigterm: EndedBySigterm | None) -> None:
         try:
             if self._reporter is not None:
                 self._reporter.start()
             self._run_streams(shared, sigterm)
         finally:
-            self._close(shared)
+            try:
+                if self._reporter is not None:
+                    self._reporter.stop()
+            finally:
+                shared.close()
 
     def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
         if errors := self.exceptions:
             raise WorkerFailedError.of({name: self._streams[name].sentence for name in errors}, errors)
 
-    def _close(self, shared: SharedParts) -> None:
-        try:
-            if self._reporter is not None:
-                self._reporter.stop()
-            shared.close()
-        finally:
-            self._ended.set()
-            _log.info("worker %s has ended", self._identifier)
-
     def _run_streams(self, shared: SharedParts, sigterm: EndedBySigterm | None) -> None:
         """Each in a thread of its own, so that this one is free for interrupts."""
-        streams = self._streams.values()
         try:
-            for stream in streams:
+            for stream in self._streams.values():
                 stream.start(shared, self._stop)
-            for stream in streams:
-                stream.wait()
+            self._await_streams()
         except BaseException:
             if sigterm is not None:
                 sigterm.defer()
             self.shutdown(wait=False)
-            for stream in streams:
-                stream.wait()
+            self._await_streams()
             raise
+
+    def _await_streams(self) -> None:
+        """Return when all have ended; once they are to stop, no later than that may take: a call of theirs may hang.
+
+        One that has begun ends by itself when the time is up, so it gets a little longer.
+        """
+        stopped_at: float | None = None
+        limit = self._client_config.shutdown_timeout_millis / 1_000
+        for stream in self._streams.values():
+            while not stream.wait(LOOK_SECONDS):
+                for each in self._streams.values():
+                    each.show_health()
+                if not self._stop.is_set():
+                    continue
+                stopped_at = time.monotonic() if stopped_at is None else stopped_at
+                grace = 0.0 if stream.coordinator is None else SHUTDOWN_GRACE_SECONDS
+                if time.monotonic() - stopped_at >= limit + grace:
+                    _log.error("worker %s gave up waiting for stream %s to end", self._identifier, stream.name)
+                    break
 
     def _statuses_of(self, stream: StreamRun) -> Mapping[str, ShardStatus]:
         answered = threading.Event()

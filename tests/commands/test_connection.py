@@ -135,5 +135,5 @@ def test_options_may_stand_before_an_action(words: list[str]) -> None:
 
 
 def test_a_port_that_is_no_number_is_named() -> None:
-    with pytest.raises(ConfigurationError, match="endpoint must be http.*not 'http://localhost:81x0': Port"):
+    with pytest.raises(ConfigurationError, match=r"endpoint must be http.*not 'http://localhost:81x0': Port"):
         Connection(endpoint="http://localhost:81x0").client()

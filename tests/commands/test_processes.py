@@ -242,7 +242,7 @@ def test_processes_end_in_order_when_their_parent_is_killed(scene: Scene, tmp_pa
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
-        (["--access-key-secret", "wrong"], 1, r"worker w-\d ends reading orders: OTSAuthFailed.*"),
+        (["--access-key-secret", "wrong"], 1, r"worker w-\d ends reading orders: looking up .*OTSAuthFailed.*"),
         (["--data-table", "nothing"], 1, r"worker w-\d ends reading nothing: data table 'nothing' has no stream.*"),
         (["--lease-duration", "-1"], 2, r"the lease duration must be a number of seconds above 0, not -1.0"),
     ],

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,16 @@ from streamclient import (
     WorkerFailedError,
     WorkerStatus,
 )
-from streamclient.server import LocalTablestore
+from streamclient.interfaces import IMetrics
+from streamclient.metrics import MemoryMetrics
+from streamclient.metrics.table import UNHEALTHY
+from streamclient.model import Metric
+from streamclient.server import Fail, FaultRule, LocalTablestore
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
 from streamclient.testing.fakes import FakeStream, make_record
 from streamclient.testing.simulation.scene import Journal
-from streamclient.worker.running import EXIT_CODE_OF_SIGTERM, EndedBySigterm
+from streamclient.worker.running import EXIT_CODE_OF_SIGTERM, EndedBySigterm, Running
+from streamclient.worker.runtime import Runtime
 from tests.interrupts import interrupted_after
 from tests.patience import PATIENCE_SECONDS
 
@@ -96,7 +102,9 @@ def test_whoever_waits_for_a_worker_that_fails_is_woken_by_its_error() -> None:
             threads.start()
             worker.wait(until=lambda: False)
 
-    with pytest.raises(WorkerFailedError, match=r"^worker w1 ends reading orders: no permission$"):
+    with pytest.raises(
+        WorkerFailedError, match=r"^worker w1 ends reading orders: looking up the stream failed: no permission$"
+    ):
         work()
 
 
@@ -136,12 +144,120 @@ def test_worker_cannot_enter_a_second_block() -> None:
         raise AssertionError("unreachable")
 
 
+class Exiting(FakeStream):
+    """Raises what elsewhere ends a program."""
+
+    def list_stream(self, table_name: str | None = None) -> Any:
+        raise SystemExit(0)
+
+
+def test_exit_raised_by_what_the_user_gave_fails_the_worker_as_any_error() -> None:
+    worker = worker_on(Exiting("orders", ("a",)))
+    with pytest.raises(WorkerFailedError, match="looking up the stream failed: SystemExit: 0"):
+        worker.run()
+    assert worker.worker_status is WorkerStatus.ERROR
+
+
+class ExitingMetrics(IMetrics):
+    """Each verb raises what elsewhere ends a program."""
+
+    def increment(self, metric: Metric, amount: float = 1, /, **labels: str) -> None:
+        raise SystemExit(0)
+
+    def set(self, metric: Metric, value: float, /, **labels: str) -> None:
+        raise SystemExit(0)
+
+    def observe(self, metric: Metric, seconds: float, /, **labels: str) -> None:
+        raise SystemExit(0)
+
+
+def test_exit_raised_by_metrics_disturbs_nothing() -> None:
+    stream, journal, seen = FakeStream("orders", ("a",)), Journal(), threading.Event()
+    stream.append("a", make_record("k0", 0))
+    journal.on_process = lambda processor, given: seen.set()
+    with worker_on(stream, journal, metrics=ExitingMetrics()) as worker:
+        assert worker.wait(PATIENCE_SECONDS, until=seen.is_set)
+
+
+def full(name: str, most_threads: int) -> Executor:
+    raise RuntimeError("can't start new thread")
+
+
+def without_threads() -> Worker:
+    stream = FakeStream("orders", ("a",))
+    config = StreamConfig(client=None, data_table_name="orders", status_table_name="s")
+    leases, runtime = MemoryLeaseManager(stream.stream_id), Runtime(make_pool=full)
+    return Worker("w1", ClientConfig(), config, Journal().make, None, leases, stream_api=stream, runtime=runtime)
+
+
+def test_fault_outside_the_streams_is_raised_to_whoever_waits_and_by_the_end_of_the_block() -> None:
+    worker = without_threads()
+
+    def wait() -> None:
+        with worker:
+            worker.wait(until=lambda: False)
+
+    def leave() -> None:
+        with without_threads():
+            pass
+
+    for work in (wait, leave):
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            work()
+    assert worker.worker_status is WorkerStatus.ERROR
+    assert worker.health.reason == "ended: RuntimeError: can't start new thread"
+
+
+def test_worker_whose_run_raises_has_ended_for_others_too() -> None:
+    worker = without_threads()
+    with pytest.raises(RuntimeError):
+        worker.run()
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        worker.wait(PATIENCE_SECONDS)
+
+
+# --- a stop before it has begun ---------------------------------------------------------------------------------------
+
+
+class Waiting(MemoryLeaseManager):
+    """Does not come back from creating the table, whatever else happens, until the test lets it."""
+
+    def __init__(self, stream_id: str) -> None:
+        super().__init__(stream_id)
+        self.asked, self.go = threading.Event(), threading.Event()
+
+    def create_lease_table_if_not_exists(self) -> bool:
+        self.asked.set()
+        self.go.wait(PATIENCE_SECONDS)
+        return super().create_lease_table_if_not_exists()
+
+
+def test_lease_manager_that_hangs_while_it_begins_does_not_hold_up_the_end() -> None:
+    stream = FakeStream("orders", ("a",))
+    leases, journal = Waiting(stream.stream_id), Journal()
+    config = StreamConfig(client=None, data_table_name="orders", status_table_name="s")
+    settings = ClientConfig(**QUICK, shutdown_timeout_millis=100)
+    worker = Worker("w1", settings, config, journal.make, None, leases, stream_api=stream)
+    runner = threading.Thread(target=worker.run)
+    runner.start()
+    assert leases.asked.wait(PATIENCE_SECONDS)
+    worker.shutdown(wait=False)
+    runner.join(PATIENCE_SECONDS)
+
+    assert not runner.is_alive()
+    assert worker.worker_status is WorkerStatus.SHUTDOWN
+    leases.go.set()
+    (stream_run,) = worker._streams.values()
+    assert stream_run.wait(PATIENCE_SECONDS)
+    assert (stream_run.coordinator, stream_run.exception) == (None, None), "what comes after the end begins nothing"
+
+
 # --- programs ---------------------------------------------------------------------------------------------------------
 
 HEAD = """
 import signal, sys, threading, time
 from tablestore import OTSClient
-from streamclient import ClientConfig, IRecordProcessor, StreamConfig, Worker
+from streamclient import ClientConfig, IRecordProcessor, IRetryStrategy, StreamConfig, Worker
 
 class Processor(IRecordProcessor):
     def initialize(self, given):
@@ -155,10 +271,17 @@ class Processor(IRecordProcessor):
         print("shutdown", given.shutdown_reason.value, flush=True)
         given.checkpointer.checkpoint()
 
-def worker(table="orders", **settings):
+class Patient(IRetryStrategy):
+    def should_retry(self, action, error, retries):
+        return True
+
+    def backoff_millis(self, action, error, retries):
+        return 3_600_000
+
+def worker(table="orders", status="status", **settings):
     client = OTSClient(*sys.argv[1:], logger_name="tests.silent")
     config = ClientConfig(lease_duration_millis=60_000, taker_interval_millis=200, **settings)
-    streams = StreamConfig(client=client, data_table_name=table, status_table_name="status")
+    streams = StreamConfig(client=client, data_table_name=table, status_table_name=status)
     return Worker("w1", config, streams, Processor)
 
 """
@@ -300,6 +423,69 @@ def test_worker_that_runs_in_another_thread_changes_nothing_about_sigterm(local:
     assert (code, output) == (-signal.SIGTERM, "")
 
 
+AT_START = """
+with worker(max_duration_before_last_successful_renew_or_take_lease=1, {settings}) as one:
+    one.wait(until=lambda: "OTSServerBusy" in one.health.reason)
+    print("reading", flush=True)
+    one.wait()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("operation", "settings"),
+    [
+        ("GetRow", "check_table_ready_interval_millis=3_600_000"),
+        ("DescribeTable", "lease_manager_retry_strategy=Patient()"),
+    ],
+    ids=["waiting for the status table", "creating the status table"],
+)
+def test_sigterm_ends_a_program_whose_worker_has_not_begun(own: LocalTablestore, operation: str, settings: str) -> None:
+    """An hour lies between two tries of a throttled call; the signal comes in the first of them."""
+    own.add_fault(FaultRule(operation, Fail("OTSServerBusy")))
+    code, output, errors = terminated(own, AT_START.replace("{settings}", settings))
+
+    assert (code, output) == (143, ""), errors
+    assert "Traceback" not in errors
+    assert "gave up waiting" not in errors
+
+
+def test_handler_is_gone_after_the_block_even_if_the_end_itself_is_interrupted() -> None:
+    class Interrupted(Block):
+        def _end_thread(self) -> None:
+            raise KeyboardInterrupt
+
+    def work() -> None:
+        with Interrupted():
+            assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_handler_is_gone_if_the_block_cannot_begin() -> None:
+    class Refused(Block):
+        def _begin_in_thread(self) -> None:
+            raise ConfigurationError("no")
+
+    with pytest.raises(ConfigurationError, match="no"), Refused():
+        raise AssertionError("unreachable")
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_signal_that_comes_while_it_begins_ends_what_has_begun() -> None:
+    class Signalled(Block):
+        def _begin_in_thread(self) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    block = Signalled()
+    with pytest.raises(SystemExit, match="143"), block:
+        raise AssertionError("unreachable")
+    assert block.has_ended
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
 def test_signal_that_comes_while_the_end_is_under_way_is_raised_after_it() -> None:
     steps = []
 
@@ -314,6 +500,23 @@ def test_signal_that_comes_while_the_end_is_under_way_is_raised_after_it() -> No
     assert ended.value.code == EXIT_CODE_OF_SIGTERM == 143
     assert steps == ["ended in order"]
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+class Block(Running):
+    """Has no thread to run."""
+
+    def __init__(self) -> None:
+        super().__init__(end_on_sigterm=True)
+        self.has_ended = False
+
+    def _begin_in_thread(self) -> None:
+        """Nothing to do."""
+
+    def _end_thread(self) -> None:
+        self.has_ended = True
+
+    def _raise_failure(self) -> None:
+        """Nothing fails."""
 
 
 def test_ctrl_c_in_the_block_ends_it_as_before() -> None:
@@ -333,7 +536,11 @@ def test_ctrl_c_in_the_block_ends_it_as_before() -> None:
     [
         ("worker(table='missing').run()", "", "data table 'missing' has no stream: check the name"),
         (IN_THE_BLOCK.replace("worker()", "worker(table='missing')"), "", "data table 'missing' has no stream"),
-        ("worker().run()", "wrong", "OTSAuthFailed: Signature mismatch. Signed with access key id "),
+        (
+            "worker().run()",
+            "wrong",
+            "looking up the stream failed: OTSAuthFailed: Signature mismatch. Signed with access key id ",
+        ),
     ],
     ids=["no stream", "no stream, in a block", "wrong key"],
 )
@@ -351,15 +558,49 @@ def test_program_whose_worker_fails_exits_with_1_and_the_sentence_of_the_log(
     assert "tablestore.error" not in errors, "nor of the SDK"
 
 
-def test_status_table_of_another_shape_is_named(local: LocalTablestore) -> None:
+@pytest.fixture(scope="module")
+def odd(local: LocalTablestore) -> LocalTablestore:
+    """With a table that cannot be a status table."""
     local.client().create_table(
         TableMeta("odd", [("id", "STRING")]), TableOptions(), ReservedThroughput(CapacityUnit(0, 0))
     )
-    config = StreamConfig(client=local.client(), data_table_name="orders", status_table_name="odd")
+    return local
+
+
+def test_status_table_of_another_shape_is_named(odd: LocalTablestore) -> None:
+    config = StreamConfig(client=odd.client(), data_table_name="orders", status_table_name="odd")
     worker = Worker("w1", ClientConfig(), config, Journal().make)
     with pytest.raises(WorkerFailedError, match=r"^worker w1 ends reading orders: .*odd"):
         worker.run()
     assert isinstance(worker.exception, ConfigurationError)
+
+
+@pytest.mark.slow
+def test_program_with_a_status_table_of_another_shape_exits_with_1_and_one_sentence(odd: LocalTablestore) -> None:
+    with start(odd, "worker(status='odd').run()") as process:
+        _, errors = process.communicate(timeout=PATIENCE_SECONDS)
+
+    assert process.returncode == 1
+    last = errors.splitlines()[-1]
+    assert "WorkerFailedError: worker w1 ends reading orders: table 'odd' cannot be the status table: " in last
+    assert errors.count("Traceback") == 1, "that of WorkerFailedError itself: no cause"
+
+
+@pytest.mark.parametrize(
+    ("operation", "call"),
+    [("ListStream", "looking up the stream"), ("GetRow", "waiting for the status table")],
+)
+def test_worker_without_permission_at_start_names_the_call(own: LocalTablestore, operation: str, call: str) -> None:
+    own.add_fault(FaultRule(operation, Fail("OTSNoPermissionAccess")))
+    config = StreamConfig(client=own.client(), data_table_name="orders", status_table_name="status")
+    metrics = MemoryMetrics()
+    worker = Worker("w1", ClientConfig(metrics=metrics), config, Journal().make)
+    with pytest.raises(WorkerFailedError) as failure:
+        worker.run()
+
+    assert str(failure.value).startswith(f"worker w1 ends reading orders: {call} failed: OTSNoPermissionAccess: ")
+    assert worker.health.reason.startswith(f"ended: {call} failed: DependencyException: OTSNoPermissionAccess: ")
+    assert metrics.value(UNHEALTHY, stream="orders", worker="w1") == 1
 
 
 def test_refused_signature_says_whose_it_was_and_by_which_clock(local: LocalTablestore) -> None:

@@ -245,7 +245,7 @@ def test_failing_renewals_alone_make_the_worker_unhealthy() -> None:
     world.simulation.advance(200)
     health = worker.coordinator.health
     assert not health.is_healthy
-    assert "no lease write was answered for" in health.reason
+    assert "no write of a worker's row was answered for" in health.reason, "it has no lease left to write"
 
     table.write_many = answer  # type: ignore[method-assign]
     world.simulation.until(lambda: worker.coordinator.health.is_healthy, 100)

@@ -11,7 +11,7 @@ import pytest
 from test_worker_storm import Storm
 
 from streamclient.config import FailurePolicy
-from streamclient.core import events
+from streamclient.core import events, leases
 from streamclient.core.held import Acquisition, HeldLease
 from streamclient.errors import CodecError, DependencyException, ErrorKind
 from streamclient.interfaces import IMetrics, ProcessRecordsInput
@@ -334,7 +334,7 @@ def test_only_a_shard_that_waits_for_its_parents_has_no_gap_when_it_is_handed_ov
     instruments = Instruments(labelled(metrics, **W1), "w1", {"c1": held}, lambda: now[0])
     instruments.handled(events.Answered(events.ReadRows(), events.Scan((row,))), [], now[0])
     status = lease_status(held, StreamFacts(lambda: 0, 1_000), now[0])
-    instruments.sample({"c1": status}, is_healthy=True, ahead_bytes=0)
+    instruments.sample({"c1": status}, ahead_bytes=0)
     now[0] += 300.0
     instruments.caught_up("c1")
 
@@ -343,6 +343,16 @@ def test_only_a_shard_that_waits_for_its_parents_has_no_gap_when_it_is_handed_ov
     assert (status.state is ShardState.WAITING_ON_PARENT_SHARDS) == is_parent
     assert (status.reason_kind is ReasonKind.PARENTS) == is_parent
     assert metrics.value(t.LEASES, state="waiting") == 1
+
+
+def test_deletions_of_leases_that_were_never_held_leave_nothing_behind() -> None:
+    """A leader deletes the leases of all shards that left the stream, whoever held them: for years."""
+    mine, others = (Lease(key, "orders_1", owner=name) for key, name in (("mine", "w1"), ("others", "w2")))
+    held = HeldLease(mine, "acquisition-1", 2_000.0, 6, 1_000.0, Acquisition(1))
+    instruments = Instruments(labelled(MemoryMetrics(), **W1), "w1", {"mine": held}, lambda: 0.0)
+    instruments.handled(events.SyncDue(), [events.WriteLease(leases.delete(lease)) for lease in (mine, others)], 0.0)
+
+    assert set(instruments._ending_writes) == {"mine"}
 
 
 class CountedStorm(Storm):

@@ -290,7 +290,8 @@ def test_wrong_permission_at_start_ends_the_worker_in_error(caplog: pytest.LogCa
 
     assert worker.worker_status is WorkerStatus.ERROR
     assert worker.exception is denied
-    assert str(failure.value) == "worker w1 ends reading orders: no permission"
+    assert str(failure.value) == "worker w1 ends reading orders: looking up the stream failed: no permission"
+    assert worker.health.reason == "ended: looking up the stream failed: DependencyException: no permission"
     assert failure.value.errors == {"orders": denied}
     assert str(failure.value) in caplog.text
     assert "Traceback" not in caplog.text

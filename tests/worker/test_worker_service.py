@@ -114,6 +114,24 @@ def test_failed_reads_are_events() -> None:
     assert third == events.Answered(events.ReadRow("s1"), error=BUSY)
 
 
+def test_call_that_raises_what_elsewhere_ends_a_program_is_answered_all_the_same() -> None:
+    """In a pool's thread it would end nothing, and the worker would wait for the answer without end."""
+
+    def leave(*given: Any) -> Any:
+        raise SystemExit(0)
+
+    calls = Calls(leave)
+    calls.store.draw = calls.stream.describe_stream = calls.stream.get_shard_iterator = leave  # type: ignore[method-assign]
+    calls.service.list_shards()
+    calls.service.write([renew(leases(1)[0])])
+    calls.service.draw_epochs(["s1"])
+    calls.service.resolve_and_create(events.ResolveAndCreate(Lease("s2", "stream"), 1))
+    answered = calls.turn()
+
+    assert len(answered) == 4
+    assert all("SystemExit: 0" in str(answer.error) for answer in answered)
+
+
 def test_renewals_go_out_in_batches_apart_from_other_writes() -> None:
     calls = Calls(lambda writes: [WriteAnswer(WriteOutcome.ACCEPTED)] * len(writes))
     rows = leases(RENEWALS_PER_REQUEST + 1)
