@@ -13,9 +13,9 @@ from attrs import define, field, frozen
 from tablestore import OTSClient
 
 from streamclient.config import ClientConfig, StreamConfig
-from streamclient.errors import StreamClientException, WorkerFailedError
+from streamclient.errors import StreamClientError, StreamClientException, WorkerFailedError
 from streamclient.lease import LeaseManager
-from streamclient.model import InitialPosition, Lease, Shard, WorkerStatus
+from streamclient.model import CheckpointPosition, InitialPosition, Lease, Shard, WorkerStatus
 from streamclient.processes import process_space, process_state, unique_name
 from streamclient.replicate.fullcopy import FullCopy
 from streamclient.replicate.processor import ReplicationProcessors
@@ -293,8 +293,9 @@ class StreamSource:
         is_full = not self._copy.is_done
         if self._leases is not None and not is_full:
             leases = {lease.lease_key: lease for lease in self._leases.list_leases()}
-            consumed = {key: self._consumed(lease) for key, lease in leases.items()}
-            shards = TablestoreStreamApi(self.client).describe_stream(self._stream_id).shards
+            api = TablestoreStreamApi(self.client)
+            consumed = {key: self._consumed(lease, api) for key, lease in leases.items()}
+            shards = api.describe_stream(self._stream_id).shards
             point = read_up_to(leases, {shard.shard_id: shard for shard in shards}, consumed)
             self._consumed_micros = max(self._consumed_micros, point or 0)
         end = self.settings.end_time_micros
@@ -305,14 +306,31 @@ class StreamSource:
             is_past=end is not None and self._consumed_micros > end,
         )
 
-    def _consumed(self, lease: Lease) -> int:
+    def _consumed(self, lease: Lease, api: TablestoreStreamApi) -> int:
         """How far a shard is: at its newest record, or, if it is caught up, at the present, less a margin."""
-        worker = self._worker
-        status = None if worker is None or lease.is_finished else worker.shard_statuses().get(lease.lease_key)
         newest = lease.progress.record_micros if lease.progress is not None else 0
-        if status is not None and status.lag_seconds == 0:
-            return max(newest, time.time_ns() // 1_000 - CLOCK_MARGIN_MICROS)
-        return newest
+        if lease.is_finished:
+            return newest
+        worker, now_micros = self._worker, time.time_ns() // 1_000
+        status = None if worker is None else worker.shard_statuses().get(lease.lease_key)
+        is_caught_up = (
+            status.lag_seconds == 0 if status is not None else self._is_elsewhere_caught_up(lease, newest, api)
+        )
+        return max(newest, now_micros - CLOCK_MARGIN_MICROS) if is_caught_up else newest
+
+    def _is_elsewhere_caught_up(self, lease: Lease, newest: int, api: TablestoreStreamApi) -> bool:
+        """Whether a shard that another replication reads has nothing behind what is stored as done; asked if it counts.
+
+        Idle, it would else be past no end time here, and this process never complete.
+        """
+        end = self.settings.end_time_micros
+        if end is None or newest > end or lease.checkpoint == CheckpointPosition.TRIM_HORIZON:
+            return False
+        try:
+            page = api.get_stream_record(lease.checkpoint, 1)
+        except StreamClientError:  # for its owner to deal with
+            return False
+        return not page.records and not page.may_more_record
 
     @property
     def exception(self) -> BaseException | None:

@@ -364,14 +364,23 @@ def _after(before: Lease | None, record: StreamRecord) -> Lease | None:
 
 
 def counter_jumps(changes: Iterable[RowChange]) -> list[str]:
-    """Writes that moved a counter by anything but one, or by nothing although they were no mark."""
+    """Writes that moved a counter by anything but one, or by nothing although they were no mark.
+
+    A row that a Java worker has put anew begins at 0 again: whoever takes it then goes above the counter it had.
+    """
     found = []
+    had: dict[str, int] = {}
     for change in changes:
         before, after = change.before, change.after
-        if before is None or after is None or change.is_reset:
+        if before is None or after is None:
+            continue
+        if change.is_reset:
+            had[change.shard_id] = max(before.counter, had.get(change.shard_id, 0))
             continue
         is_mark = after == evolve(before, stealer=after.stealer)
-        if after.counter - before.counter != (0 if is_mark else 1):
+        is_take = not before.owner and bool(after.owner)
+        is_taken_above = is_take and after.counter == had.pop(change.shard_id, -1) + 1
+        if after.counter - before.counter != (0 if is_mark else 1) and not is_taken_above:
             found.append(str(change))
     return found
 

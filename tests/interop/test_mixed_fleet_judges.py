@@ -71,3 +71,12 @@ def test_a_hand_over_names_both_workers() -> None:
     assert change(HELD, handed).hand_over == ("a", "b")
     assert change(handed, taken).hand_over is None
     assert change(HELD, Lease("s", "stream", owner="b", counter=8)).hand_over is None
+
+
+def test_a_row_that_was_put_anew_is_taken_above_the_counter_that_it_had() -> None:
+    anew, above, further = (Lease("s", "stream", owner=o, counter=c) for o, c in (("", 0), ("b", 8), ("b", 9)))
+    reset = change(HELD, anew, put=True)
+
+    assert counter_jumps([reset, change(anew, above)]) == []
+    assert len(counter_jumps([reset, change(anew, further)])) == 1
+    assert len(counter_jumps([change(anew, above)])) == 1

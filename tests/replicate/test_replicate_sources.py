@@ -90,6 +90,26 @@ def test_how_far_a_stream_was_read_does_not_go_back(local: LocalTablestore) -> N
     assert (before, source.state().consumed_micros) == (77, 77)
 
 
+def test_an_idle_shard_that_another_process_reads_counts_by_what_is_left_in_it(local: LocalTablestore) -> None:
+    source = StreamSource(
+        local.client(), settings_of(local, source="stream", statusTableName="status"), processors_of(local)
+    )
+    source.prepare()
+    source._copy.is_done = True
+    api, (shard,) = TablestoreStreamApi(local.client()), local.shards(SOURCE)
+    stream = api.list_stream(SOURCE)[0].stream_id
+    local.client().put_row(SOURCE, Row([("id", 1)], [("c", 1)]))
+    iterator = api.get_shard_iterator(stream, shard.shard_id)
+    put_lease(local, stream, shard.shard_id, iterator, 5)
+    assert not source.state().is_past
+
+    while (page := api.get_stream_record(iterator)).records:
+        iterator = page.next_position.text
+    put_lease(local, stream, shard.shard_id, iterator, 5)
+
+    assert source.state().is_past
+
+
 def test_two_sources_of_one_machine_have_different_names(local: LocalTablestore) -> None:
     settings = settings_of(local, source="stream", statusTableName="status")
     names = {StreamSource(local.client(), settings, processors_of(local))._worker_name for _ in range(3)}
