@@ -236,6 +236,7 @@ LASTING = r"\d+(\.\d+)? (ms|s|min|h|d)\b( \d+ (s|min|h)\b)?"
 def shape(text: str) -> str:
     """Without what depends on the moment: numbers, times, ids, and how lines are broken and padded."""
     text = re.sub(r"(?<=injected: ).*?(?=^took )", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"\s+\d+ rows/s", "", text)  # which is known once the rows of two moments are, so not in a quick copy
     text = re.sub(r"\s+", " ", text)
     text = re.sub(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}(_\d+)?|request [0-9a-f-]+", "ID", text)
     text = re.sub(r"\b[0-9a-f]{12}(?:[0-9a-f]{4})?\b|\b(?=[0-9a-f]*\d)[0-9a-f]{8}\b", "ID", text)

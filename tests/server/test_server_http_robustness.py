@@ -131,7 +131,7 @@ def test_a_client_that_does_not_take_its_answer_is_not_waited_for(
     fill(local)
     dropped: list[Any] = []
     drop = connections.Guard.drop
-    monkeypatch.setattr(connections.Guard, "drop", lambda guard: (dropped.append(guard), drop(guard))[1])
+    monkeypatch.setattr(connections.Guard, "drop", lambda guard: (drop(guard), dropped.append(guard))[0])
     with raw(local) as greedy:
         greedy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         greedy.sendall(request_of(local, "GetRange", everything()))
