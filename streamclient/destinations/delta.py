@@ -19,7 +19,7 @@ from streamclient import checks
 from streamclient.destinations.changes import SHARD
 from streamclient.destinations.commit import Commit, LogEntry, are_among, check_commits, is_stored
 from streamclient.destinations.delta_log import ENTRY, DeltaLog, read_entries, transaction_of
-from streamclient.destinations.delta_rows import KEYED, append, find_rows, merge, overwrite
+from streamclient.destinations.delta_rows import KEYED, append, find_rows, merge, overwrite, row_files
 from streamclient.destinations.extra import compute, load, pyarrow
 from streamclient.destinations.partitions import Day, Key, Partition
 from streamclient.destinations.probe import probe_store
@@ -199,14 +199,14 @@ class DeltaDestination:
         """See ``RowFiles``."""
         handle = self._load()
         if handle is not None:
-            dataset = handle.to_pyarrow_dataset()
-            for one in dataset.get_fragments():
-                yield one.path, partial(_tables, one, schema=dataset.schema)
+            for one in row_files(handle):
+                yield one.path, one.tables
 
     def _filtered(self, wanted: Any) -> Iterator[Table]:
         handle = self._load()
         if handle is not None:
-            yield from _tables(handle.to_pyarrow_dataset(), filter=wanted)
+            for one in row_files(handle, wanted):
+                yield from one.tables(wanted)
 
     def close(self) -> None:
         """See ``Destination``."""
@@ -369,15 +369,6 @@ class DeltaDestination:
             f"the last answer was {error!r}",
             kind=ErrorKind.AMBIGUOUS,
         ) from error
-
-
-def _tables(dataset: Any, **given: Any) -> Iterator[Table]:
-    """The rows of a dataset or of one file of it."""
-    pa = pyarrow()
-    # Not by threads of pyarrow's: with them about half of all processes abort at their end.
-    for batch in dataset.to_batches(use_threads=False, **given):
-        if batch.num_rows:
-            yield pa.Table.from_batches([batch])
 
 
 def _refusals() -> tuple[type[Exception], ...]:

@@ -16,11 +16,13 @@ from collections.abc import Iterator, Sequence
 from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 from attrs import frozen
 
 from streamclient.destinations.changes import PASSING
 from streamclient.destinations.extra import compute, load, pyarrow
+from streamclient.errors import StreamClientException
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
@@ -44,28 +46,79 @@ class FoundRows:
     """All other rows, if every file has one of the keys, and they fit in memory."""
 
 
+@frozen
+class RowFile:
+    """A file of one version of a table."""
+
+    path: str
+    _fragment: Any
+    _schema: Schema
+    _size: int | None
+    """By the log, where that is still to be compared."""
+
+    def table(self, columns: Sequence[str]) -> Table:
+        """Columns of its rows, in their order, which is the same each time."""
+        self._check_size()
+        # Not by threads of pyarrow's: with them about half of all processes abort at their end.
+        return self._fragment.to_table(schema=self._schema, columns=list(columns), use_threads=False)
+
+    def tables(self, wanted: Any = None) -> Iterator[Table]:
+        """Its rows, or those for which an expression holds, in parts that fit in memory."""
+        self._check_size()
+        pa = pyarrow()
+        for batch in self._fragment.to_batches(schema=self._schema, filter=wanted, use_threads=False):
+            if batch.num_rows:
+                yield pa.Table.from_batches([batch])
+
+    def _check_size(self) -> None:
+        """Other readers of Delta trust the log's size, and would not find the end of a file that has another."""
+        found = None if self._size is None else self._fragment.filesystem.get_file_info(self.path).size
+        if found not in {None, self._size}:
+            raise StreamClientException(
+                f"{self.path} has {found} bytes, and by the table's log {self._size}: something else has replaced it"
+            )
+
+
+def row_files(handle: DeltaTable, wanted: Any = None) -> Iterator[RowFile]:
+    """The files of a table, without those that by their bounds hold no row for which an expression holds.
+
+    Those in a directory here are read by pyarrow alone. Elsewhere delta-rs reads for it, by way of Python, in threads
+    of pyarrow's: a process whose interpreter ends while one of them lets go of a file aborts, with all done.
+    """
+    address, filesystem, sizes = urlsplit(handle.table_uri), None, {}
+    if address.scheme == "file":
+        fs = load("pyarrow.fs", "delta")
+        filesystem = fs.SubTreeFileSystem(unquote(address.path), fs.LocalFileSystem())
+        files = pyarrow().table(handle.get_add_actions())
+        names = map(unquote, files.column("path").to_pylist())
+        sizes = dict(zip(names, files.column("size_bytes").to_pylist(), strict=True))
+    dataset = handle.to_pyarrow_dataset(filesystem=filesystem)
+    for one in dataset.get_fragments(filter=wanted):
+        yield RowFile(one.path, one, dataset.schema, sizes.get(one.path))
+
+
 def find_rows(handle: DeltaTable, keys: Table, key: Sequence[str], passing: Sequence[str] = ()) -> FoundRows:
     """Those with one of these keys, without the columns ``passing``; a table that is divided is never overwritten."""
-    dataset = handle.to_pyarrow_dataset()
-    names = [name for name in dataset.schema.names if name not in passing]
-    empty = dataset.schema.empty_table().select(names)
+    pa = pyarrow()
+    schema = pa.schema(handle.schema().to_arrow())
+    names = [name for name in schema.names if name not in passing]
+    empty = schema.empty_table().select(names)
     if not keys.num_rows:
         return FoundRows(empty, None)
     touched = []
-    for file in dataset.get_fragments(filter=_near(keys, key)):
-        mask = _has_key(_rows_of(file, dataset.schema, key), keys, key)
+    for file in row_files(handle, _near(keys, key)):
+        mask = _has_key(file.table(key), keys, key)
         if mask.true_count:
             touched.append((file, mask))
-    sizes = pyarrow().table(handle.get_add_actions()).column("size_bytes").to_pylist()
+    sizes = pa.table(handle.get_add_actions()).column("size_bytes").to_pylist()
     is_overwritten = not passing and len(touched) == len(sizes) and sum(sizes) <= OVERWRITTEN_BYTES_MAX
     present, others = [empty], [empty]
     for file, mask in touched:
-        rows = _rows_of(file, dataset.schema, names)
+        rows = file.table(names)
         present.append(rows.filter(mask))
         if is_overwritten:
             others.append(rows.filter(compute().invert(mask)))
-    concat = pyarrow().concat_tables
-    return FoundRows(concat(present), concat(others) if is_overwritten else None)
+    return FoundRows(pa.concat_tables(present), pa.concat_tables(others) if is_overwritten else None)
 
 
 def _near(keys: Table, key: Sequence[str]) -> Any:
@@ -78,12 +131,6 @@ def _near(keys: Table, key: Sequence[str]) -> Any:
         pc.field(name).isin(pc.unique(keys.column(name))) for name in key if pa.types.is_integer(keys.column(name).type)
     ]
     return reduce(and_, parts) if parts else None
-
-
-def _rows_of(file: Any, schema: Schema, names: Sequence[str]) -> Table:
-    """Columns of a file, its rows in their order, which is the same each time."""
-    # Not by threads of pyarrow's: with them about half of all processes abort at their end.
-    return file.to_table(schema=schema, columns=list(names), use_threads=False)
 
 
 def _has_key(rows: Table, keys: Table, key: Sequence[str]) -> Array:

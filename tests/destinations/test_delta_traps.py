@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from deltalake.fs import DeltaStorageHandler
 
 from streamclient.destinations import Commit, Day, DeltaDestination, Key, records_of
+from streamclient.destinations.delta_rows import find_rows, row_files
 from streamclient.destinations.maintenance import clean
 from streamclient.destinations.probe import sign_oss, sign_s3
 from streamclient.destinations.schemas import check_fit, check_table_types
@@ -485,3 +488,55 @@ def test_a_process_that_wrote_and_read_ends_without_an_abort(tmp_path: Path) -> 
         )
 
         assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.fixture
+def no_python_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file system of delta-rs, which is Python's and which threads of pyarrow's call, opens no file."""
+
+    def refuse(handler: DeltaStorageHandler, path: str) -> None:
+        raise AssertionError(f"{path} is read by way of Python")
+
+    monkeypatch.setattr(DeltaStorageHandler, "open_input_file", refuse)
+
+
+@pytest.mark.usefixtures("no_python_below")
+def test_what_lies_in_a_directory_is_read_without_python_in_threads_of_pyarrow(tmp_path: Path) -> None:
+    """A process whose interpreter ended while such a thread let go of a file aborted: one of some hundreds."""
+    destination = DeltaDestination(str(tmp_path / "t"))
+    store(destination, None, [change(1), change(2)])
+
+    assert stored_numbers(destination) == [1, 2]
+    assert [table.num_rows for _, tables in destination.files() for table in tables()] == [2]
+    handle = DeltaTable(str(tmp_path / "t"))
+    assert find_rows(handle, pa.table({"id": [2]}), ["id"]).present.column("id").to_pylist() == [2]
+
+
+@pytest.mark.usefixtures("no_python_below")
+@pytest.mark.parametrize("place", ["t", "one two", "straße", "a#b?c"])
+def test_rows_of_a_divided_table_are_read_whatever_its_directories_are_called(tmp_path: Path, place: str) -> None:
+    values = ["plain", "a b", "ü/%", "x=y", "%20", "a%2Fb", "..", 'é:?*"', "#"]
+    rows = pa.table({"value": values, "number": range(len(values))})
+    write_deltalake(tmp_path / place, rows, partition_by=["value"])
+
+    found = [
+        row for file in row_files(DeltaTable(tmp_path / place)) for one in file.tables() for row in one.to_pylist()
+    ]
+
+    assert sorted(found, key=lambda row: int(row["number"])) == rows.to_pylist()
+
+
+@pytest.mark.parametrize("place", ["t", "a#b?c"])
+def test_a_file_of_another_size_than_the_log_says_is_refused_whatever_it_is_called(tmp_path: Path, place: str) -> None:
+    """Its rows would be read here, and not by other readers of Delta."""
+    values = ["plain", "a b", "ü/%", "%20", "a%2Fb", "#"]
+    write_deltalake(tmp_path / place, pa.table({"value": values, "number": range(6)}), partition_by=["value"])
+    files = [tmp_path / place / one.path for one in row_files(DeltaTable(tmp_path / place))]
+    for path in files:
+        pq.write_table(pa.concat_tables([pq.read_table(path, partitioning=None)] * 100), path)
+
+    for file in row_files(DeltaTable(tmp_path / place)):
+        with pytest.raises(StreamClientException, match="by the table's log"):
+            list(file.tables())
+    with pytest.raises(StreamClientException, match="something else has replaced it"):
+        find_rows(DeltaTable(tmp_path / place), pa.table({"number": [3]}), ["number"])
