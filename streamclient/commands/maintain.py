@@ -42,6 +42,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 def _maintain(arguments: argparse.Namespace) -> int:
     from streamclient.destinations import DeltaDestination  # noqa: PLC0415
     from streamclient.destinations.maintenance import KEEP_HOURS, Maintenance  # noqa: PLC0415
+    from streamclient.worker.running import wait_awake  # noqa: PLC0415
 
     named = {task: getattr(arguments, task) for task in TASKS if getattr(arguments, task) is not None}
     if not named:
@@ -57,7 +58,10 @@ def _maintain(arguments: argparse.Namespace) -> int:
     if arguments.once:
         return _run_once(maintenance, [*named])
     with suppress(KeyboardInterrupt), maintenance:  # how it is meant to end
-        threading.Event().wait()
+        due = maintenance.next_runs()
+        for task in named:
+            print_text(f"{task}: next at {due[task]:%Y-%m-%d %H:%M} UTC", flush=True)
+        wait_awake(threading.Event())
     return EXIT_DONE
 
 
@@ -72,7 +76,7 @@ def _run_once(maintenance: Maintenance, tasks: list[str]) -> int:
 
 
 def _say(task: str, result: Result) -> None:
-    print_text(f"{task}: {_text_of(result)}")
+    print_text(f"{task}: {_text_of(result)}", flush=True)
 
 
 def _text_of(result: Result) -> str:

@@ -208,7 +208,8 @@ def run_processes(arguments: argparse.Namespace) -> int:
     names = [f"{base}-{number}" for number in range(1, arguments.processes + 1)]
     supervisor = Supervisor(names, start, log)
     with endpoint(arguments, lambda: series_of(supervisor, table), supervisor.health):
-        log.say(f"workers {names[0]} to {names[-1]} read table {table}; Ctrl-C ends them")
+        one = f"worker {base}-1 reads table {table}; Ctrl-C ends it"
+        log.say(one if len(names) == 1 else f"workers {names[0]} to {names[-1]} read table {table}; Ctrl-C ends them")
         with ended_by_signals(supervisor) as came:
             try:
                 supervisor.run()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -269,6 +270,10 @@ class Maintenance:
         """Let a run that is under way finish, and run no more."""
         self._schedule.stop()
         self._destination.close()
+
+    def next_runs(self) -> Mapping[str, datetime]:
+        """When each of its tasks is run next, in UTC, once it has been started."""
+        return {job.id: job.next_run_time for job in self.scheduler.get_jobs()}
 
     def run(self, name: str) -> Compaction | Cleaning | Proof:
         """Run ``compact``, ``clean`` or ``verify`` now, in this thread; not while the scheduler runs."""

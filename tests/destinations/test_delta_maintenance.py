@@ -7,7 +7,7 @@ import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pyarrow as pa
@@ -457,6 +457,17 @@ def test_maintenance_runs_by_cron_and_tells_what_it_did(tmp_path: Path) -> None:
     proof = heard["verify"]
     assert isinstance(proof, Proof)
     assert (proof.is_whole, proof.rows) == (True, TABLE_COMMITS)
+
+
+def test_what_is_planned_is_told_before_it_comes(tmp_path: Path) -> None:
+    store(DeltaDestination(str(tmp_path / "t")), None, [change(1)])
+    before = datetime.now(timezone.utc)
+    with Maintenance(DeltaDestination(str(tmp_path / "t")), compact="0 * * * *", verify="30 4 1 1 *") as maintenance:
+        due = maintenance.next_runs()
+
+    assert set(due) == {"compact", "verify"}
+    assert before < due["compact"] <= before + timedelta(hours=1, minutes=1)
+    assert (due["verify"].month, due["verify"].day, due["verify"].hour, due["verify"].minute) == (1, 1, 4, 30)
 
 
 def test_a_run_that_fails_is_told_and_does_not_stop_the_others(tmp_path: Path) -> None:
