@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, cast
 
@@ -61,6 +61,22 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling |
             return ONE_SPARK if uses_the_spark_of_its_process(file) else file
 
     return OneSpark(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """What a test printed or logged may hold what UTF-8 has no bytes for; a report with it would end the whole run."""
+    return _encodable((yield))
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_encodable(key): _encodable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_encodable, value))
+    return value
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
