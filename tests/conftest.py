@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import shutil
 import signal
@@ -61,6 +62,35 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling |
             return ONE_SPARK if uses_the_spark_of_its_process(file) else file
 
     return OneSpark(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Generator[None, None, None]:
+    """So that the test itself finds what logs are kept by as it was."""
+    try:
+        return (yield)
+    finally:
+        _leave_formatters_alone()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, None, None]:
+    """So do all further tests."""
+    try:
+        return (yield)
+    finally:
+        _leave_formatters_alone()
+
+
+def _leave_formatters_alone() -> None:
+    """Some errors of Spark are logged by a logger that does not propagate, and that changes each handler it gets.
+
+    pytest gives its own handlers to all loggers that do not propagate, and would keep JSON from then on, with errors
+    that are asked for their text once more.
+    """
+    for logger in logging.root.manager.loggerDict.values():
+        if isinstance(logger, logging.Logger) and type(logger).__module__.startswith("pyspark."):
+            logger.propagate = True
 
 
 @pytest.hookimpl(wrapper=True)

@@ -23,12 +23,36 @@ def test_next():
 """
 
 
-def test_what_utf8_has_no_bytes_for_reaches_the_process_that_reports(tmp_path: Path) -> None:
-    suite = tmp_path / "test_suite.py"
-    suite.write_text(LOGS_A_FILE_NAME)
-    command = [sys.executable, "-m", "pytest", "-n", "1", "-c", "/dev/null", "-p", "tests.conftest", str(suite)]
+LOGS_AS_SPARK_DOES = """
+import logging, pytest
+from pyspark.logger import PySparkLogger
+
+def log(name):
+    logger = PySparkLogger.getLogger(name)
+    logger.propagate = False
+    logger.error("an error of Spark")
+
+@pytest.fixture
+def logged_before():
+    log("setup")
+
+def test_before(logged_before, caplog):
+    logging.error("an ordinary line")
+    assert caplog.text.startswith("ERROR ")
+    log("call")
+
+def test_next(caplog):
+    logging.error("an ordinary line")
+    assert caplog.text.startswith("ERROR ")
+"""
+
+
+def run(suite: str, folder: Path) -> str:
+    """What pytest prints of tests of its own, run by another process, beside the conftest of this folder."""
+    program = folder / "test_suite.py"
+    program.write_text(suite)
     done = subprocess.run(
-        command,
+        [sys.executable, "-m", "pytest", "-n", "1", "-c", "/dev/null", "-p", "tests.conftest", str(program)],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -36,6 +60,17 @@ def test_what_utf8_has_no_bytes_for_reaches_the_process_that_reports(tmp_path: P
         check=False,
         timeout=PATIENCE_SECONDS,
     )
+    return done.stdout
 
-    assert "1 failed, 1 passed" in done.stdout
-    assert "test_suite.py:5 caf\\udce9.txt" in done.stdout
+
+def test_what_utf8_has_no_bytes_for_reaches_the_process_that_reports(tmp_path: Path) -> None:
+    printed = run(LOGS_A_FILE_NAME, tmp_path)
+
+    assert "1 failed, 1 passed" in printed
+    assert "test_suite.py:5 caf\\udce9.txt" in printed
+
+
+def test_loggers_of_spark_leave_those_of_the_tests_alone(tmp_path: Path) -> None:
+    printed = run(LOGS_AS_SPARK_DOES, tmp_path)
+
+    assert "2 passed" in printed, printed
