@@ -29,6 +29,7 @@ FLOOR_ZERO = {
     "outages",
     "pools",
     "processes",
+    "signals",
     "_version",
 }
 COMMAND_FLOOR = {"terminal", "tablestore"}
@@ -64,7 +65,7 @@ MAY_IMPORT = {
     # The server shares only the wire with the client: an emulator that borrows the client's rules agrees with its
     # mistakes. Errors and records come through the wire's own signatures.
     "server": {"server", "wire", "checks", "errors", "records"} | COMMAND_FLOOR,
-    "terminal": {"terminal", "errors"},
+    "terminal": {"terminal", "errors", "signals"},
     "tablestore": {"tablestore", "wire", "checks", "errors"},
 }
 """Rooms on the left may import the rooms and modules on the right; rooms not named here may import anything."""

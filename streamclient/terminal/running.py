@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from streamclient.errors import StreamClientError
+from streamclient.signals import RaisedBySignal
 from streamclient.terminal.output import complain, width_of
 
 EXIT_DONE = 0
@@ -60,7 +61,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     itself sets its own handlers.
     """
     try:
-        with _interrupted_by_sigterm():
+        with _interrupted_by_signals():
             code: int = arguments.run(arguments)
             return code
     except CommandFailed as error:
@@ -89,17 +90,18 @@ def _end(arguments: argparse.Namespace, text: str, code: int) -> int:
 
 
 @contextmanager
-def _interrupted_by_sigterm() -> Iterator[None]:
+def _interrupted_by_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-
-    def terminate(*_: object) -> NoReturn:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # cleaning up is not interrupted by a second one
-        raise Terminated
-
-    before = signal.signal(signal.SIGTERM, terminate)
+    # Cleaning up is not interrupted by a second SIGTERM; it is by a second Ctrl-C, which means hurry.
+    handlers = [RaisedBySignal(signal.SIGTERM, Terminated, once=True)]
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        handlers.append(RaisedBySignal(signal.SIGINT, KeyboardInterrupt, once=False))
+    for handler in handlers:
+        handler.install()
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for handler in reversed(handlers):
+            handler.remove()

@@ -7,8 +7,10 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import TypeVar
+
+from streamclient.signals import RaisedBySignal
 
 Self = TypeVar("Self", bound="Running")
 
@@ -44,12 +46,13 @@ class EndedBySigterm:
 
     def __init__(self, is_wanted: bool) -> None:
         self._is_wanted = is_wanted
-        self._is_installed = self._has_come = self._is_deferred = self._was_raised = False
+        self._handler = RaisedBySignal(signal.SIGTERM, self._error, once=True)
+        self._is_installed = self._has_come = self._is_deferred = False
 
     def __enter__(self) -> EndedBySigterm:
         is_main = threading.current_thread() is threading.main_thread()
         if self._is_wanted and is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            signal.signal(signal.SIGTERM, self._came)
+            self._handler.install()
             self._is_installed = True
         return self
 
@@ -60,16 +63,16 @@ class EndedBySigterm:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._is_installed and signal.getsignal(signal.SIGTERM) == self._came:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if self._has_come and not self._was_raised and error is None:
+        self.defer()
+        has_raised = self._handler.has_raised
+        if self._is_installed:
+            self._handler.remove()
+        if self._has_come and not has_raised and error is None:
             raise SystemExit(EXIT_CODE_OF_SIGTERM)
 
-    def _came(self, number: int, frame: FrameType | None) -> None:
+    def _error(self) -> SystemExit | None:
         self._has_come = True
-        if not (self._is_deferred or self._was_raised):
-            self._was_raised = True
-            raise SystemExit(EXIT_CODE_OF_SIGTERM)
+        return None if self._is_deferred else SystemExit(EXIT_CODE_OF_SIGTERM)
 
 
 class Running(ABC):
