@@ -231,6 +231,19 @@ class RoundsCheckpointer(IRecordProcessorCheckpointer):
 CONNECTION_LOCK = threading.RLock()
 
 
+class WatchedDestination(DeltaDestination):
+    """Remembers whether it has refused a writer: a shard that is noticed to be lost after that may be told first."""
+
+    has_refused = False
+
+    def commit(self, rows: pa.Table, commits: Sequence[Commit]) -> None:
+        try:
+            super().commit(rows, commits)
+        except FencedCommit:
+            self.has_refused = True
+            raise
+
+
 class NoMarker(IShutdownMarker):
     def mark_for_process_done(self) -> None: ...
 
@@ -266,7 +279,20 @@ class SparkShard:
 
 
 def run_spark(place: str, status: Status, shards: Sequence[str], work: Work) -> None:
-    """As ``RoundsWorker``, by the Spark processor; each shard's text goes through Spark."""
+    """As ``RoundsWorker``, by the Spark processor; each shard's text goes through Spark.
+
+    What was refused counts, whichever shard's failure the reading thread meets first.
+    """
+    destination = WatchedDestination(place, answer_seconds=60.0)
+    try:
+        read_into_spark(destination, status, shards, work)
+    except ShutdownException as error:
+        if destination.has_refused:
+            raise FencedCommit("refused before", shards) from error
+        raise
+
+
+def read_into_spark(destination: DeltaDestination, status: Status, shards: Sequence[str], work: Work) -> None:
     from pyspark.sql import DataFrame
     from pyspark.sql import functions as f
 
@@ -285,7 +311,7 @@ def run_spark(place: str, status: Status, shards: Sequence[str], work: Work) -> 
     session = local_session("rounds", cores=1, **small)
     # A batch is one page, as large as a batch of the other kinds: with larger ones the rounds would run out of records.
     config = SparkConfig(max_records=1, max_age_millis=100)
-    with SparkRecordProcessorFactory(opened("spark", place), transform, session=session, config=config) as factory:
+    with SparkRecordProcessorFactory(destination, transform, session=session, config=config) as factory:
         readers = [SparkShard(factory, status, shard, epoch) for shard, epoch in epochs.items()]
         waiting = [reader for reader in readers if reader.read_to < work.records]
         while waiting:
