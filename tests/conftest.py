@@ -66,7 +66,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling |
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup() -> Generator[None, None, None]:
-    """So that the test itself finds what logs are kept by as it was."""
+    """A fixture may have had Spark log an error, and the test looks at logs."""
     try:
         return (yield)
     finally:
@@ -75,7 +75,7 @@ def pytest_runtest_setup() -> Generator[None, None, None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Generator[None, None, None]:
-    """So do all further tests."""
+    """The test may have had Spark log an error, and further ones look at logs."""
     try:
         return (yield)
     finally:
