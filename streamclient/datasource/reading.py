@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from attrs import define, field, frozen
 
 from streamclient.datasource.offsets import ShardSlice
 from streamclient.datasource.planner import MOST_EMPTY_PAGES, PAGE_RECORDS, data_loss, not_as_planned
-from streamclient.destinations.changes import RESERVED, rows_of_schema
+from streamclient.destinations.changes import OF_CHANGES, RESERVED, rows_of_schema, rows_of_values
 from streamclient.destinations.columns import column_type
 from streamclient.destinations.extra import compute, pyarrow
 from streamclient.destinations.names import original_name
@@ -72,6 +72,12 @@ def asked(connection: Connection, operation: str, request: Any) -> Any:
     return _repeated(connection, operation, lambda calls: calls.ask(operation, request, is_repeatable=True))
 
 
+@cache
+def _repeater() -> Repeater:
+    """One for a process: to make it costs as much as a look at a page."""
+    return Repeater(ReadRetry())
+
+
 def _repeated(connection: Connection, operation: str, call: Callable[[SignedCalls], _T]) -> _T:
     calls = calls_of(connection)
 
@@ -81,7 +87,7 @@ def _repeated(connection: Connection, operation: str, call: Callable[[SignedCall
         except Exception as error:
             raise classify(error, write=False, client=calls.client) from error
 
-    return Repeater(ReadRetry()).call(operation, attempt)
+    return _repeater().call(operation, attempt)
 
 
 @frozen
@@ -169,7 +175,7 @@ class StreamPages:
                 )
             return page
 
-        return Repeater(ReadRetry()).call("GetStreamRecord", attempt)
+        return _repeater().call("GetStreamRecord", attempt)
 
     def _what_is_left(self, part: ShardSlice) -> Iterator[DecodedPage]:
         """After a loss that is allowed: records from the oldest one left up to the end of the range."""
@@ -203,22 +209,29 @@ class RangeReader:
             StreamClientException: records of the range are gone, or are not those that were planned.
             UnfitValueError: a value does not fit, and the schema has no column for such values.
         """
-        for batches in _ahead(self._batches(part)):
-            yield from self._rows(batches, part.shard_id)
+        for batches, is_values in _ahead(self._batches(part)):
+            yield from self._rows_of_values(batches, part.shard_id) if is_values else self._rows(batches, part.shard_id)
 
-    def _batches(self, part: ShardSlice) -> Iterator[list[RecordBatch]]:
-        """Pages by column, as many in one as become one batch of rows."""
-        decoder = PageDecoder(self._types())
+    def _batches(self, part: ShardSlice) -> Iterator[tuple[list[RecordBatch], bool]]:
+        """Pages by column, as many in one as become one batch of rows, and whether they are values alone."""
+        types = self._types()
+        decoder = PageDecoder(dict(types))
+        asks_for_values = OF_CHANGES.issuperset(name for name in self.columns.names if name in RESERVED)
         waiting: list[RecordBatch] = []
-        rows = 0
+        rows, are_values = 0, asks_for_values
         for page in self.pages(part):
-            waiting.append(decoder.batch(page))
-            rows += page.record_count
-            if rows >= self.batch_records:
-                yield waiting
+            values = page.values(types) if asks_for_values else None
+            if waiting and (rows >= self.batch_records or are_values is not (values is not None)):
+                yield waiting, are_values
                 waiting, rows = [], 0
+            are_values = values is not None
+            waiting.append(decoder.batch(page) if values is None else pyarrow().record_batch(values))
+            rows += page.record_count
         if waiting:
-            yield waiting
+            yield waiting, are_values
+
+    def _rows_of_values(self, batches: list[RecordBatch], shard_id: str) -> Iterator[RecordBatch]:
+        yield rows_of_values(pyarrow().concat_batches(batches), shard=shard_id, columns=self.columns)
 
     def _types(self) -> dict[str, ColumnType]:
         names = [name for name in self.columns.names if name not in RESERVED]

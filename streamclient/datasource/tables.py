@@ -22,6 +22,7 @@ from streamclient.destinations.changes import ADDED, UNFIT, VERSIONS, added_type
 from streamclient.destinations.columns import arrow_type, column_type
 from streamclient.destinations.extra import pyarrow
 from streamclient.destinations.names import original_name
+from streamclient.destinations.schemas import check_not_null
 from streamclient.destinations.types import fits, shown, text_of, type_of
 from streamclient.errors import UnfitValueError
 from streamclient.records import ColumnType
@@ -141,7 +142,8 @@ def rows_as_columns(rows: Sequence[Row], columns: Schema, table: str) -> RecordB
     """Rows by column, in exactly this schema; what does not fit stands in ``_unfit``.
 
     Raises:
-        UnfitValueError: a value does not fit, and the schema has no such column.
+        UnfitValueError: a value does not fit, and the schema has no such column; or a column that is declared NOT NULL
+            has none.
     """
     pa = pyarrow()
     own = {original_name(one.name): one for one in columns if one.name not in (UNFIT, VERSIONS)}
@@ -173,7 +175,9 @@ def rows_as_columns(rows: Sequence[Row], columns: Schema, table: str) -> RecordB
     made = [
         arrays[one.name] if arrays[one.name].type == one.type else arrays[one.name].cast(one.type) for one in columns
     ]
-    return pa.RecordBatch.from_arrays(made, schema=columns)
+    batch = pa.RecordBatch.from_arrays(made, schema=columns)
+    check_not_null(batch, lambda place: f"row {dict(rows[place].primary_key)} in table {table!r}")
+    return batch
 
 
 def _values_of(row: Row) -> Iterator[tuple[str, Any]]:

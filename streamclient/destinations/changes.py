@@ -7,6 +7,7 @@ gives back equal records (with the cells of a record in the order of their names
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from streamclient.checks import LONGEST_SHOWN
@@ -22,12 +23,13 @@ from streamclient.destinations.columns import (
 )
 from streamclient.destinations.extra import compute, pyarrow
 from streamclient.destinations.names import original_name, stored_names
+from streamclient.destinations.schemas import check_not_null
 from streamclient.destinations.types import shown, text_of, value_of
 from streamclient.errors import CodecError, UnfitValueError
 from streamclient.records import ColumnOperation, ColumnType, RecordColumn, RecordType, SequenceInfo, StreamRecord
 
 if TYPE_CHECKING:
-    from pyarrow import Array, DataType, Schema, Table
+    from pyarrow import Array, DataType, RecordBatch, Schema, Table
 
 OPERATION = "_operation"
 EPOCH = "_epoch"
@@ -135,7 +137,8 @@ def rows_of_schema(changes: ChangeColumns, *, shard: str, columns: Schema) -> Ta
     value that its column does not hold, or that has no column, stands in ``_unfit`` if that is one of the columns.
 
     Raises:
-        UnfitValueError: a value does not fit its column, and there is no ``_unfit`` to keep it in.
+        UnfitValueError: a value does not fit its column, and there is no ``_unfit`` to keep it in; or a column that is
+            declared NOT NULL has none.
     """
     cells = values_by_name(changes)
     own = {original_name(name): name for name in columns.names if name not in RESERVED}
@@ -154,16 +157,42 @@ def rows_of_schema(changes: ChangeColumns, *, shard: str, columns: Schema) -> Ta
         place, ((name, misfit), *_) = min(unfit.items())
         raise UnfitValueError(
             f"column {name!r} is {columns.field(own[name]).type} and holds the {misfit['type']} "
-            f"{misfit['value'][:LONGEST_SHOWN]!r} in the change {'/'.join(map(str, _sequence(changes, place)))} of "
-            f"shard {shard}: declare the column {UNFIT}, which keeps such values, or give the column another type"
+            f"{misfit['value'][:LONGEST_SHOWN]!r} in {_named_change(changes.sequences, shard, place)}: declare the "
+            f"column {UNFIT}, which keeps such values, or give the column another type"
         )
     makers = _added_makers(changes, shard, 0) | {UNFIT: lambda: _spread_lists(changes, unfit, UNFIT)}
     arrays |= {name: makers[name]() for name in columns.names if name in makers}
-    return pyarrow().table([arrays[name] for name in columns.names], schema=columns)
+    made = pyarrow().table([arrays[name] for name in columns.names], schema=columns)
+    check_not_null(made, partial(_named_change, changes.sequences, shard))
+    return made
 
 
-def _sequence(changes: ChangeColumns, place: int) -> list[int]:
-    return [numbers[place].as_py() for numbers in changes.sequences]
+OF_CHANGES = frozenset({OPERATION, EPOCH, TIMESTAMP, ROW_INDEX, SHARD})
+"""Added columns that say nothing of cells."""
+
+
+def rows_of_values(values: RecordBatch, *, shard: str, columns: Schema) -> RecordBatch:
+    """As ``rows_of_schema``, of what ``DecodedPage.values`` gives for the source's columns among these.
+
+    Those that are added are of ``OF_CHANGES``, and all others stand in the values, by their names in the source.
+
+    Raises:
+        UnfitValueError: a column that is declared NOT NULL has no value.
+    """
+    pa = pyarrow()
+    found = values.column("columns")
+    own = {field.name: array for field, array in zip(found.type, found.flatten(), strict=True)}
+    operations = values.column("record_type").cast(pa.string())
+    sequences = values.column("sequence_info").flatten()
+    makers = _change_makers(operations, sequences, shard)
+    arrays = [makers[name]() if name in makers else own[original_name(name)] for name in columns.names]
+    made = pa.RecordBatch.from_arrays(arrays, schema=columns)
+    check_not_null(made, partial(_named_change, sequences, shard))
+    return made
+
+
+def _named_change(sequences: Sequence[Array], shard: str, place: int) -> str:
+    return f"the change {'/'.join(str(numbers[place]) for numbers in sequences)} of shard {shard}"
 
 
 ByPlace = dict[int, list[Any]]
@@ -222,16 +251,23 @@ def column_values(
     return made
 
 
-def _added_makers(changes: ChangeColumns, shard: str, number: int) -> dict[str, Callable[[], Array]]:
-    """What makes the added columns, all but the last."""
+def _change_makers(operations: Array, sequences: Sequence[Array], shard: str) -> dict[str, Callable[[], Array]]:
+    """What makes the columns of ``OF_CHANGES``."""
     pa = pyarrow()
-    epochs, stamps, rows = changes.sequences
+    epochs, stamps, rows = sequences
     return {
-        OPERATION: lambda: changes.operations,
+        OPERATION: lambda: operations,
         EPOCH: lambda: epochs,
         TIMESTAMP: lambda: stamps.cast(added_types()[TIMESTAMP]),
         ROW_INDEX: lambda: rows,
-        SHARD: lambda: pa.repeat(pa.scalar(shard, pa.string()), changes.count),
+        SHARD: lambda: pa.repeat(pa.scalar(shard, pa.string()), len(operations)),
+    }
+
+
+def _added_makers(changes: ChangeColumns, shard: str, number: int) -> dict[str, Callable[[], Array]]:
+    """What makes the added columns, all but the last."""
+    pa = pyarrow()
+    return _change_makers(changes.operations, changes.sequences, shard) | {
         COMMIT: lambda: pa.repeat(pa.scalar(number, pa.int64()), changes.count),
         VERSIONS: lambda: _versions(changes),
         DELETED_COLUMNS: lambda: _spread_lists(changes, _deleted_columns(changes), DELETED_COLUMNS),

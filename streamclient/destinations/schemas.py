@@ -6,14 +6,14 @@ one, 5 becomes "5". So rows whose types differ are refused here; who made them a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from streamclient.destinations.extra import pyarrow
 from streamclient.errors import ConfigurationError, UnfitValueError
 
 if TYPE_CHECKING:
-    from pyarrow import DataType, Field, Schema, Table
+    from pyarrow import DataType, Field, RecordBatch, Schema, Table
 
 
 def check_fit(rows: Table, table: Schema, where: str) -> Table:
@@ -42,6 +42,21 @@ def check_fit(rows: Table, table: Schema, where: str) -> Table:
                 "cast, as values would change without a word; put what does not fit into the map of unfit values"
             )
     return rows
+
+
+def check_not_null(rows: RecordBatch | Table, place: Callable[[int], str]) -> None:
+    """Refuse a null where the schema of the rows has none: readers of Arrow look for none there.
+
+    Raises:
+        UnfitValueError: there is one; ``place`` says where its row, given by number, comes from.
+    """
+    for field, values in zip(rows.schema, rows.columns, strict=True):
+        if not field.nullable and values.null_count:
+            number = values.is_null().index(True).as_py()
+            raise UnfitValueError(
+                f"column {field.name!r} is declared NOT NULL and {place(number)} has no value for it: rows need not "
+                "have every column, so declare it without NOT NULL"
+            )
 
 
 def check_table_types(schema: Schema) -> Schema:

@@ -28,6 +28,7 @@ class Page:
     def columns(
         self, schema: tuple[tuple[str, int], ...] | None, rows: range | tuple[int, ...], /
     ) -> Columns | None: ...
+    def values(self, schema: tuple[tuple[str, int], ...], rows: range | tuple[int, ...], /) -> Columns | None: ...
 
 # Reads pages. Safe to share between threads.
 class Codec:

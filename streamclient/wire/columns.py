@@ -102,6 +102,37 @@ def record_batch(records: Sequence[StreamRecord], schema: Mapping[str, ColumnTyp
     return pa.RecordBatch.from_arrays([*arrays.values()], [*arrays])
 
 
+def value_batch(records: Sequence[StreamRecord], schema: Mapping[str, ColumnType]) -> Any | None:
+    """The values of these columns alone, as a ``pyarrow.RecordBatch``: see ``DecodedPage.values``.
+
+    Raises:
+        ConfigurationError: the schema holds what Arrow cannot, or pyarrow is not installed.
+    """
+    pa = _pyarrow()
+    types = checked_schema(schema)
+    columns: dict[str, list[ColumnValue | None]] = {name: [] for name in types}
+    for record in records:
+        puts = [(one.name, one.value) for one in record.columns if one.operation is ColumnOperation.PUT]
+        wanted = [(name, value) for name, value in (*record.primary_key, *puts) if name in types]
+        values = dict(wanted)
+        if len(values) < len(wanted) or any(_TYPES[type(value)] is not types[name] for name, value in wanted):
+            return None
+        for name, column in columns.items():
+            column.append(values.get(name))
+    try:
+        _keys(records)
+    except CodecError:
+        return None
+    arrays = {
+        "record_type": _words([record.record_type for record in records], RecordType),
+        "sequence_info": _sequences([record.sequence_info for record in records]),
+        "columns": _struct(
+            {name: pa.array(values, _arrow_type(types[name])) for name, values in columns.items()}, len(records)
+        ),
+    }
+    return pa.RecordBatch.from_arrays([*arrays.values()], [*arrays])
+
+
 def _found(records: Iterable[StreamRecord]) -> dict[str, ColumnType | None]:
     """Columns in order of appearance, each with the type of its first value."""
     types: dict[str, ColumnType | None] = {}

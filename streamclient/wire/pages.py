@@ -39,6 +39,9 @@ class PageContent(Protocol):
     def arrow(self, schema: Mapping[str, ColumnType] | None, rows: Rows) -> Any:
         """The cells of these records by column."""
 
+    def values(self, schema: Mapping[str, ColumnType], rows: Rows) -> Any | None:
+        """The values of these columns alone; ``None`` if there is more to say of them."""
+
 
 Rows = range | tuple[int, ...]
 
@@ -97,6 +100,10 @@ class PageRecords(Sequence[StreamRecord]):
         """These records by column: an object with ``__arrow_c_array__``, as of ``DecodedPage.arrow``."""
         return self._content.arrow(schema, self._rows)
 
+    def values(self, schema: Mapping[str, ColumnType]) -> Any | None:
+        """The values of these columns alone, as of ``DecodedPage.values``."""
+        return self._content.values(schema, self._rows)
+
     def __eq__(self, other: object) -> bool:
         return self._made() == tuple(other) if isinstance(other, PageRecords | tuple) else NotImplemented
 
@@ -142,6 +149,19 @@ class _Page:
             ConfigurationError: the schema holds what Arrow cannot, or the codec is in Python and pyarrow is missing.
         """
         return self.records.arrow(schema)
+
+    def values(self, schema: Mapping[str, ColumnType]) -> Any | None:
+        """The values of these columns alone, keys or not: what costs least, where it is all that one wants to know.
+
+        An object as of ``arrow``, with the fields ``record_type`` and ``sequence_info`` as there, and ``columns``: a
+        struct of one value per column, null where the record does not put one. ``None`` if that does not say all: a
+        record puts a value of another type, or several, into one of these columns. ``None`` too for what ``arrow``
+        refuses, so that it can say why.
+
+        Raises:
+            ConfigurationError: as ``arrow``.
+        """
+        return self.records.values(schema)
 
 
 @frozen

@@ -32,7 +32,7 @@ from streamclient.wire import schema
 from streamclient.wire._reader import READ_ERRORS, ParsedRow, RawCell, as_codec_error, fail, read_row
 from streamclient.wire._tags import HEADER
 from streamclient.wire._writer import CellParts, write_row
-from streamclient.wire.columns import checked_schema, record_batch
+from streamclient.wire.columns import checked_schema, record_batch, value_batch
 from streamclient.wire.pages import DecodedPage, PageRecords, PageSummary, Rows, TunnelPage
 from streamclient.wire.plainbuffer import OPERATIONS, RowWrite, write_of
 from streamclient.wire.rows import CellOperation, KeyBound
@@ -71,6 +71,9 @@ class _ReadRecords:
     def arrow(self, schema: Mapping[str, ColumnType] | None, rows: Rows) -> Any:
         return record_batch(tuple(self.records(rows)), schema)
 
+    def values(self, schema: Mapping[str, ColumnType], rows: Rows) -> Any | None:
+        return value_batch(tuple(self.records(rows)), schema)
+
 
 @frozen
 class _NativePage:
@@ -98,13 +101,13 @@ class _NativePage:
         return self._page.writes(rows)
 
     def arrow(self, schema: Mapping[str, ColumnType] | None, rows: Rows) -> Any:
-        given = None
-        if schema is not None:
-            given = tuple((name, _TYPE_NUMBERS[kind]) for name, kind in checked_schema(schema).items())
-        columns = self._page.columns(given, rows)
+        columns = self._page.columns(None if schema is None else _numbered(schema), rows)
         if columns is None:  # the twin says what is wrong
             return record_batch(tuple(self.records(rows)), schema)
         return columns
+
+    def values(self, schema: Mapping[str, ColumnType], rows: Rows) -> Any | None:
+        return self._page.values(_numbered(schema), rows)
 
 
 class RecordCodec(Protocol):
@@ -232,6 +235,12 @@ _TYPE_NUMBERS = {
     ColumnType.STRING: tags.TYPE_STRING,
     ColumnType.BINARY: tags.TYPE_BLOB,
 }
+
+
+def _numbered(schema: Mapping[str, ColumnType]) -> tuple[tuple[str, int], ...]:
+    return tuple((name, _TYPE_NUMBERS[kind]) for name, kind in checked_schema(schema).items())
+
+
 _CODEC = PurePythonCodec() if NATIVE is None else NativeCodec(NATIVE)
 
 

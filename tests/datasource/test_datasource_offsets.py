@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 
 from streamclient.datasource.offsets import ShardSlice
 from streamclient.datasource.reading import LAYOUT_COLUMNS_MAX, SPARSE, PageDecoder, RangeReader, StreamPages
-from streamclient.destinations.changes import COMMIT, added_types, rows_of_schema
+from streamclient.destinations.changes import COMMIT, OF_CHANGES, UNFIT, added_types, rows_of_schema
 from streamclient.destinations.columns import ChangeColumns
 from streamclient.errors import ConfigurationError, DependencyException, StreamClientException, UnfitValueError
 from streamclient.records import ColumnOperation, ColumnType, RecordColumn, RecordType, StreamRecord
@@ -405,6 +407,10 @@ CELLS = st.one_of(
 )
 
 
+NUMBERS = st.builds(RecordColumn, NAMES, st.just(ColumnOperation.PUT), st.integers(0, 9), st.integers(0, 3))
+"""All of them fit, and a record may have several of one column."""
+
+
 def changes(cells: Iterable[Sequence[RecordColumn]]) -> list[StreamRecord]:
     """One of each key, with these cells."""
     return [
@@ -431,6 +437,50 @@ def test_rows_of_some_columns_are_what_the_records_say(cells: list[list[RecordCo
     expected = rows_of_schema(ChangeColumns.of_records(records), shard="s1", columns=columns)
 
     assert pa.Table.from_batches(reader.read(part)).to_pylist() == expected.to_pylist()
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(st.lists(CELLS, max_size=3), min_size=1, max_size=40)
+    | st.lists(st.lists(NUMBERS, max_size=3), min_size=1, max_size=40),
+    st.dictionaries(NAMES, st.sampled_from([pa.int64(), pa.int64(), pa.string()]), max_size=2),
+    st.sets(st.sampled_from(sorted(OF_CHANGES))),
+    st.integers(1, 20),
+)
+def test_rows_without_words_on_cells_are_what_the_records_say(
+    cells: list[list[RecordColumn]], wanted: dict[str, pa.DataType], added: set[str], batch: int
+) -> None:
+    """Whether a page has values alone for it or not, page by page; and the same error, if a value does not fit."""
+    records = changes(cells)
+    stream, part = whole_range(records)
+    stream.page_records = 7
+    kinds = wanted | {name: added_types()[name] for name in added}
+    columns = pa.schema([pa.field("pk", pa.int64()), *itertools.starmap(pa.field, kinds.items())])
+    reader = RangeReader(StreamPages(stream), columns, batch_records=batch)  # type: ignore[arg-type]
+    try:
+        expected = rows_of_schema(ChangeColumns.of_records(records), shard="s1", columns=columns)
+    except UnfitValueError as error:
+        with pytest.raises(UnfitValueError, match=re.escape(str(error))):
+            list(reader.read(part))
+        return
+    read = list(reader.read(part))
+
+    assert pa.Table.from_batches(read).to_pylist() == expected.to_pylist()
+    assert all(one.num_rows < batch + stream.page_records for one in read)
+
+
+def test_a_record_without_a_value_for_a_column_that_is_declared_not_null_is_an_error() -> None:
+    """Spark looks for no null there, so it would read what happens to stand in its place."""
+    cell = RecordColumn("v", ColumnOperation.PUT, 1, 1)
+    stream, part = whole_range(changes([[cell], [cell], []]))
+    for further in ([], [pa.field(UNFIT, added_types()[UNFIT])]):
+        columns = pa.schema([pa.field("pk", pa.int64()), pa.field("v", pa.int64(), nullable=False), *further])
+        reader = RangeReader(StreamPages(stream), columns)  # type: ignore[arg-type]
+
+        with pytest.raises(
+            UnfitValueError, match=rf"column 'v' is declared NOT NULL and the change 0/{NOW_MICROS + 2}/0 of shard s1"
+        ):
+            list(reader.read(part))
 
 
 def pages_of(stream: MemoryStream) -> Iterator[DecodedPage]:

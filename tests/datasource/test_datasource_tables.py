@@ -110,6 +110,18 @@ def test_values_that_do_not_fit_are_kept_beside_with_their_types(local: LocalTab
         read(local, grades)
 
 
+def test_a_row_without_a_value_for_a_column_that_is_declared_not_null_is_an_error(
+    local: LocalTablestore, things: Any
+) -> None:
+    put(things, "a", 1, size=5)
+    put(things, "b", 2)
+
+    with pytest.raises(
+        UnfitValueError, match=r"column 'size' is declared NOT NULL and row .*'b'.* has no value for it"
+    ):
+        read(local, pa.schema([pa.field("size", pa.int64(), nullable=False)]))
+
+
 def test_the_schema_is_what_the_table_declares_and_its_first_rows_hold(local: LocalTablestore, things: Any) -> None:
     put(things, "a", 1, Note="n", note=1.5)
     put(things, "b", 2, Note=5, late=1)

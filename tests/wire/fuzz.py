@@ -231,6 +231,12 @@ class Judge:
         """Pages that were read, and not refused."""
         self.columns_read = 0
         """How often columns were made of them."""
+        self.values_read = 0
+        """How often their values said all."""
+
+    def one(self, seed: int) -> Any:
+        """One column: records of a page seldom put one value at most into several."""
+        return dict([random.Random(seed).choice(list(self.schema.items()))])
 
     def page(self, seed: int) -> bytes:
         """The page of a seed."""
@@ -270,17 +276,19 @@ class Judge:
             return records.select([dice.randrange(-count, count) for _ in range(dice.randrange(4))])
         return records[dice.randrange(-3, 3) : dice.randrange(-3, 6) : dice.choice((1, 1, 2, -1))]
 
-    def columns(self, decode: Callable[[bytes], Any], data: bytes, schema: Any) -> Any:
-        """The columns of a page that can be read, or the text of the error."""
+    def columns(self, decode: Callable[[bytes], Any], data: bytes, schema: Any, *, values_only: bool = False) -> Any:
+        """The columns of a page that can be read, ``None`` for values that do not say all, or the text of the error."""
         import pyarrow
 
         dice = random.Random(data[-8:])
         try:
             records = decode(data).records
             part = self.part(records, dice) if dice.random() < 0.5 else records
-            made = part.arrow(schema)
+            made = part.values(schema) if values_only else part.arrow(schema)
         except self.error as error:
             return str(error)
+        if made is None:
+            return None
         batch = pyarrow.record_batch(made)
         batch.validate(full=True)
         return repr(batch.to_pylist()), str(batch.schema)
@@ -298,11 +306,14 @@ class Judge:
             if isinstance(expected, str):
                 continue
             self.read += 1
-            for schema in (None, self.schema) if with_columns else ():
-                columns = self.columns(own, data, schema)
-                expected = self.columns(other, data, schema)
+            for schema, values_only in (
+                ((None, False), (self.schema, False), (self.one(seed), True)) if with_columns else ()
+            ):
+                columns = self.columns(own, data, schema, values_only=values_only)
+                expected = self.columns(other, data, schema, values_only=values_only)
                 assert columns == expected, f"seed {seed}, {name}: {data.hex()}\n{columns}\nexpected {expected}"
                 self.columns_read += not isinstance(expected, str)
+                self.values_read += values_only and isinstance(expected, tuple)
 
 
 class PutJudge:
@@ -397,9 +408,9 @@ def run(seconds: float, first_seed: int) -> None:
         seed += 1
     print(
         f"{seed - first_seed} pages from seed {first_seed} on, each taken for two kinds: "
-        f"{judge.read} could be read, {judge.columns_read} times by column; as many puts: "
-        f"{put_judge.read} could be read; as many heads of answers: {head_judge.read} could be read in one pass; "
-        f"no finding"
+        f"{judge.read} could be read, {judge.columns_read} times by column, {judge.values_read} times as values; "
+        f"as many puts: {put_judge.read} could be read; as many heads of answers: {head_judge.read} could be read in one "
+        "pass; no finding"
     )
 
 

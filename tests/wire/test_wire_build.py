@@ -87,6 +87,7 @@ def test_pages_of_the_fuzzer_are_read_alike_by_both_codecs() -> None:
 
     assert judge.read > 100, "pages that are only ever refused would show little"
     assert judge.columns_read > 100
+    assert judge.values_read > 10
 
 
 @compiled

@@ -163,6 +163,8 @@ def test_a_schema_gives_each_page_the_same_layout(codec: RecordCodec) -> None:
 def test_a_schema_that_arrow_cannot_hold_is_refused(codec: RecordCodec, schema: Any) -> None:
     with pytest.raises(ConfigurationError, match="expected names without NUL"):
         page_of((put("a", 1),), codec=codec).arrow(schema)
+    with pytest.raises(ConfigurationError, match="expected names without NUL"):
+        page_of((put("a", 1),), codec=codec).values(schema)
 
 
 @both
@@ -183,6 +185,43 @@ def test_an_empty_page_has_no_columns_and_no_rows(codec: RecordCodec) -> None:
     ]  # fmt: skip
 
 
+# --- values alone -----------------------------------------------------------------------------------------------------
+
+
+@both
+def test_values_alone_are_laid_out_as_documented(codec: RecordCodec) -> None:
+    gone = RecordColumn("a", ColumnOperation.DELETE_ALL_VERSION)
+    page = page_of((put("a", 1), put("b", "x")), (gone,), (gone, put("a", 2), put("c", b"y")), codec=codec)
+    schema = {"missing": ColumnType.DOUBLE, "a": ColumnType.INTEGER, "n": ColumnType.INTEGER}
+    batch = pa.record_batch(page.values(schema))
+    batch.validate(full=True)
+
+    assert batch.schema.names == ["record_type", "sequence_info", "columns"]
+    assert batch["record_type"].to_pylist() == ["UPDATE"] * 3
+    assert batch["sequence_info"] == batch_of(page)["sequence_info"]
+    assert batch["columns"].to_pylist() == [{"missing": None, "a": value, "n": 1} for value in (1, None, 2)]
+    assert pa.record_batch(page.records[::2].values(schema))["columns"].to_pylist()[1]["a"] == 2
+    assert pa.record_batch(codec.decode_page(b"").values(schema)).num_rows == 0
+
+
+MORE_TO_SAY = {
+    "another type": {"a": ColumnType.STRING},
+    "two values": {"b": ColumnType.INTEGER},
+    "a key of another type": {"id": ColumnType.BINARY},
+    "a key and a column": {"n": ColumnType.INTEGER},
+}
+
+
+@both
+@pytest.mark.parametrize("schema", MORE_TO_SAY.values(), ids=MORE_TO_SAY)
+def test_values_that_do_not_say_all_are_not_given(codec: RecordCodec, schema: Any) -> None:
+    page = page_of((put("c", 1),), (put("a", 1), put("b", 1, 5), put("b", 2, 6), put("n", 1)), codec=codec)
+
+    assert page.values(schema) is None
+    assert page.records[:1].values({"c": ColumnType.INTEGER}) is not None
+    assert page.values({"c": ColumnType.INTEGER}) is not None, "what else there is does not matter"
+
+
 BAD_KEYS = {
     "other names": ((("a", 1),), (("b", 1),)),
     "other types": ((("a", 1),), (("a", "1"),)),
@@ -200,6 +239,7 @@ def test_keys_that_no_one_table_has_are_refused(codec: RecordCodec, keys: Any) -
 
     with pytest.raises(CodecError, match="key"):
         page.arrow()
+    assert page.values({}) is None
 
 
 def plain(batch: pa.RecordBatch) -> Any:
@@ -221,6 +261,42 @@ def test_any_page_has_the_same_columns_from_both(
 
     for codec in CODECS:
         assert plain(batch_of(codec.decode_page(data), schema)) == plain(expected)
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=300)
+@given(
+    st.lists(st.lists(columns(st.sampled_from("abc")), max_size=3).map(tuple), max_size=6),
+    st.dictionaries(st.sampled_from(["a", "b", "d", "id"]), st.sampled_from(ColumnType), max_size=3),
+)
+def test_values_alone_are_those_of_the_columns_or_none(
+    page: list[tuple[RecordColumn, ...]], schema: dict[str, ColumnType]
+) -> None:
+    """The same from both codecs; and given exactly if every record puts at most one value of the right type."""
+    made = [page_of(*page, codec=codec).values(schema) for codec in CODECS]
+    puts = [[(one.name, one.value) for one in cells if one.operation is ColumnOperation.PUT] for cells in page]
+    wanted = [[(name, value) for name, value in (*KEY, *some) if name in schema] for some in puts]
+    says_all = all(
+        len(dict(some)) == len(some) and all(PYTHON_TYPES[schema[name]] is type(value) for name, value in some)
+        for some in wanted
+    )
+
+    assert [one is not None for one in made] == [says_all] * len(CODECS)
+    if says_all:
+        batches = [pa.record_batch(one) for one in made]
+        assert [plain(one) for one in batches] == [plain(batches[0])] * len(CODECS)
+        expected = [{name: dict(some).get(name) for name in schema} for some in wanted]
+        assert repr(batches[0]["columns"].to_pylist()) == repr(expected)
+        assert batches[0]["sequence_info"] == batch_of(page_of(*page))["sequence_info"]
+
+
+PYTHON_TYPES = {
+    ColumnType.INTEGER: int,
+    ColumnType.DOUBLE: float,
+    ColumnType.BOOLEAN: bool,
+    ColumnType.STRING: str,
+    ColumnType.BINARY: bytes,
+}
 
 
 @pytest.mark.slow
@@ -274,6 +350,8 @@ def test_columns_leak_nothing() -> None:
     def once() -> None:
         page.arrow().__arrow_c_array__()
         pa.record_batch(page.arrow(schema))
+        pa.record_batch(page.values(schema))
+        assert page.values({"b": ColumnType.INTEGER}) is None
 
     once()
     gc.collect()
@@ -292,6 +370,10 @@ def test_a_schema_of_another_form_is_refused_by_the_compiled_part() -> None:
     for schema in ([], {}, ((1, 2),), (("a", "b"),), (("a",),), ("ab",), (("a", 200),), (("a", -1),), (("a", 4),)):
         with pytest.raises(TypeError):
             page.columns(schema, range(0))
+        with pytest.raises(TypeError):
+            page.values(schema, range(0))
+    with pytest.raises(TypeError):
+        page.values(None, range(0))
 
 
 @compiled

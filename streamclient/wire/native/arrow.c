@@ -106,8 +106,19 @@ static void set_attributes(struct tree *tree, struct node *node, const struct ba
     }
 }
 
+/* Of a batch of values. */
+static void set_values(struct tree *tree, struct node *node, const struct batch *batch)
+{
+    *node = structure("columns", NULL, batch->row_count);
+    struct node *columns = add_children(tree, node, batch->attribute_count);
+    for (size_t number = 0; number < batch->attribute_count; number++) {
+        const struct attribute *attribute = &batch->attributes[number];
+        columns[number] = leaf((const char *)attribute->name.bytes, &attribute->value);
+    }
+}
+
 /* The root, record_type and its words, three places, keys; per column the struct, its three parts and the words; two
-   lists of an item with its parts and their words. */
+   lists of an item with its parts and their words. Of values it is fewer. */
 static size_t node_count(const struct batch *batch)
 {
     return 1 + 6 + 1 + 3 + batch->key_count + 5 * batch->attribute_count + 2 * (1 + 3 + CELL_KINDS + 1);
@@ -122,12 +133,16 @@ static bool tree_of(struct tree *tree, const struct batch *batch)
     if (tree->nodes == NULL)
         return false;
     tree->nodes[0] = structure("", NULL, batch->row_count);
-    struct node *parts = add_children(tree, &tree->nodes[0], 6);
+    struct node *parts = add_children(tree, &tree->nodes[0], batch->is_values ? 3 : 6);
     set_words(tree, &parts[0], "record_type", &batch->action, &ACTIONS);
     parts[1] = structure("sequence_info", NULL, batch->row_count);
     struct node *children = add_children(tree, &parts[1], 3);
     for (int number = 0; number < 3; number++)
         children[number] = leaf(NUMBERS[number], numbers[number]);
+    if (batch->is_values) {
+        set_values(tree, &parts[2], batch);
+        return true;
+    }
     parts[2] = structure("primary_key", NULL, batch->row_count);
     children = add_children(tree, &parts[2], batch->key_count);
     for (size_t key = 0; key < batch->key_count; key++)

@@ -52,11 +52,12 @@ static enum verdict fill(struct batch *batch, const struct page *page, const str
     return verdict;
 }
 
-PyObject *columns_of_page(PyTypeObject *type, const struct page *page, struct vocabulary *vocabulary, PyObject *schema)
+PyObject *columns_of_page(PyTypeObject *type, const struct page *page, struct vocabulary *vocabulary, PyObject *schema,
+                          bool is_values)
 {
     struct wanted *wanted = NULL;
     size_t count = 0;
-    if (schema != Py_None) {
+    if (schema != Py_None || is_values) {
         if (!PyTuple_Check(schema)) {
             PyErr_SetString(PyExc_TypeError, "expected None or a tuple of pairs of name and type");
             return NULL;
@@ -67,6 +68,8 @@ PyObject *columns_of_page(PyTypeObject *type, const struct page *page, struct vo
             return NULL;
     }
     struct batch *batch = batch_new();
+    if (batch != NULL)
+        batch->is_values = is_values;
     enum verdict verdict = batch == NULL ? OUT_OF_MEMORY : fill(batch, page, vocabulary, wanted, count);
     free(wanted);
     struct columns_object *columns = NULL;

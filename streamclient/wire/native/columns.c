@@ -177,6 +177,27 @@ static bool place_row(struct placing *placing, size_t number)
     return !has_others || list_others(placing, number, first, end);
 }
 
+/* Keys are columns like others here. Deletions leave the column empty, as does a record that does not have it. */
+static enum verdict place_values(struct placing *placing, size_t number)
+{
+    const struct cell *cells = placing->page->cells;
+    const struct row *row = &placing->page->rows[number];
+    const struct cell *cell = cells + row->first_cell, *end = cell + row->key_count + row->cell_count;
+    for (; cell < end; cell++) {
+        uint32_t *place = &placing->places[cell->name];
+        if (*place == 0)
+            *place = wanted_place(placing, name_at(placing->names, cell->name));
+        if (*place == NO_PLACE || cell->operation != PUT_CELL)
+            continue;
+        struct attribute *attribute = &placing->batch->attributes[*place - 1];
+        if (attribute->shown[number] != 0 || cell->type != attribute->type)
+            return NOT_ACCEPTED;
+        attribute->shown[number] = (uint32_t)(cell - cells) + 1;
+        attribute->bytes += cell->size;
+    }
+    return ACCEPTED;
+}
+
 /* The keys have the same columns in each record, or the page is not of one table. */
 static bool has_keys_of_first(const struct page *page, const struct row *row)
 {
@@ -217,11 +238,17 @@ static enum verdict place_all(struct placing *placing)
     struct batch *batch = placing->batch;
     const struct page *page = placing->page;
     enum verdict verdict = page->row_count ? begin_keys(batch, page, placing->names) : ACCEPTED;
+    if (batch->is_values)
+        batch->key_count = 0; /* they could have been keys, and go where they are wanted */
     for (size_t number = 0; verdict == ACCEPTED && number < page->row_count; number++) {
         const struct row *row = &page->rows[number];
         const struct cell *cell = page->cells + row->first_cell;
         if (!has_keys_of_first(page, row))
             return NOT_ACCEPTED;
+        if (batch->is_values) {
+            verdict = place_values(placing, number);
+            continue;
+        }
         for (size_t key = 0; key < batch->key_count; key++)
             batch->keys[key].bytes += cell[key].size;
         if (!place_row(placing, number))
@@ -327,10 +354,14 @@ static void take_all(struct taker *taker, struct batch *batch)
         attribute->value.type = attribute->type;
         attribute->stamp.type = TYPE_INTEGER;
         take_name(taker, &attribute->name);
-        take_array(taker, &attribute->operation, count, 0);
         take_array(taker, &attribute->value, count, attribute->bytes);
+        if (batch->is_values)
+            continue;
+        take_array(taker, &attribute->operation, count, 0);
         take_array(taker, &attribute->stamp, count, 0);
     }
+    if (batch->is_values)
+        return;
     take_list(taker, &batch->others, count);
     take_list(taker, &batch->originals, count);
 }
@@ -484,8 +515,9 @@ static void fill_attributes(struct batch *batch, const struct page *page, size_t
             uint32_t shown = attribute->shown[row + place];
             cells[place] = shown ? &page->cells[shown - 1] : NULL;
         }
-        fill_stamps(&attribute->operation, &attribute->stamp, cells, row, count);
         fill_array(&attribute->value, page, cells, row, count);
+        if (!batch->is_values)
+            fill_stamps(&attribute->operation, &attribute->stamp, cells, row, count);
     }
 }
 
@@ -510,11 +542,14 @@ static void fill_records(struct batch *batch, const struct page *page, size_t ro
         put_number(&batch->epoch, row + place, one->epoch);
         put_number(&batch->timestamp_micros, row + place, one->timestamp_micros);
         put_number(&batch->row_index, row + place, one->row_index);
+        if (batch->is_values)
+            continue;
         batch->others.lists.offsets[row + place + 1] = (int32_t)batch->others.ends[row + place];
         batch->originals.lists.offsets[row + place + 1] = (int32_t)batch->originals.ends[row + place];
         with_origin |= (uint64_t)one->has_origin << place;
     }
-    set_valid(&batch->originals.lists, row, count, with_origin);
+    if (!batch->is_values)
+        set_valid(&batch->originals.lists, row, count, with_origin);
 }
 
 static void fill_all(struct batch *batch, const struct page *page, const struct names *names)

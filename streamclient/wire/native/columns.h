@@ -56,6 +56,7 @@ struct cell_list {
 /* All of it, alive as long as one part was handed out. */
 struct batch {
     atomic_long references;
+    bool is_values; /* one value or none per record and wanted column, keys among these, and nothing else of cells */
     uint8_t *memory; /* of all arrays, and of the names */
     size_t row_count;
     struct array action, epoch, timestamp_micros, row_index;
@@ -77,7 +78,8 @@ struct batch *batch_new(void);
 
 /* Fill an empty batch, with the wanted columns, or with those of the page if `wanted` is NULL. All names of the
    page are below `name_count`; others may be added meanwhile. Not accepted: records of
-   different key columns, a key that Arrow cannot hold, or more than an offset can count. */
+   different key columns, a key that Arrow cannot hold, or more than an offset can count; and for a batch of values,
+   a record that puts two into one wanted column, or one of another type. */
 enum verdict batch_fill(struct batch *batch, const struct page *page, const struct names *names, size_t name_count,
                         const struct wanted *wanted, size_t wanted_count);
 

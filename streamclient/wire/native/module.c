@@ -247,13 +247,13 @@ static struct row *rows_chosen(struct page *page, const struct choice *choice)
     return rows;
 }
 
-static PyObject *page_columns(PyObject *self, PyObject *arguments)
+static PyObject *some_columns(PyObject *self, PyObject *arguments, bool is_values)
 {
     struct source *source = ((struct page_object *)self)->source;
     struct state *state = PyType_GetModuleState(Py_TYPE(self));
     PyObject *schema, *rows, *columns = NULL;
     struct choice choice;
-    if (state == NULL || !PyArg_ParseTuple(arguments, "OO:columns", &schema, &rows) ||
+    if (state == NULL || !PyArg_ParseTuple(arguments, "OO", &schema, &rows) ||
         !choose(&choice, rows, source->page.row_count))
         return NULL;
     struct page page = source->page;
@@ -261,11 +261,15 @@ static PyObject *page_columns(PyObject *self, PyObject *arguments)
     if (choice.count && page.rows == NULL)
         PyErr_NoMemory();
     else
-        columns = columns_of_page(state->columns_type, &page, source->vocabulary, schema);
+        columns = columns_of_page(state->columns_type, &page, source->vocabulary, schema, is_values);
     free(own_rows);
     free(choice.numbers);
     return columns;
 }
+
+static PyObject *page_columns(PyObject *self, PyObject *arguments) { return some_columns(self, arguments, false); }
+
+static PyObject *page_values(PyObject *self, PyObject *arguments) { return some_columns(self, arguments, true); }
 
 static PyObject *page_next(PyObject *self, void *Py_UNUSED(closure))
 {
@@ -311,6 +315,8 @@ static PyMethodDef page_methods[] = {
     {"columns", page_columns, METH_VARARGS,
      "columns(schema, rows, /)\n--\n\nThe cells of these records by column, or None where the twin has to say what is "
      "wrong."},
+    {"values", page_values, METH_VARARGS,
+     "values(schema, rows, /)\n--\n\nThe values of these columns, keys or not, or None where they do not say all."},
     {NULL, NULL, 0, NULL},
 };
 static PyGetSetDef page_getters[] = {

@@ -86,6 +86,7 @@ void vocabulary_release(struct vocabulary *vocabulary);
 /* capsules.c */
 extern PyType_Spec columns_spec;
 /* The rows of the page by column; None where the twin has to say what is wrong. */
-PyObject *columns_of_page(PyTypeObject *type, const struct page *page, struct vocabulary *vocabulary, PyObject *schema);
+PyObject *columns_of_page(PyTypeObject *type, const struct page *page, struct vocabulary *vocabulary, PyObject *schema,
+                          bool is_values);
 
 #endif
