@@ -1,8 +1,10 @@
-"""Records per second through the streaming source, beside Spark streaming the same rows from a local Parquet file."""
+"""Records per second through the streaming source, beside Spark streaming the same rows from local Parquet files."""
 
 from __future__ import annotations
 
 import json
+import shutil
+import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
@@ -10,7 +12,7 @@ from itertools import count, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attrs import evolve, frozen
+from attrs import define, evolve, field, frozen
 
 from benchmarks.parquet import spark_session
 from benchmarks.report import Line, Round, aimed, compare, interleaved, progress, ratio_of_at_least
@@ -34,10 +36,12 @@ from streamclient.wire.records import default_codec
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
     from streamclient.datasource.source import RangePartition
+
+    Frame = Callable[[], DataFrame]
 
 SCHEMA = """key0 string, key1 bigint, city string, items bigint, amount double, paid boolean, digest binary,
 status string, _operation string, _timestamp timestamp"""
@@ -52,7 +56,19 @@ paid boolean, status string, _operation string, _timestamp timestamp"""
 LEAST = {"noop": 0.8, "parquet": 1.0}
 """Of Spark's own rate: its reader decodes as many cells, and a file's bytes come from the page cache."""
 
-LEAST_FROM_SERVER = 0.7
+LEAST_FROM_SERVER = {"noop": 0.7, "parquet": 0.7}
+
+USUAL_BATCHES = 9
+"""A batch of a ninth of the pages has 100,000 records, which is what a query takes of a shard by default."""
+
+LARGE_BATCHES = 3
+"""With three times as many records each."""
+
+SERVER_BATCHES = 5
+
+SPARK = "Spark from local Parquet files"
+
+MADE_BEFORE = ", batches made before"
 
 LEAST_OF_FEW = 1.0
 """Of the rate of all columns: who asks for less must not pay more."""
@@ -156,67 +172,138 @@ class PreparedDataSource(MemoryDataSource):
         return PreparedReader(self._options, self.service(), self._arrow(schema))
 
 
+@define
+class _Queries:
+    """Runs queries, and knows what the first batch of each has reached."""
+
+    session: SparkSession
+    directory: Path
+    first_batches: dict[str, list[float]] = field(factory=dict)
+    """Records per second, by the name of the row."""
+    _numbers: Iterator[int] = field(factory=count)
+
+    def source(self, name: str, options: Mapping[str, str], schema: str) -> Frame:
+        """One of ours."""
+        load: Frame = self.session.readStream.format(name).options(**options).schema(schema).load
+        return load
+
+    def copied(self, frame: Frame, name: str) -> Frame:
+        """Spark's own, over the same records in local files, each of which becomes a batch."""
+        place = self.directory / name
+        self._run(frame(), "parquet", place)
+        reader = self.session.readStream.schema(frame().schema).option("maxFilesPerTrigger", "1")
+        return partial(reader.parquet, str(place))
+
+    def rate(self, name: str, frame: Frame, sink: str) -> float:
+        """Of all batches of a new query but the first, in which Java compiles what it will run."""
+        first, *later = self._run(frame(), sink, None)
+        self.first_batches.setdefault(name, []).append(_rate_of([first]))
+        return _rate_of(later)
+
+    def first_of(self, name: str, _: float) -> str:
+        """What is said of a row beside its figure."""
+        return f"{statistics.median(self.first_batches[name]):,.0f} in the first batch of a query"
+
+    def _run(self, frame: DataFrame, sink: str, out: Path | None) -> list[Mapping[str, Any]]:
+        """Everything that is there; gives the progress of each batch."""
+        place = self.directory / f"query{next(self._numbers)}"
+        writer = frame.writeStream.format(sink).option("checkpointLocation", str(place / "checkpoint"))
+        if sink == "parquet":
+            writer = writer.option("path", str(out or place / "out"))
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+        shutil.rmtree(place)
+        batches: list[Mapping[str, Any]] = [json.loads(one.json) for one in query.recentProgress]
+        return [one for one in batches if one["numInputRows"]]
+
+
 def measure(stage: Stage, settings: Settings) -> list[Line]:
-    """Into nothing and into Parquet, one partition; the rate of whole batches, planning and log included."""
+    """Into nothing and into Parquet: the rate of whole batches, planning and Spark's log included."""
     lines: list[Line] = []
     with spark_session() as session, tempfile.TemporaryDirectory(prefix="source-") as scratch:
         session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
-        session.dataSource.register(TablestoreDataSource)
-        session.dataSource.register(MemoryDataSource)
-        session.dataSource.register(PreparedDataSource)
+        for source in (TablestoreDataSource, MemoryDataSource, PreparedDataSource):
+            session.dataSource.register(source)
         directory = Path(scratch)
-        records = settings.source_pages * PAGE_RECORDS
+        queries = _Queries(session, directory)
         _write_pages(shapes()[0], settings.source_pages, directory)
-        memory = _connection(str(directory)) | {"maxOffsetsPerShard": str(records)}
-        changes = session.readStream.format("pages").options(**memory).schema(SCHEMA).load
-        in_two = memory | {"maxRecordsPerPartition": str(records // 2)}
-        halves = session.readStream.format("pages").options(**in_two).schema(SCHEMA).load
-        prepared = session.readStream.format("batches").options(**memory).schema(SCHEMA).load
-        copy = str(directory / "copy")
-        _run(changes(), "parquet", directory, "first", copy)
-        table = stage.table(1, settings.stream_records)
-        server = _connection(stage.endpoint) | {"table": table.name, "maxOffsetsPerShard": str(settings.stream_records)}
-        from_server = session.readStream.format("tablestore").options(**server).schema(SERVER_SCHEMA).load
-        server_copy = str(directory / "server-copy")
-        _run(from_server(), "parquet", directory, "first-server", server_copy)
-        kept, kept_server = (
-            partial(session.readStream.schema(one().schema).parquet, place)
-            for one, place in ((changes, copy), (from_server, server_copy))
-        )
-        runs = count()
+        compared = [
+            *_from_memory(queries, str(directory), settings.source_pages * PAGE_RECORDS),
+            _from_server(queries, stage, settings.worker_records),
+        ]
         for sink in settings.source_sinks:
-            # Beside as many rows each, as a batch has a fixed price that a small one hardly earns.
-            for name, of, parquet, ratio, reads in (
-                (
-                    "source from pages in memory",
-                    records,
-                    kept,
-                    LEAST[sink],
-                    {"": changes, ", in two partitions": halves, ", batches made before": prepared},
-                ),
-                ("source from the server", settings.stream_records, kept_server, LEAST_FROM_SERVER, {"": from_server}),
-            ):
-                frames = {f"Spark from a local Parquet file of {of:,} records to {sink}": parquet}
-                frames |= {f"{name} to {sink}{how}": read for how, read in reads.items()}
-                rounds: dict[str, Round] = {
-                    each: partial(_rate, frame, sink, directory, runs) for each, frame in frames.items()
-                }
-                rates = interleaved(settings.slow_rounds, rounds, is_warmed_up=settings.is_warmed_up)
-                compared = compare("source", "records/s", rates, partial(_detail, of))
-                lines += aimed(compared, {f"{name} to {sink}": ratio_of_at_least(ratio)})
-        few = session.readStream.format("pages").options(**memory).schema(FEW_SCHEMA).load
-        of_few = "source of 3 columns from pages in memory to noop"
-        rounds = {
-            "source of 10 columns from pages in memory to noop": partial(_rate, changes, "noop", directory, runs),
-            of_few: partial(_rate, few, "noop", directory, runs),
-        }
-        rates = interleaved(settings.slow_rounds, rounds, is_warmed_up=settings.is_warmed_up)
-        lines += aimed(compare("source", "records/s", rates), {of_few: ratio_of_at_least(LEAST_OF_FEW)})
+            for one in compared:
+                lines += _beside_spark(queries, settings, sink, one)
+        lines += _of_few(queries, settings, str(directory))
     return lines
 
 
-def _detail(records: int, name: str, figure: float) -> str:
-    return f"{records} records of 10 columns"
+@frozen
+class _Comparison:
+    """Sources of the same records in batches of the same size, the first of which is Spark's own."""
+
+    name: str
+    batch: int
+    frames: Mapping[str, Frame]
+    """By what is said of them beside the name."""
+    least: Mapping[str, float]
+    """Of the first one's rate, by sink."""
+
+
+def _from_memory(queries: _Queries, directory: str, records: int) -> Iterator[_Comparison]:
+    for batches in (USUAL_BATCHES, LARGE_BATCHES):
+        batch = records // batches
+        whole = _connection(directory) | {"maxOffsetsPerShard": str(batch)}
+        halves = whole | {"maxRecordsPerPartition": str(batch // 2)}
+        pages = queries.source("pages", whole, SCHEMA)
+        frames = {
+            SPARK: queries.copied(pages, f"copy{batches}"),
+            "": pages,
+            ", in two partitions": queries.source("pages", halves, SCHEMA),
+            MADE_BEFORE: queries.source("batches", whole, SCHEMA),
+        }
+        yield _Comparison("source from pages in memory", batch, frames, LEAST)
+
+
+def _from_server(queries: _Queries, stage: Stage, records: int) -> _Comparison:
+    table = stage.table(1, records)
+    batch = records // SERVER_BATCHES
+    options = _connection(stage.endpoint) | {"table": table.name, "maxOffsetsPerShard": str(batch)}
+    changes = queries.source("tablestore", options, SERVER_SCHEMA)
+    frames = {SPARK: queries.copied(changes, "server-copy"), "": changes}
+    return _Comparison("source from the server", batch, frames, LEAST_FROM_SERVER)
+
+
+def _beside_spark(queries: _Queries, settings: Settings, sink: str, one: _Comparison) -> list[Line]:
+    names = {
+        how: f"{SPARK if how is SPARK else one.name} to {sink}, batches of {one.batch:,}{'' if how is SPARK else how}"
+        for how in one.frames
+    }
+    rounds: dict[str, Round] = {
+        names[how]: partial(queries.rate, names[how], frame, sink) for how, frame in one.frames.items()
+    }
+    rates = interleaved(settings.slow_rounds, rounds, is_warmed_up=settings.is_warmed_up)
+    aims = {name: ratio_of_at_least(one.least[sink]) for how, name in names.items() if how not in (SPARK, MADE_BEFORE)}
+    return aimed(compare("source", "records/s", rates, queries.first_of), aims)
+
+
+def _of_few(queries: _Queries, settings: Settings, directory: str) -> list[Line]:
+    batch = settings.source_pages * PAGE_RECORDS // USUAL_BATCHES
+    options = _connection(directory) | {"maxOffsetsPerShard": str(batch)}
+    columns = {"10 columns": SCHEMA, "3 columns": FEW_SCHEMA}
+    names = {how: f"source of {how} from pages in memory to noop" for how in columns}
+    rounds: dict[str, Round] = {
+        name: partial(queries.rate, name, queries.source("pages", options, columns[how]), "noop")
+        for how, name in names.items()
+    }
+    rates = interleaved(settings.slow_rounds, rounds, is_warmed_up=settings.is_warmed_up)
+    aims = {names["3 columns"]: ratio_of_at_least(LEAST_OF_FEW)}
+    return aimed(compare("source", "records/s", rates, queries.first_of), aims)
+
+
+def _rate_of(batches: Sequence[Mapping[str, Any]]) -> float:
+    records = sum(int(one["numInputRows"]) for one in batches)
+    return records / (sum(float(one["durationMs"]["triggerExecution"]) for one in batches) / 1_000)
 
 
 def _connection(endpoint: str) -> dict[str, str]:
@@ -242,20 +329,3 @@ def _write_pages(shape: Shape, pages: int, directory: Path) -> None:
                 page.stream_records.add(action_type=action, record=data)
             sizes.append(out.write(page.SerializeToString()))
     (directory / _PAGES).write_text(json.dumps(sizes))
-
-
-def _rate(frame: Callable[[], DataFrame], sink: str, directory: Path, runs: Any) -> float:
-    name = f"run{next(runs)}"
-    done = _run(frame(), sink, directory, name, str(directory / f"{name}-out"))
-    return float(done["numInputRows"]) / (float(done["durationMs"]["triggerExecution"]) / 1_000)
-
-
-def _run(frame: DataFrame, sink: str, directory: Path, name: str, out: str) -> Mapping[str, Any]:
-    """Everything that is there, in one batch; gives that batch's progress."""
-    writer = frame.writeStream.format(sink).option("checkpointLocation", str(directory / f"{name}-checkpoint"))
-    if sink == "parquet":
-        writer = writer.option("path", out)
-    query = writer.trigger(availableNow=True).start()
-    query.awaitTermination()
-    batches: list[Mapping[str, Any]] = [json.loads(one.json) for one in query.recentProgress]
-    return max(batches, key=lambda one: int(one["numInputRows"]))

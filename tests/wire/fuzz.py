@@ -409,8 +409,8 @@ def run(seconds: float, first_seed: int) -> None:
     print(
         f"{seed - first_seed} pages from seed {first_seed} on, each taken for two kinds: "
         f"{judge.read} could be read, {judge.columns_read} times by column, {judge.values_read} times as values; "
-        f"as many puts: {put_judge.read} could be read; as many heads of answers: {head_judge.read} could be read in one "
-        "pass; no finding"
+        f"as many puts: {put_judge.read} could be read; "
+        f"as many heads of answers: {head_judge.read} could be read in one pass; no finding"
     )
 
 
