@@ -127,6 +127,27 @@ def test_a_query_goes_on_from_its_checkpoint_while_shards_split(streaming: Any, 
     assert (lags[-1]["lagMillis"], lags[-1]["records"]) == (0, 75)
 
 
+def test_columns_that_are_named_are_read_without_the_rest(streaming: Any, orders: Orders, tmp_path: Path) -> None:
+    """As values alone. A column that is declared NOT NULL must have one: Spark looks for no null in it."""
+    from pyspark.errors import StreamingQueryException
+
+    orders.write(3)
+    orders.client.delete_row("orders", Row([("customer", "c1"), ("id", 1)]), ANYTHING)
+    changes = streaming.readStream.format("tablestore").options(**orders.options())
+    frame = changes.schema("status string, id bigint NOT NULL, amount bigint, _operation string").load()
+    ended(frame.writeStream.format("memory").queryName("named").trigger(availableNow=True))
+
+    assert [tuple(row) for row in streaming.table("named").collect()] == [
+        ("new", 0, 0, "PUT"),
+        ("new", 1, 1, "PUT"),
+        ("new", 2, 2, "PUT"),
+        (None, 1, None, "DELETE"),
+    ]
+    strict = changes.schema("id bigint, amount bigint NOT NULL").load().writeStream.format("noop")
+    with pytest.raises(StreamingQueryException, match="column 'amount' is declared NOT NULL and the change"):
+        ended(strict.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True))
+
+
 def test_a_tunnel_gives_full_data_and_then_what_changed(streaming: Any, orders: Orders, tmp_path: Path) -> None:
     """To the end of what is there now, twice, with a split between; the tunnel is told how far Spark is."""
     orders.write(10)
