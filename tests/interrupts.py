@@ -13,23 +13,31 @@ from tests.patience import PATIENCE_SECONDS
 
 
 @contextmanager
-def interrupted_after(wait: Callable[[], object]) -> Iterator[None]:
-    """The main thread gets SIGINT inside the block once ``wait`` has returned, and ``KeyboardInterrupt`` must leave it.
+def handled_by_python() -> Iterator[None]:
+    """SIGINT raises ``KeyboardInterrupt`` in here, as in a new program.
 
-    A process that a shell started in the background ignores SIGINT; here it arrives.
+    It does not where a shell started the process in the background, nor, in Python's own way, where the process has
+    had a Spark: that leaves a handler of its own behind.
     """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def interrupted_after(wait: Callable[[], object]) -> Iterator[None]:
+    """The main thread gets SIGINT inside the block once ``wait`` has returned; ``KeyboardInterrupt`` must leave it."""
     main_thread = threading.get_ident()
 
     def interrupt() -> None:
         wait()
         signal.pthread_kill(main_thread, signal.SIGINT)
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     interrupter = threading.Thread(target=interrupt)
-    try:
+    with handled_by_python():
         interrupter.start()
         with pytest.raises(KeyboardInterrupt):
             yield
         interrupter.join(PATIENCE_SECONDS)
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -17,6 +17,7 @@ import pytest
 from streamclient.signals import RaisedBySignal
 from streamclient.terminal.running import EXIT_INTERRUPTED, EXIT_TERMINATED, run_command
 from streamclient.worker.running import EndedBySigterm, wait_awake
+from tests.interrupts import handled_by_python
 from tests.patience import PATIENCE_SECONDS
 
 
@@ -103,7 +104,8 @@ def test_a_command_ends_though_its_signal_was_swallowed(number: int, code: int) 
         wait_for_ever()
         return 0
 
-    assert run_command(argparse.Namespace(run=run, command="streamclient test")) == code
+    with handled_by_python():
+        assert run_command(argparse.Namespace(run=run, command="streamclient test")) == code
 
 
 @pytest.mark.parametrize("rest", [wait_for_ever, lambda: None])
