@@ -6,12 +6,15 @@ open connections where they are used. Only this module is made of pyspark's clas
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from traceback import walk_stack
 from typing import TYPE_CHECKING, Any
 
 import pyspark
 from attrs import define, field, frozen
+from pyspark import TaskContext
 from pyspark.sql import datasource as spark
 
 from streamclient.datasource.options import Layout, SourceOptions, Use
@@ -147,6 +150,17 @@ class TablestoreDataSource(spark.DataSource):  # type: ignore[misc]
         return RowWriter.checked(self._options.check_use(Use.WRITE), self._arrow(schema))
 
 
+@cache
+def _freeze_imports() -> None:
+    """In a Python process of an executor, once: what is there by now is no garbage, so no collection walks through it.
+
+    Spark has each such process collect after each task. Most of what that finds are the modules that were imported:
+    it takes as much processor time as reading some hundred thousand rows, and the next batch has to wait for it.
+    """
+    if TaskContext.get() is not None:
+        gc.freeze()
+
+
 # --- streams ----------------------------------------------------------------------------------------------------------
 
 
@@ -222,6 +236,7 @@ class ChangeStreamReader(spark.DataSourceStreamReader, SupportsTriggerAvailableN
         from streamclient.datasource.reading import RangeReader, StreamPages  # noqa: PLC0415
         from streamclient.datasource.tunnels import PlannedPages, TunnelService  # noqa: PLC0415
 
+        _freeze_imports()
         service = self._service
         if isinstance(service, TunnelService):
             return RangeReader(PlannedPages(service), self._columns).read(partition.value)
@@ -270,6 +285,7 @@ class TableReader(spark.DataSourceReader):  # type: ignore[misc]
 
         if not isinstance(partition, KeyPartition):
             return iter(())  # what Spark makes of no range at all: filters that contradict each other
+        _freeze_imports()
         return TableRows(self.plan.options, self.plan.columns, partition.key).read(partition.value)
 
 
@@ -332,6 +348,7 @@ class TableWriter(spark.DataSourceArrowWriter):  # type: ignore[misc]
 
     def write(self, iterator: Iterator[RecordBatch]) -> RowsWritten:
         """Write a task's rows, on an executor."""
+        _freeze_imports()
         return RowsWritten(self.rows.write(iterator))
 
 
@@ -343,6 +360,7 @@ class TableStreamWriter(spark.DataSourceStreamArrowWriter):  # type: ignore[misc
 
     def write(self, iterator: Iterator[RecordBatch]) -> RowsWritten:
         """Write a task's rows, on an executor."""
+        _freeze_imports()
         return RowsWritten(self.rows.write(iterator))
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803

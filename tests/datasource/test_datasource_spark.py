@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from contextlib import nullcontext
 from pathlib import Path
@@ -19,6 +20,7 @@ from tablestore import (
 )
 
 from streamclient.datasource import TablestoreDataSource
+from streamclient.datasource.source import ChangeStreamReader
 from streamclient.server import LocalTablestore
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
 from streamclient.tunnel import TunnelClient, TunnelType
@@ -146,6 +148,40 @@ def test_columns_that_are_named_are_read_without_the_rest(streaming: Any, orders
     strict = changes.schema("id bigint, amount bigint NOT NULL").load().writeStream.format("noop")
     with pytest.raises(StreamingQueryException, match="column 'amount' is declared NOT NULL and the change"):
         ended(strict.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True))
+
+
+def test_no_collection_walks_through_what_was_imported(streaming: Any, orders: Orders, tmp_path: Path) -> None:
+    """On executors, where Spark collects after each task; whoever reads elsewhere collects as before."""
+    from pyspark.sql.types import LongType, StructField, StructType
+
+    found = tmp_path / "frozen"
+
+    class WatchedReader(ChangeStreamReader):
+        def read(self, partition: Any) -> Any:
+            rows = list(super().read(partition))
+            found.write_text(str(gc.get_freeze_count()))
+            return iter(rows)
+
+    class WatchedDataSource(TablestoreDataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "watched"
+
+        def streamReader(self, schema: Any) -> Any:  # noqa: N802
+            return WatchedReader(self._options, self.service(), self._arrow(schema))
+
+    streaming.dataSource.register(WatchedDataSource)
+    orders.write(1)
+    changes = streaming.readStream.format("watched").options(**orders.options()).schema("id bigint").load()
+    ended(changes.writeStream.format("memory").queryName("watched").trigger(availableNow=True))
+
+    assert ids(streaming.table("watched")) == [0]
+    assert int(found.read_text()) > 10_000
+
+    before = gc.get_freeze_count()
+    reader = TablestoreDataSource(orders.options()).reader(StructType([StructField("id", LongType())]))
+    assert [batch.num_rows for batch in reader.read(reader.partitions()[0])] == [1]
+    assert gc.get_freeze_count() == before
 
 
 def test_a_tunnel_gives_full_data_and_then_what_changed(streaming: Any, orders: Orders, tmp_path: Path) -> None:
