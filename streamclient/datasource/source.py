@@ -154,8 +154,8 @@ class TablestoreDataSource(spark.DataSource):  # type: ignore[misc]
 def _freeze_imports() -> None:
     """In a Python process of an executor, once: what is there by now is no garbage, so no collection walks through it.
 
-    Spark has each such process collect after each task. Most of what that finds are the modules that were imported:
-    it takes as much processor time as reading some hundred thousand rows, and the next batch has to wait for it.
+    Spark has each such process collect after each task. Nearly all that is walked through then are imported modules,
+    which takes as much processor time as reading 100,000 rows, and delays what else is to be done.
     """
     if TaskContext.get() is not None:
         gc.freeze()
