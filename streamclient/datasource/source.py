@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyspark
 from attrs import define, field, frozen
-from pyspark import TaskContext
 from pyspark.sql import datasource as spark
 
 from streamclient.datasource.options import Layout, SourceOptions, Use
@@ -157,7 +156,7 @@ def _freeze_imports() -> None:
     Spark has each such process collect after each task. Nearly all that is walked through then are imported modules,
     which takes as much processor time as reading 100,000 rows, and delays what else is to be done.
     """
-    if TaskContext.get() is not None:
+    if pyspark.TaskContext.get() is not None:
         gc.freeze()
 
 
