@@ -1,8 +1,8 @@
 """Planning micro-batches: walk the stream, count, and remember the position behind each shard's last record.
 
 It runs in Spark's planner, one Python process beside the driver, and asks for each page that executors will read,
-without looking into it: only the number of records and the last one's place matter. Nothing is kept here that a restart
-would need: offsets hold all.
+without looking into it: only the number of records and the last one's place matter. Those of the next batch it asks for
+while Spark works on the present one. Nothing is kept here that a restart would need: offsets hold all.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from threading import Event
 from typing import Any, Protocol
 
-from attrs import define, evolve, field
+from attrs import Factory, define, evolve, field
 
 from streamclient.datasource.offsets import (
     ShardOffset,
@@ -70,6 +71,63 @@ class _Seen:
     empty_pages: int = 0
 
 
+@define(eq=False)
+class PagesAhead:
+    """Asks for pages of the next batch while Spark works on the present one.
+
+    Kept is what has more behind it: the last page of a shard will be a larger one by the time that it is needed.
+    """
+
+    summary: Callable[[str, str, int], PageSummary]
+    pool: Executor
+    _pages: dict[tuple[str, str, int], PageSummary] = field(init=False, factory=dict)
+    _walks: dict[str, Future[None]] = field(init=False, factory=dict)
+    _is_over: Event = field(init=False, factory=Event)
+
+    def start(self, places: Mapping[str, str], sizes: Mapping[str, Sequence[int]]) -> None:
+        """Ask from these iterators on, by shard, for pages of these sizes, and forget the pages before."""
+        self.stop()
+        is_over, pages = Event(), dict[tuple[str, str, int], PageSummary]()
+        self._is_over, self._pages = is_over, pages
+        self._walks = {
+            shard: self.pool.submit(self._walk, pages, is_over, shard, at, sizes[shard]) for shard, at in places.items()
+        }
+
+    def stop(self) -> None:
+        """Ask for no more. A read that is under way goes on."""
+        self._is_over.set()
+
+    def page(self, shard: str, iterator: str, size: int) -> PageSummary:
+        """A page, whether or not it was asked for before. Waits until its shard is no longer asked ahead.
+
+        Raises:
+            StreamClientError: it cannot be read now. What an earlier read met is not said: it may be over.
+        """
+        walk = self._walks.pop(shard, None)
+        if walk is not None:
+            wait([walk])
+        found = self._pages.get((shard, iterator, size))
+        return self.summary(shard, iterator, size) if found is None else found
+
+    def _walk(
+        self,
+        pages: dict[tuple[str, str, int], PageSummary],
+        is_over: Event,
+        shard: str,
+        at: str | None,
+        sizes: Sequence[int],
+    ) -> None:
+        for size in sizes:
+            if at is None or is_over.is_set():
+                return
+            page = self.summary(shard, at, size)
+            has_more = page.record_count >= size if page.may_more_record is None else page.may_more_record
+            if not has_more:
+                return
+            pages[shard, at, size] = page
+            at = page.next_shard_iterator
+
+
 class ShardListing(Protocol):
     """Which shards there are and where they begin: a part of ``StreamApi``."""
 
@@ -95,6 +153,7 @@ class StreamPlanner:
     monotonic: Callable[[], float] = time.monotonic
     page_records: int = PAGE_RECORDS
     """What is asked for at once."""
+    pool: Executor = field(factory=lambda: ThreadPoolExecutor(READERS, "tablestore-planner"))
     _described: StreamDescription | None = field(init=False, default=None)
     _listed_at: float = field(init=False, default=float("-inf"))
     _seen: dict[str, _Seen] = field(init=False, factory=dict)
@@ -104,7 +163,9 @@ class StreamPlanner:
     _latest: StreamOffset | None = field(init=False, default=None)
     _partition_ends: dict[str, dict[int, ShardOffset]] = field(init=False, factory=dict)
     """Places that were passed where a partition has as many records as it may, by shard and count."""
-    _pool: ThreadPoolExecutor = field(init=False, factory=lambda: ThreadPoolExecutor(READERS, "tablestore-planner"))
+    _asked: dict[str, list[int]] = field(init=False, factory=dict)
+    """Records that each shard was asked for, page by page, in the last batch."""
+    _ahead: PagesAhead = field(init=False, default=Factory(lambda self: PagesAhead(self.summary, self.pool), True))
 
     def latest(self, start: StreamOffset, most: int | None, per_shard: int | None) -> StreamOffset:
         """The end of the batch that begins at ``start``: equal to it if nothing is new.
@@ -122,6 +183,7 @@ class StreamPlanner:
             self._wants_chain, self._chain = False, self._whole_chain(start, most, per_shard)
         if self._chain is None:
             end = self._next(start, most, per_shard, frozenset(), None)
+            self._ahead.start(self._places_with_more(end), self._asked)
         else:
             later = [after for before, after in zip(self._chain, self._chain[1:], strict=False) if before == start]
             end = later[0] if later else start
@@ -150,7 +212,8 @@ class StreamPlanner:
 
     def close(self) -> None:
         """End the threads."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._ahead.stop()
+        self.pool.shutdown(wait=False, cancel_futures=True)
 
     def lag(self) -> dict[str, Any] | None:
         """How far behind the query is, as of the last offset.
@@ -202,6 +265,11 @@ class StreamPlanner:
             or self.monotonic() >= self._seen.setdefault(shard, _Seen()).until
         )
 
+    def _places_with_more(self, end: StreamOffset) -> dict[str, str]:
+        """Iterators of the shards whose part of the batch ended because it was large enough."""
+        places = {shard: end.shards[shard].at for shard in self._asked}
+        return {shard: at for shard, at in places.items() if at is not None and at != self._seen[shard].caught_up_at}
+
     def _listing(self) -> StreamDescription:
         if self._described is None or self.monotonic() - self._listed_at > LIST_SECONDS:
             found = self.streams.list_stream(self.options.table)
@@ -232,7 +300,7 @@ class StreamPlanner:
             since = now if named == LATEST else self.options.starting_micros
             return self.streams.get_shard_iterator(described.stream_id, shard.shard_id, since)
 
-        places = dict(zip(described.shards, self._pool.map(place, described.shards), strict=True))
+        places = dict(zip(described.shards, self.pool.map(place, described.shards), strict=True))
         listed = {shard.shard_id for shard in places}
         shards = {
             shard.shard_id: ShardOffset(at, parents=frozenset(shard.parent_shard_ids & listed))
@@ -284,11 +352,14 @@ class StreamPlanner:
         taken = dict.fromkeys(readable, 0)
         left, partition = most, self.options.max_per_partition
         active = list(readable)
+        self._asked = {shard: [] for shard in readable}
         while active and left != 0:
             sizes = self._sizes(active, taken, left, per_shard)
             had = [taken[shard] for shard in sizes]
+            for shard, size in sizes.items():
+                self._asked[shard].append(size)
             # One shard alone is read by this thread: waking another one would cost as much as a page from memory.
-            side_by_side = map if len(sizes) == 1 else self._pool.map
+            side_by_side = map if len(sizes) == 1 else self.pool.map
             pages = list(side_by_side(self._page, [end] * len(sizes), sizes, sizes.values(), had))
             going = [shard for shard in active if shard not in sizes]
             for shard, (begin, page) in zip(sizes, pages, strict=True):
@@ -333,7 +404,7 @@ class StreamPlanner:
         at = end.shards[shard].at
         assert at is not None
         try:
-            return None, self.summary(shard, at, size)
+            return None, self._ahead.page(shard, at, size)
         except TrimmedDataException as error:
             if taken:
                 return None, None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future
 from typing import Any
 
 import pyarrow as pa
@@ -61,6 +62,8 @@ class MemoryStream:
     reads: int = 0
     jumps: bool = False
     """Whether an empty page comes before each one with records."""
+    hints: bool = False
+    """Whether a page says that there is more."""
 
     def open(self, shard: str, *parents: str) -> str:
         self.shards[shard] = Shard(shard, *parents)
@@ -124,6 +127,8 @@ class MemoryStream:
             action, data, _ = default_codec().encode_record(record)
             message.stream_records.add(action_type=action, record=data)
         last = first + len(some)
+        if self.hints:
+            message.may_more_record = last < len(self.records[shard])
         if not (shard in self.closed and last == len(self.records[shard])):
             message.next_shard_iterator = iterator if not some else f"{shard}/{last}"
         return bytes(message.SerializeToString())
@@ -133,6 +138,18 @@ class MemoryStream:
 
     def streams(self) -> MemoryStream:
         return self
+
+
+class AtOnce(Executor):
+    """Work is done by who submits it, so what was read ahead is as old as it can be."""
+
+    def submit(self, work: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(work(*given, **named))
+        except Exception as error:
+            future.set_exception(error)
+        return future
 
 
 @define(eq=False)
@@ -215,6 +232,7 @@ class Query(AnyQuery):
             self.stream.summary,
             now_micros=lambda: NOW_MICROS + self.stream.written,
             monotonic=self.tick,
+            pool=AtOnce(),
         )
 
     def reader(self) -> RangeReader:

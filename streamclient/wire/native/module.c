@@ -377,12 +377,10 @@ static int name_new_ones(struct vocabulary *vocabulary)
 static enum verdict read_page(struct page *page, struct names *names, size_t *record_count)
 {
     enum verdict verdict;
-    if (record_count != NULL)
-        return page_summarize(page, names, record_count);
     if (page->size < UNLOCK_FROM_BYTES)
-        return page_read(page, names);
+        return record_count == NULL ? page_read(page, names) : page_summarize(page, names, record_count);
     Py_BEGIN_ALLOW_THREADS
-    verdict = page_read(page, names);
+    verdict = record_count == NULL ? page_read(page, names) : page_summarize(page, names, record_count);
     Py_END_ALLOW_THREADS
     return verdict;
 }
