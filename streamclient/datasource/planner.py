@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, Future, wait
 from threading import Event
 from typing import Any, Protocol
 
@@ -28,6 +28,7 @@ from streamclient.datasource.offsets import (
 from streamclient.datasource.options import EARLIEST, LATEST, SourceOptions
 from streamclient.errors import ConfigurationError, DependencyException, StreamClientException, TrimmedDataException
 from streamclient.model import Shard
+from streamclient.pools import DaemonPool
 from streamclient.records import SequenceInfo
 from streamclient.stream.api import StreamDescription, StreamSummary
 from streamclient.wire.pages import PageSummary
@@ -153,7 +154,8 @@ class StreamPlanner:
     monotonic: Callable[[], float] = time.monotonic
     page_records: int = PAGE_RECORDS
     """What is asked for at once."""
-    pool: Executor = field(factory=lambda: ThreadPoolExecutor(READERS, "tablestore-planner"))
+    pool: Executor = field(factory=lambda: DaemonPool("tablestore-planner", READERS))
+    """Whose threads do not keep the process alive: a read ahead may hang when the query ends."""
     _described: StreamDescription | None = field(init=False, default=None)
     _listed_at: float = field(init=False, default=float("-inf"))
     _seen: dict[str, _Seen] = field(init=False, factory=dict)

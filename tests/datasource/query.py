@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +21,7 @@ from streamclient.stream.api import StreamDescription, StreamStatus, StreamSumma
 from streamclient.wire import schema
 from streamclient.wire.pages import DecodedPage, PageSummary
 from streamclient.wire.records import default_codec
+from tests.at_once import AtOnce
 
 GIVEN = {"endpoint": "http://localhost", "instance": "i", "table": "t", "accessKeyId": "k", "accessKeySecret": "s"}
 
@@ -140,18 +140,6 @@ class MemoryStream:
         return self
 
 
-class AtOnce(Executor):
-    """Work is done by who submits it, so what was read ahead is as old as it can be."""
-
-    def submit(self, work: Callable[..., Any], /, *given: Any, **named: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        try:
-            future.set_result(work(*given, **named))
-        except Exception as error:
-            future.set_exception(error)
-        return future
-
-
 @define(eq=False)
 class AnyQuery:
     """What Spark does with a source: writes the end of a batch down, runs it, maybe again, and commits it."""
@@ -232,7 +220,7 @@ class Query(AnyQuery):
             self.stream.summary,
             now_micros=lambda: NOW_MICROS + self.stream.written,
             monotonic=self.tick,
-            pool=AtOnce(),
+            pool=AtOnce(),  # what was asked for ahead is as old as it can be
         )
 
     def reader(self) -> RangeReader:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
@@ -12,7 +14,9 @@ from attrs import define, field
 from streamclient.datasource.planner import PagesAhead
 from streamclient.errors import DependencyException, StreamClientException
 from streamclient.wire.pages import PageSummary
-from tests.datasource.query import AtOnce, MemoryStream, Query, options
+from tests.at_once import AtOnce
+from tests.datasource.query import MemoryStream, Query, options
+from tests.patience import PATIENCE_SECONDS
 
 PAGE = 5
 
@@ -121,6 +125,39 @@ def test_an_error_ahead_is_not_said_unless_it_is_met_again() -> None:
 
     assert ahead.page("s", "0", PAGE).next_shard_iterator == str(PAGE)
     assert shard.read == ["0", "0"]
+
+
+HANGING = """
+from threading import Event
+from streamclient.datasource.planner import StreamPlanner
+from streamclient.datasource.offsets import StreamOffset
+from tests.datasource.query import MemoryStream, options
+
+stream, hangs, count = MemoryStream(hints=True), Event(), 2
+stream.write(stream.open("s1"), 40)
+
+def summary(shard, iterator, limit):
+    global count
+    count -= 1
+    if count < 0:
+        hangs.set()
+        Event().wait()
+    return stream.summary(shard, iterator, limit)
+
+planner = StreamPlanner(options(), stream, summary)
+planner.latest(StreamOffset(), None, 14)
+hangs.wait()
+planner.close()
+print("closed")
+"""
+
+
+def test_a_read_that_hangs_does_not_keep_the_process_of_the_planner_alive() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", HANGING], check=False, timeout=PATIENCE_SECONDS, capture_output=True, text=True
+    )
+
+    assert (ended.stdout, ended.stderr, ended.returncode) == ("closed\n", "", 0)
 
 
 def test_a_plan_waits_for_the_read_that_is_under_way_and_asks_for_the_rest_itself() -> None:

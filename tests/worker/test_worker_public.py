@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -30,6 +30,7 @@ from streamclient import (
 from streamclient.interfaces import InitializationInput, ProcessRecordsInput, ShutdownInput
 from streamclient.testing.fakes import FakeStream, make_record
 from streamclient.testing.simulation.scene import Journal, RecordingProcessor
+from tests.at_once import AtOnce
 from tests.interrupts import interrupted_after
 from tests.patience import FOREVER_MILLIS, PATIENCE_SECONDS, until
 
@@ -330,18 +331,6 @@ def test_a_worker_that_waits_for_the_service_can_be_stopped() -> None:
     assert worker.exception is None
 
 
-class InlineExecutor(Executor):
-    """Runs calls in the thread that submits them."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except BaseException as error:
-            future.set_exception(error)
-        return future
-
-
 def says(worker: Worker, words: str) -> bool:
     return any(words in status.reason for status in worker.shard_statuses().values())
 
@@ -350,7 +339,7 @@ def test_an_executor_that_cannot_work_is_named_and_harms_no_lease() -> None:
     scene = Scene("a")
     closed = ThreadPoolExecutor(1)
     closed.shutdown()
-    for executor, reason in ((closed, "cannot schedule new futures"), (InlineExecutor(), "threads of its own")):
+    for executor, reason in ((closed, "cannot schedule new futures"), (AtOnce(), "threads of its own")):
         with scene.worker(executor=executor) as worker:
             until(partial(says, worker, reason), reason)
         assert worker.exception is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
 from typing import Any
 
 import pytest
@@ -25,15 +24,9 @@ from streamclient.worker.service import (
     RENEWALS_PER_REQUEST,
     ServiceCalls,
 )
+from tests.at_once import AtOnce
 
 BUSY = DependencyException("busy", kind=ErrorKind.THROTTLED)
-
-
-class AtOnce(Executor):
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_result(fn(*args, **kwargs))
-        return future
 
 
 class Store:
