@@ -165,12 +165,12 @@ def test_a_plan_waits_for_the_read_that_is_under_way_and_asks_for_the_rest_itsel
     with ThreadPoolExecutor(1) as pool, ThreadPoolExecutor(1) as planner:
         ahead = PagesAhead(shard.summary, pool)
         ahead.start({"s": "0", "queued": "0"}, {"s": [PAGE, PAGE], "queued": [PAGE]})
-        assert shard.begun.wait(60)
+        assert shard.begun.wait(PATIENCE_SECONDS)
         ahead.stop()
         coming = planner.submit(ahead.page, "s", "0", PAGE)
         shard.may_end.set()
 
-        assert coming.result(60).next_shard_iterator == str(PAGE)
+        assert coming.result(PATIENCE_SECONDS).next_shard_iterator == str(PAGE)
         assert shard.read == ["0"], "read once, and no further"
         assert ahead.page("queued", "0", PAGE).record_count == PAGE, "whose turn never came"
         assert ahead.page("s", str(PAGE), PAGE).next_shard_iterator == str(2 * PAGE)
@@ -183,7 +183,7 @@ def test_nothing_is_asked_for_that_is_no_longer_wanted(end: Callable[[PagesAhead
     with ThreadPoolExecutor(1) as pool:
         ahead = PagesAhead(shard.summary, pool)
         ahead.start({"s": "0"}, {"s": [PAGE] * 10})
-        assert shard.begun.wait(60)
+        assert shard.begun.wait(PATIENCE_SECONDS)
         end(ahead)
         shard.may_end.set()
 
