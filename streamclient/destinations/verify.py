@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import define, field, frozen
 
-from streamclient.destinations.changes import COMMIT, SHARD, records_of
+from streamclient.destinations.changes import COMMIT, SHARD, VERSION, records_of
 from streamclient.destinations.commit import Commit, Destination, LogEntry, RowFiles
 from streamclient.destinations.digest import records_digest
 from streamclient.destinations.extra import compute, pyarrow
-from streamclient.errors import CodecError, StreamClientException
+from streamclient.errors import CodecError, ConfigurationError, StreamClientException
 from streamclient.model import CheckpointPosition
 
 if TYPE_CHECKING:
@@ -130,7 +130,12 @@ def verify(
             that writers may go on meanwhile.
         with_rows: also read all rows, count them and compare their digests. Rows that other things than change records
             were made of cannot be compared.
+
+    Raises:
+        ConfigurationError: ``with_rows`` for a mirror, whose rows are no commit's.
     """
+    if with_rows:
+        _refuse_mirror(destination)
     proof = Proof()
     read = checkpoints if callable(checkpoints) else lambda: checkpoints or {}
     earlier = read()
@@ -142,6 +147,19 @@ def verify(
     if with_rows:
         _check_rows(readable_rows(destination, proof.note_damage), chains, proof)
     return proof
+
+
+def _refuse_mirror(destination: Destination) -> None:
+    try:
+        columns = destination.columns()
+    except StreamClientException:
+        return  # what cannot be read is found, and named, when the log is looked at
+    if columns is not None and VERSION in columns.names and COMMIT not in columns.names:
+        raise ConfigurationError(
+            "the destination is a mirror: a row of it is made of many commits, so its rows cannot be counted by them. "
+            "Compare it with its table, by `streamclient mirror CONFIG --verify` or `Mirror.verify`; without rows, "
+            "`verify` proves its log"
+        )
 
 
 @define

@@ -269,9 +269,30 @@ class Mirror:
 
 
 @checks.explains_names
-def mirror(client: OTSClient, table: str, status_table: str, to: MergingDestination | str) -> None:
-    """Mirror a table in this thread, until it is interrupted; see ``Mirror``."""
-    made = Mirror(client, table, status_table, to)
+def mirror(
+    client: OTSClient,
+    table: str,
+    status_table: str,
+    to: MergingDestination | str,
+    *,
+    history: Destination | None = None,
+    worker_name: str | None = None,
+    client_config: ClientConfig | None = None,
+    limits: MergeLimits | None = None,
+    piece_mebibytes: int = 100,
+) -> None:
+    """Mirror a table in this thread, until it is interrupted; arguments and errors are those of ``Mirror``."""
+    made = Mirror(
+        client,
+        table,
+        status_table,
+        to,
+        history=history,
+        worker_name=worker_name,
+        client_config=client_config,
+        limits=limits,
+        piece_mebibytes=piece_mebibytes,
+    )
     try:
         made.run()
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,7 @@ from tablestore import (
     TableOptions,
 )
 
-from streamclient.datasource import TablestoreDataSource
-from streamclient.datasource.source import ChangeStreamReader
+from streamclient.datasource import TablestoreDataSource, source
 from streamclient.server import LocalTablestore
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
 from streamclient.tunnel import TunnelClient, TunnelType
@@ -150,17 +150,36 @@ def test_columns_that_are_named_are_read_without_the_rest(streaming: Any, orders
         ended(strict.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True))
 
 
-def test_no_collection_walks_through_what_was_imported(streaming: Any, orders: Orders, tmp_path: Path) -> None:
-    """On executors, where Spark collects after each task; whoever reads elsewhere collects as before."""
-    from pyspark.sql.types import LongType, StructField, StructType
-
+@pytest.mark.parametrize("work", ["stream", "rows", "writer", "stream writer"])
+def test_no_collection_walks_through_what_was_imported(
+    work: str, streaming: Any, orders: Orders, tmp_path: Path
+) -> None:
+    """On executors, where Spark collects after each task."""
     found = tmp_path / "frozen"
 
-    class WatchedReader(ChangeStreamReader):
+    def watched(done: Callable[[], Any]) -> Any:
+        """In an executor's process, of which another test may have been the first."""
+        gc.unfreeze()
+        source._freeze_imports.cache_clear()
+        result = done()
+        found.write_text(str(gc.get_freeze_count()))
+        return result
+
+    class WatchedChanges(source.ChangeStreamReader):
         def read(self, partition: Any) -> Any:
-            rows = list(super().read(partition))
-            found.write_text(str(gc.get_freeze_count()))
-            return iter(rows)
+            return watched(lambda: iter(list(source.ChangeStreamReader.read(self, partition))))
+
+    class WatchedRows(source.TableReader):
+        def read(self, partition: Any) -> Any:
+            return watched(lambda: iter(list(source.TableReader.read(self, partition))))
+
+    class WatchedWriter(source.TableWriter):
+        def write(self, iterator: Any) -> Any:
+            return watched(lambda: source.TableWriter.write(self, iterator))
+
+    class WatchedStreamWriter(source.TableStreamWriter):
+        def write(self, iterator: Any) -> Any:
+            return watched(lambda: source.TableStreamWriter.write(self, iterator))
 
     class WatchedDataSource(TablestoreDataSource):
         @classmethod
@@ -168,16 +187,40 @@ def test_no_collection_walks_through_what_was_imported(streaming: Any, orders: O
             return "watched"
 
         def streamReader(self, schema: Any) -> Any:  # noqa: N802
-            return WatchedReader(self._options, self.service(), self._arrow(schema))
+            return WatchedChanges(self._options, self.service(), self._arrow(schema))
+
+        def reader(self, schema: Any) -> Any:
+            return WatchedRows(super().reader(schema).plan)
+
+        def writer(self, schema: Any, overwrite: bool) -> Any:
+            return WatchedWriter(super().writer(schema, overwrite).rows)
+
+        def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802
+            return WatchedStreamWriter(super().streamWriter(schema, overwrite).rows)
 
     streaming.dataSource.register(WatchedDataSource)
     orders.write(1)
-    changes = streaming.readStream.format("watched").options(**orders.options()).schema("id bigint").load()
-    ended(changes.writeStream.format("memory").queryName("watched").trigger(availableNow=True))
+    columns = "customer string, id bigint"
+    reads, writes = ("tablestore", "watched") if "writer" in work else ("watched", "tablestore")
+    changes = streaming.readStream.format(reads).options(**orders.options()).schema(columns).load()
+    rows = streaming.read.format(reads).options(**orders.options()).schema(columns).load()
+    checkpoint, copy = str(tmp_path / "checkpoint"), orders.options("copy")
+    if "stream" in work:
+        query = changes.writeStream.format(writes).options(**copy).option("checkpointLocation", checkpoint)
+        ended(query.trigger(availableNow=True))
+    else:
+        rows.write.format(writes).options(**copy).mode("append").save()
 
-    assert ids(streaming.table("watched")) == [0]
+    copied = streaming.read.format("tablestore").options(**copy).schema(columns).load()
+    assert ids(copied) == [0]
     assert int(found.read_text()) > 10_000
 
+
+def test_whoever_reads_elsewhere_collects_as_before(orders: Orders) -> None:
+    """The driver's process is the user's."""
+    from pyspark.sql.types import LongType, StructField, StructType
+
+    orders.write(1)
     before = gc.get_freeze_count()
     reader = TablestoreDataSource(orders.options()).reader(StructType([StructField("id", LongType())]))
     assert [batch.num_rows for batch in reader.read(reader.partitions()[0])] == [1]

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from attrs import evolve
 from tablestore import (
-    CapacityUnit,
-    Condition,
-    OTSClient,
-    ReservedThroughput,
     Row,
-    RowExistenceExpectation,
-    TableMeta,
-    TableOptions,
 )
 
-from streamclient.cli import main
-from streamclient.config import ClientConfig
 from streamclient.destinations import Commit, DeltaDestination, FencedCommit, records_of
 from streamclient.destinations.maintenance import clean
 from streamclient.destinations.memory import MemoryDestination, MemoryPlace
@@ -33,61 +21,19 @@ from streamclient.interfaces import InitializationInput
 from streamclient.mirror import MergeLimits, Mirror
 from streamclient.mirror.fold import empty_rows, stored_keys
 from streamclient.mirror.rows import TableRule, cells_of
-from streamclient.mirror.settings import load_mirror_settings
 from streamclient.mirror.source import COPY, CopyPlan, SourceTable, TableCopy, check_changes_are_kept, now_micros
 from streamclient.mirror.writer import MirrorWriter
 from streamclient.model import PendingCheckpoint, ShardInfo, WorkerStatus
 from streamclient.records import ColumnType, RecordType
 from streamclient.server import LocalTablestore
 from streamclient.server.clock import Clock
-from streamclient.stream import StreamSpecification, TablestoreStreamApi
 from streamclient.testing.destination_contracts import batch, change, store, stored_numbers
 from streamclient.worker import Worker
+from tests.mirror.mirroring import IGNORE, LIMITS, QUICK, caught_up, make_table, put, running
 from tests.patience import PATIENCE_SECONDS, until
 from tests.spark.spark_helpers import Checkpointer, Marker, StoredShard
 
-IGNORE = Condition(RowExistenceExpectation.IGNORE)
-QUICK = ClientConfig(renewer_interval_millis=900, taker_interval_millis=900)
-LIMITS = MergeLimits(max_age_seconds=0.05, expiry_seconds=0.1)
 DAY_SECONDS = 86_400
-
-
-def make_table(client: OTSClient, *, stream: bool = True, **options: Any) -> None:
-    TablestoreStreamApi(client).create_table(
-        TableMeta("orders", [("id", "INTEGER")]),
-        TableOptions(**options),
-        ReservedThroughput(CapacityUnit(0, 0)),
-        stream=StreamSpecification(enable_stream=True, expiration_time_hours=24) if stream else None,
-    )
-
-
-def put(client: OTSClient, number: int, *columns: Any) -> None:
-    client.put_row("orders", Row([("id", number)], list(columns)), IGNORE)
-
-
-@contextmanager
-def running(mirror: Mirror) -> Iterator[Mirror]:
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            mirror.run()
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        until(lambda: mirror.is_copied or bool(errors), "the copy")
-        yield mirror
-    finally:
-        mirror.shutdown()
-        thread.join()
-    assert errors == []
-
-
-def caught_up(mirror: Mirror) -> None:
-    until(lambda: mirror.verify().pending == 0, "the last change")
 
 
 def test_the_state_and_its_history_are_both_there(local: LocalTablestore, tmp_path: Path) -> None:
@@ -484,102 +430,6 @@ def test_a_batch_that_an_earlier_owner_had_cut_is_finished_as_it_was_cut(local: 
     assert (found.rows, found.count) == (5, 0)
     chains = [one for entry in place.entries for one in entry.commits if not one.shard.startswith(COPY)]
     assert [one.number for one in chains] == list(range(1, len(chains) + 1))
-
-
-def configuration(local: LocalTablestore, directory: Path, **changes: dict[str, Any]) -> Path:
-    sections: dict[str, dict[str, Any]] = {
-        "source": {
-            "endpoint": local.endpoint,
-            "instance": local.instance,
-            "table": "orders",
-            "status_table": "status",
-            "access_key_id": local.access_key_id,
-            "access_key_secret": "${MIRROR_SECRET}",
-        },
-        "destination": {"kind": "delta", "url": str(directory / "state")},
-    }
-    for name, section in changes.items():
-        sections[name] = sections.get(name, {}) | section
-    lines = [f"[{name}]\n" + "\n".join(f"{k} = {json.dumps(v)}" for k, v in s.items()) for name, s in sections.items()]
-    path = directory / "mirror.toml"
-    path.write_text("\n".join(lines))
-    return path
-
-
-def test_the_command_compares_and_says_by_its_exit_code_whether_rows_differ(
-    local: LocalTablestore, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MIRROR_SECRET", local.access_key_secret)
-    client = local.client()
-    make_table(client)
-    put(client, 1, ("a", 1))
-    path = configuration(local, tmp_path)
-    assert main(["mirror", str(path), "--check"]) == 0
-    assert capsys.readouterr().out == "the configuration is valid\n"
-    assert main(["mirror", str(path), "--verify", "--json"]) == 1
-    out, err = capsys.readouterr()
-    assert "the mirror does not exist yet" in err
-    assert json.loads(out)["error"] in err
-    assert json.loads(out)["differences"] is None
-    mirror = Mirror(client, "orders", "status", str(tmp_path / "state"), client_config=QUICK, limits=LIMITS)
-    with running(mirror):
-        caught_up(mirror)
-    assert main(["mirror", str(path), "--verify", "--json"]) == 0
-    out, err = capsys.readouterr()
-    assert (json.loads(out)["differences"], json.loads(out)["error"]) == (0, None)
-    assert err.endswith("comparing\n"), "it is not silent until it ends"
-    DeltaDestination(str(tmp_path / "state")).handle().delete()
-    assert main(["mirror", str(path), "--verify"]) == 3
-    assert "row (1) is missing in the mirror" in capsys.readouterr().out
-
-
-def test_what_the_file_does_not_say_is_looked_for_where_commands_look(tmp_path: Path) -> None:
-    """But no table: the status table of a fleet is not the mirror's."""
-    path = tmp_path / "mirror.toml"
-    path.write_text(
-        '[source]\ninstance = "i"\ntable = "t"\nstatus_table = "s"\n[destination]\nkind = "delta"\nurl = "state"\n'
-    )
-    names = {"ENDPOINT": "http://x", "INSTANCE": "other", "ACCESS_KEY_ID": "id", "ACCESS_KEY_SECRET": "secret"}
-    environment = {
-        f"TABLESTORE_{name}": value for name, value in {**names, "STATUS_TABLE": "fleet", "REGION": ""}.items()
-    }
-    source = load_mirror_settings(path, environment).source
-
-    assert source == {
-        "endpoint": "http://x",
-        "instance": "i",
-        "access_key_id": "id",
-        "access_key_secret": "secret",
-        "table": "t",
-        "status_table": "s",
-    }
-    with pytest.raises(ConfigurationError, match=r"source\.endpoint: missing"):
-        load_mirror_settings(path, {})
-
-
-def test_each_mistake_in_a_configuration_is_told(
-    local: LocalTablestore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = configuration(
-        local,
-        tmp_path,
-        source={"status_table": "orders", "regoin": "x"},
-        destination={"kind": "delta", "table": "t"},
-        mirror={"history": "yes", "max_age_seconds": 0},
-        miror={},
-    )
-    assert main(["mirror", str(path), "--check"]) == 2
-    said = capsys.readouterr().err
-    for text in (
-        "source.regoin: unknown; did you mean region?",
-        "source.access_key_secret: the environment has no variable MIRROR_SECRET",
-        "source.status_table: 'orders' is the source table",
-        "destination.table: not used with kind = 'delta'",
-        "mirror.history: expected True or False, got 'yes'",
-        "mirror.max_age_seconds: expected a number of seconds above 0, got 0",
-        "miror: unknown; did you mean mirror?",
-    ):
-        assert text in said
 
 
 def test_a_column_that_is_new_in_two_shards_with_different_types_goes_into_the_history(

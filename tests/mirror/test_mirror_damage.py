@@ -20,7 +20,7 @@ from streamclient.mirror.verify import Comparison
 from streamclient.server import LocalTablestore
 from tests.destinations.postgres_server import PostgresServer
 from tests.destinations.test_destination_damage import note_sizes
-from tests.mirror.test_mirror import LIMITS, QUICK, caught_up, make_table, put, running
+from tests.mirror.mirroring import LIMITS, QUICK, caught_up, make_table, put, running
 
 pytestmark = pytest.mark.slow
 

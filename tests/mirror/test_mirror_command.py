@@ -1,0 +1,134 @@
+"""``streamclient mirror``, its configuration, and what other commands say to a mirror."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamclient.cli import main
+from streamclient.destinations import DeltaDestination
+from streamclient.errors import ConfigurationError
+from streamclient.mirror import Mirror
+from streamclient.mirror.settings import load_mirror_settings
+from streamclient.server import LocalTablestore
+from tests.mirror.mirroring import LIMITS, QUICK, caught_up, make_table, put, running
+
+
+def configuration(local: LocalTablestore, directory: Path, **changes: dict[str, Any]) -> Path:
+    sections: dict[str, dict[str, Any]] = {
+        "source": {
+            "endpoint": local.endpoint,
+            "instance": local.instance,
+            "table": "orders",
+            "status_table": "status",
+            "access_key_id": local.access_key_id,
+            "access_key_secret": "${MIRROR_SECRET}",
+        },
+        "destination": {"kind": "delta", "url": str(directory / "state")},
+    }
+    for name, section in changes.items():
+        sections[name] = sections.get(name, {}) | section
+    lines = [f"[{name}]\n" + "\n".join(f"{k} = {json.dumps(v)}" for k, v in s.items()) for name, s in sections.items()]
+    path = directory / "mirror.toml"
+    path.write_text("\n".join(lines))
+    return path
+
+
+def test_the_command_compares_and_says_by_its_exit_code_whether_rows_differ(
+    local: LocalTablestore, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MIRROR_SECRET", local.access_key_secret)
+    client = local.client()
+    make_table(client)
+    put(client, 1, ("a", 1))
+    path = configuration(local, tmp_path)
+    assert main(["mirror", str(path), "--check"]) == 0
+    assert capsys.readouterr().out == "the configuration is valid\n"
+    assert main(["mirror", str(path), "--verify", "--json"]) == 1
+    out, err = capsys.readouterr()
+    assert "the mirror does not exist yet" in err
+    assert json.loads(out)["error"] in err
+    assert json.loads(out)["differences"] is None
+    mirror = Mirror(client, "orders", "status", str(tmp_path / "state"), client_config=QUICK, limits=LIMITS)
+    with running(mirror):
+        caught_up(mirror)
+    assert main(["mirror", str(path), "--verify", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert (json.loads(out)["differences"], json.loads(out)["error"]) == (0, None)
+    assert err.endswith("comparing\n"), "it is not silent until it ends"
+    DeltaDestination(str(tmp_path / "state")).handle().delete()
+    assert main(["mirror", str(path), "--verify"]) == 3
+    assert "row (1) is missing in the mirror" in capsys.readouterr().out
+
+
+def test_what_the_file_does_not_say_is_looked_for_where_commands_look(tmp_path: Path) -> None:
+    """But no table: the status table of a fleet is not the mirror's."""
+    path = tmp_path / "mirror.toml"
+    path.write_text(
+        '[source]\ninstance = "i"\ntable = "t"\nstatus_table = "s"\n[destination]\nkind = "delta"\nurl = "state"\n'
+    )
+    names = {"ENDPOINT": "http://x", "INSTANCE": "other", "ACCESS_KEY_ID": "id", "ACCESS_KEY_SECRET": "secret"}
+    environment = {
+        f"TABLESTORE_{name}": value for name, value in {**names, "STATUS_TABLE": "fleet", "REGION": ""}.items()
+    }
+    source = load_mirror_settings(path, environment).source
+
+    assert source == {
+        "endpoint": "http://x",
+        "instance": "i",
+        "access_key_id": "id",
+        "access_key_secret": "secret",
+        "table": "t",
+        "status_table": "s",
+    }
+    with pytest.raises(ConfigurationError, match=r"source\.endpoint: missing"):
+        load_mirror_settings(path, {})
+
+
+def test_each_mistake_in_a_configuration_is_told(
+    local: LocalTablestore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = configuration(
+        local,
+        tmp_path,
+        source={"status_table": "orders", "regoin": "x"},
+        destination={"kind": "delta", "table": "t"},
+        mirror={"history": "yes", "max_age_seconds": 0},
+        miror={},
+    )
+    assert main(["mirror", str(path), "--check"]) == 2
+    said = capsys.readouterr().err
+    for text in (
+        "source.regoin: unknown; did you mean region?",
+        "source.access_key_secret: the environment has no variable MIRROR_SECRET",
+        "source.status_table: 'orders' is the source table",
+        "destination.table: not used with kind = 'delta'",
+        "mirror.history: expected True or False, got 'yes'",
+        "mirror.max_age_seconds: expected a number of seconds above 0, got 0",
+        "miror: unknown; did you mean mirror?",
+    ):
+        assert text in said
+
+
+def test_the_rows_of_a_mirror_are_refused_where_commits_are_counted(
+    local: LocalTablestore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its log is proved like any other, and so are the rows of its history."""
+    client = local.client()
+    make_table(client)
+    put(client, 1, ("a", 1))
+    state, history = str(tmp_path / "state"), str(tmp_path / "history")
+    kept = DeltaDestination(history)
+    mirror = Mirror(client, "orders", "status", state, history=kept, client_config=QUICK, limits=LIMITS)
+    with running(mirror):
+        put(client, 1, ("a", 2))
+        caught_up(mirror)
+
+    assert main(["verify", state]) == 0
+    assert main(["verify", history, "--rows"]) == 0
+    capsys.readouterr()
+    assert main(["verify", state, "--rows"]) == 2
+    assert "`streamclient mirror CONFIG --verify`" in capsys.readouterr().err
