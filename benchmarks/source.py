@@ -64,6 +64,9 @@ USUAL_BATCHES = 9
 LARGE_BATCHES = 3
 """With three times as many records each."""
 
+SHARDS = 2
+"""Of a stream that is read by as many tasks at once: one for each core of a small machine."""
+
 SERVER_BATCHES = 5
 
 SPARK = "Spark from local Parquet files"
@@ -78,18 +81,26 @@ _PAGES = "pages.json"
 _STREAM = "memory"
 
 
-@lru_cache(maxsize=1)
-def _bodies(directory: str) -> tuple[bytes, ...]:
-    """The pages, read once by each process."""
-    sizes: list[int] = json.loads((Path(directory) / _PAGES).read_text())
+@frozen
+class _Written:
+    """Pages of a stream whose shards have them in turn."""
+
+    shards: tuple[str, ...]
+    bodies: tuple[bytes, ...]
+
+
+@lru_cache(maxsize=2)
+def _written(directory: str) -> _Written:
+    """What was written there, read once by each process."""
+    about = json.loads((Path(directory) / _PAGES).read_text())
     data = (Path(directory) / "pages").read_bytes()
-    ends = [sum(sizes[:number]) for number in range(len(sizes) + 1)]
-    return tuple(data[start:end] for start, end in pairwise(ends))
+    ends = [sum(about["sizes"][:number]) for number in range(len(about["sizes"]) + 1)]
+    return _Written(tuple(about["shards"]), tuple(data[start:end] for start, end in pairwise(ends)))
 
 
 @frozen
 class MemoryPages:
-    """In place of the service: one open shard, whose pages each process holds."""
+    """In place of the service: a stream of open shards, whose pages each process holds."""
 
     directory: str
 
@@ -102,16 +113,17 @@ class MemoryPages:
         return [StreamSummary(_STREAM, table_name or "", 0)]
 
     def describe_stream(self, stream_id: str) -> StreamDescription:
-        """One shard."""
-        return StreamDescription(stream_id, "", 24, 0, StreamStatus.ACTIVE, (Shard("shard"),))
+        """Those that were written."""
+        shards = tuple(map(Shard, _written(self.directory).shards))
+        return StreamDescription(stream_id, "", 24, 0, StreamStatus.ACTIVE, shards)
 
     def get_shard_iterator(self, stream_id: str, shard_id: str, timestamp_micros: int | None = None) -> str:
-        """The first page."""
-        return "0"
+        """The shard's first page."""
+        return str(_written(self.directory).shards.index(shard_id))
 
     def oldest(self, stream_id: str, shard_id: str) -> str:
-        """The first page."""
-        return "0"
+        """The shard's first page."""
+        return self.get_shard_iterator(stream_id, shard_id)
 
     def summary(self, shard_id: str, iterator: str, limit: int) -> PageSummary:
         """For the planner."""
@@ -122,7 +134,7 @@ class MemoryPages:
         return default_codec().decode_page(self._body(iterator))
 
     def _body(self, iterator: str) -> bytes:
-        bodies = _bodies(self.directory)
+        bodies = _written(self.directory).bodies
         if int(iterator) < len(bodies):
             return bodies[int(iterator)]
         return bytes(schema.GetStreamRecordResponse(next_shard_iterator=iterator).SerializeToString())
@@ -139,7 +151,7 @@ class MemoryDataSource(TablestoreDataSource):
     def service(self) -> Any:
         """The pages, which each process reads from disk now: a planner is a new process in each round."""
         pages = MemoryPages(self._options.connection.endpoint)
-        _bodies(pages.directory)
+        _written(pages.directory)
         return pages
 
 
@@ -214,8 +226,10 @@ class _Queries:
         if sink == "parquet":
             writer = writer.option("path", str(out or place / "out"))
         query = writer.start()
-        query.processAllAvailable()
-        query.stop()
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
         shutil.rmtree(place)
         batches: list[Mapping[str, Any]] = [json.loads(one.json) for one in query.recentProgress]
         return [one for one in batches if one["numInputRows"]]
@@ -230,15 +244,17 @@ def measure(stage: Stage, settings: Settings) -> list[Line]:
             session.dataSource.register(source)
         directory = Path(scratch)
         queries = _Queries(session, directory)
-        _write_pages(shapes()[0], settings.source_pages, directory)
+        stored = {shards: directory / f"{shards}-shards" for shards in (1, SHARDS)}
+        for shards, place in stored.items():
+            _write_pages(shapes()[0], settings.source_pages, shards, place)
         compared = [
-            *_from_memory(queries, str(directory), settings.source_pages * PAGE_RECORDS),
+            *_from_memory(queries, stored, settings.source_pages * PAGE_RECORDS),
             _from_server(queries, stage, settings.worker_records),
         ]
         for sink in settings.source_sinks:
             for one in compared:
                 lines += _beside_spark(queries, settings, sink, one)
-        lines += _of_few(queries, settings, str(directory))
+        lines += _of_few(queries, settings, stored[1])
     return lines
 
 
@@ -254,15 +270,17 @@ class _Comparison:
     """Of the first one's rate, by sink."""
 
 
-def _from_memory(queries: _Queries, directory: str, records: int) -> Iterator[_Comparison]:
+def _from_memory(queries: _Queries, stored: Mapping[int, Path], records: int) -> Iterator[_Comparison]:
     for batches in (USUAL_BATCHES, LARGE_BATCHES):
         batch = records // batches
-        whole = _connection(directory) | {"maxOffsetsPerShard": str(batch)}
+        whole = _connection(str(stored[1])) | {"maxOffsetsPerShard": str(batch)}
+        several = _connection(str(stored[SHARDS])) | {"maxOffsetsPerShard": str(batch // SHARDS)}
         halves = whole | {"maxRecordsPerPartition": str(batch // 2)}
         pages = queries.source("pages", whole, SCHEMA)
         frames = {
             SPARK: queries.copied(pages, f"copy{batches}"),
             "": pages,
+            ", of two shards": queries.source("pages", several, SCHEMA),
             ", in two partitions": queries.source("pages", halves, SCHEMA),
             MADE_BEFORE: queries.source("batches", whole, SCHEMA),
         }
@@ -286,21 +304,21 @@ def _beside_spark(queries: _Queries, settings: Settings, sink: str, one: _Compar
     rounds: dict[str, Round] = {
         names[how]: partial(queries.rate, names[how], frame, sink) for how, frame in one.frames.items()
     }
-    rates = interleaved(settings.slow_rounds, rounds, is_warmed_up=settings.is_warmed_up)
+    rates = interleaved(settings.rounds, rounds, is_warmed_up=settings.is_warmed_up)
     aims = {name: ratio_of_at_least(one.least[sink]) for how, name in names.items() if how not in (SPARK, MADE_BEFORE)}
     return aimed(compare("source", "records/s", rates, queries.first_of), aims)
 
 
-def _of_few(queries: _Queries, settings: Settings, directory: str) -> list[Line]:
+def _of_few(queries: _Queries, settings: Settings, stored: Path) -> list[Line]:
     batch = settings.source_pages * PAGE_RECORDS // USUAL_BATCHES
-    options = _connection(directory) | {"maxOffsetsPerShard": str(batch)}
+    options = _connection(str(stored)) | {"maxOffsetsPerShard": str(batch)}
     columns = {"10 columns": SCHEMA, "3 columns": FEW_SCHEMA}
     names = {how: f"source of {how} from pages in memory to noop" for how in columns}
     rounds: dict[str, Round] = {
         name: partial(queries.rate, name, queries.source("pages", options, columns[how]), "noop")
         for how, name in names.items()
     }
-    rates = interleaved(settings.slow_rounds, rounds, is_warmed_up=settings.is_warmed_up)
+    rates = interleaved(settings.rounds, rounds, is_warmed_up=settings.is_warmed_up)
     aims = {names["3 columns"]: ratio_of_at_least(LEAST_OF_FEW)}
     return aimed(compare("source", "records/s", rates, queries.first_of), aims)
 
@@ -320,16 +338,18 @@ def _connection(endpoint: str) -> dict[str, str]:
     }
 
 
-def _write_pages(shape: Shape, pages: int, directory: Path) -> None:
-    """Each page in its own place in the stream."""
-    progress(f"writing {pages} pages")
+def _write_pages(shape: Shape, pages: int, shards: int, directory: Path) -> None:
+    """Each page in its own place in the stream, and behind the shard's page before."""
+    progress(f"writing {pages} pages of {shards} shard(s)")
+    directory.mkdir()
     sizes = []
     with (directory / "pages").open("wb") as out:
         for number in range(pages):
-            page = schema.GetStreamRecordResponse(next_shard_iterator=str(number + 1))
+            page = schema.GetStreamRecordResponse(next_shard_iterator=str(number + shards))
             for place, record in enumerate(shape.records):
                 placed = evolve(record, sequence_info=SequenceInfo(0, _FIRST_MICROS + number * PAGE_RECORDS + place, 0))
                 action, data, _ = default_codec().encode_record(placed)
                 page.stream_records.add(action_type=action, record=data)
             sizes.append(out.write(page.SerializeToString()))
-    (directory / _PAGES).write_text(json.dumps(sizes))
+    names = [f"shard-{number}" for number in range(shards)]
+    (directory / _PAGES).write_text(json.dumps({"shards": names, "sizes": sizes}))
