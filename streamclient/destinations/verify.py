@@ -24,6 +24,11 @@ if TYPE_CHECKING:
     from pyarrow import Table
 
 
+_MIRRORED = (
+    "the destination is a mirror: a row of it is made of many commits, so its rows cannot be counted by them. Compare "
+    "it with its table, by `streamclient mirror CONFIG --verify` or `Mirror.verify`; without rows, its log is proved"
+)
+
 _UNLIKE_RECORDS = (CodecError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What rows raise of which no records can be made: values may be of any kind and missing anywhere."""
 
@@ -134,8 +139,6 @@ def verify(
     Raises:
         ConfigurationError: ``with_rows`` for a mirror, whose rows are no commit's.
     """
-    if with_rows:
-        _refuse_mirror(destination)
     proof = Proof()
     read = checkpoints if callable(checkpoints) else lambda: checkpoints or {}
     earlier = read()
@@ -147,19 +150,6 @@ def verify(
     if with_rows:
         _check_rows(readable_rows(destination, proof.note_damage), chains, proof)
     return proof
-
-
-def _refuse_mirror(destination: Destination) -> None:
-    try:
-        columns = destination.columns()
-    except StreamClientException:
-        return  # what cannot be read is found, and named, when the log is looked at
-    if columns is not None and VERSION in columns.names and COMMIT not in columns.names:
-        raise ConfigurationError(
-            "the destination is a mirror: a row of it is made of many commits, so its rows cannot be counted by them. "
-            "Compare it with its table, by `streamclient mirror CONFIG --verify` or `Mirror.verify`; without rows, "
-            "`verify` proves its log"
-        )
 
 
 @define
@@ -401,6 +391,8 @@ def _check_rows(tables: Iterable[Table], chains: _Chains, proof: Proof) -> None:
     uncounted = proof.rows = 0
     for table in tables:
         proof.rows += table.num_rows
+        if VERSION in table.column_names:
+            raise ConfigurationError(_MIRRORED)
         if not {SHARD, COMMIT} <= set(table.column_names):
             uncounted += table.num_rows
             continue
