@@ -69,6 +69,8 @@ SHARDS = 2
 
 SERVER_BATCHES = 5
 
+MEMORY = "source from pages in memory"
+
 SPARK = "Spark from local Parquet files"
 
 MADE_BEFORE = ", batches made before"
@@ -199,11 +201,11 @@ class _Queries:
         load: Frame = self.session.readStream.format(name).options(**options).schema(schema).load
         return load
 
-    def copied(self, frame: Frame, name: str) -> Frame:
-        """Spark's own, over the same records in local files, each of which becomes a batch."""
+    def copied(self, frame: Frame, name: str, files: int = 1) -> Frame:
+        """Spark's own, over the same records in local files, of which one or several become a batch."""
         place = self.directory / name
         self._run(frame(), "parquet", place)
-        reader = self.session.readStream.schema(frame().schema).option("maxFilesPerTrigger", "1")
+        reader = self.session.readStream.schema(frame().schema).option("maxFilesPerTrigger", str(files))
         return partial(reader.parquet, str(place))
 
     def rate(self, name: str, frame: Frame, sink: str) -> float:
@@ -268,6 +270,8 @@ class _Comparison:
     """By what is said of them beside the name."""
     least: Mapping[str, float]
     """Of the first one's rate, by sink."""
+    tasks: str = ""
+    """What is said beside Spark's own name, where it reads a batch in more than one."""
 
 
 def _from_memory(queries: _Queries, stored: Mapping[int, Path], records: int) -> Iterator[_Comparison]:
@@ -280,11 +284,13 @@ def _from_memory(queries: _Queries, stored: Mapping[int, Path], records: int) ->
         frames = {
             SPARK: queries.copied(pages, f"copy{batches}"),
             "": pages,
-            ", of two shards": queries.source("pages", several, SCHEMA),
             ", in two partitions": queries.source("pages", halves, SCHEMA),
             MADE_BEFORE: queries.source("batches", whole, SCHEMA),
         }
-        yield _Comparison("source from pages in memory", batch, frames, LEAST)
+        yield _Comparison(MEMORY, batch, frames, LEAST)
+        pages = queries.source("pages", several, SCHEMA)
+        frames = {SPARK: queries.copied(pages, f"copies{batches}", SHARDS), ", of two shards": pages}
+        yield _Comparison(MEMORY, batch, frames, LEAST, ", in two tasks")
 
 
 def _from_server(queries: _Queries, stage: Stage, records: int) -> _Comparison:
@@ -297,10 +303,8 @@ def _from_server(queries: _Queries, stage: Stage, records: int) -> _Comparison:
 
 
 def _beside_spark(queries: _Queries, settings: Settings, sink: str, one: _Comparison) -> list[Line]:
-    names = {
-        how: f"{SPARK if how is SPARK else one.name} to {sink}, batches of {one.batch:,}{'' if how is SPARK else how}"
-        for how in one.frames
-    }
+    what = f"to {sink}, batches of {one.batch:,}"
+    names = {how: f"{SPARK} {what}{one.tasks}" if how is SPARK else f"{one.name} {what}{how}" for how in one.frames}
     rounds: dict[str, Round] = {
         names[how]: partial(queries.rate, names[how], frame, sink) for how, frame in one.frames.items()
     }

@@ -25,12 +25,12 @@ def test_source_rows_are_measured_beside_spark(stage: Stage, spark: object) -> N
     """Into nothing; what Spark reads beside it, the source has written into files."""
     lines = lines_of(stage, "source")
 
-    firsts, aimed = (0, 5, 10, 12), {1: 0.8, 2: 0.8, 3: 0.8, 6: 0.8, 7: 0.8, 8: 0.8, 11: 0.7, 13: 1}
-    assert [lines[place].ratio for place in firsts] == [1.0] * 4
+    firsts, aimed = (0, 4, 6, 10, 12, 14), {1: 0.8, 2: 0.8, 5: 0.8, 7: 0.8, 8: 0.8, 11: 0.8, 13: 0.7, 15: 1}
+    assert [lines[place].ratio for place in firsts] == [1.0] * 6
     assert {place: target_of(lines[place]) for place in aimed} == {
         place: f"at least {least} x the first" for place, least in aimed.items()
     }
     assert all(bool(line.aims) == (place in aimed) for place, line in enumerate(lines))
-    whose = ["of two shards", "in two partitions", "batches made before"]
-    assert [line.name.rpartition(", ")[2] for line in lines[2:5]] == whose
+    whose = ["in two partitions", "batches made before", "in two tasks", "of two shards"]
+    assert [line.name.rpartition(", ")[2] for line in lines[2:6]] == whose
     assert all(line.detail.endswith("in the first batch of a query") for line in lines)
