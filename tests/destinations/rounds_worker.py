@@ -23,6 +23,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from attrs import frozen
@@ -47,6 +48,8 @@ from streamclient.testing.destination_contracts import change
 BATCH_MAX = 25
 MAINTENANCE_PAUSE_SECONDS = 0.1
 """Between two rounds of maintenance: many of them, and time for the others."""
+CONNECTION_LOCK = threading.RLock()
+"""Held for each statement of the status table, and while the process is frozen: its successor can use the file then."""
 SHARDS = ("shard-0", "shard-1", "shard-2")
 FREEZING = "freezing"
 LAST_WORDS = frozenset({FREEZING, "fenced", "lost", "late", "finished"})
@@ -78,7 +81,10 @@ def opened(kind: str, place: str) -> Destination:
 
 
 class Status:
-    """The status table: epoch, checkpoint and prepared commit of each shard, written if the epoch is still ours."""
+    """The status table: epoch, checkpoint and prepared commit of each shard, written if the epoch is still ours.
+
+    Threads take turns: while one reads, SQLite gives another's write up at once, or counts its rows wrongly.
+    """
 
     def __init__(self, path: Path) -> None:
         self._connection = sqlite3.connect(path, isolation_level=None, timeout=300, check_same_thread=False)
@@ -88,27 +94,28 @@ class Status:
         )
 
     def take(self, shard: str) -> int:
-        self._connection.execute("INSERT OR IGNORE INTO leases VALUES (?, 0, 0, '')", (shard,))
-        row = self._connection.execute("UPDATE leases SET epoch = epoch + 1 WHERE shard = ? RETURNING epoch", (shard,))
-        return int(row.fetchall()[0][0])
+        self._rows("INSERT OR IGNORE INTO leases VALUES (?, 0, 0, '')", shard)
+        return int(self._rows("UPDATE leases SET epoch = epoch + 1 WHERE shard = ? RETURNING epoch", shard)[0][0])
 
     def row(self, shard: str) -> tuple[int, int, str]:
-        query = "SELECT epoch, checkpoint, pending FROM leases WHERE shard = ?"
-        found: tuple[int, int, str] = self._connection.execute(query, (shard,)).fetchone()
-        return found
+        found = self._rows("SELECT epoch, checkpoint, pending FROM leases WHERE shard = ?", shard)
+        epoch, checkpoint, pending = found[0]
+        return int(epoch), int(checkpoint), str(pending)
 
     def write(self, shard: str, epoch: int, checkpoint: int, pending: str) -> None:
-        query = "UPDATE leases SET checkpoint = ?, pending = ? WHERE shard = ? AND epoch = ?"
-        if self._connection.execute(query, (checkpoint, pending, shard, epoch)).rowcount != 1:
+        query = "UPDATE leases SET checkpoint = ?, pending = ? WHERE shard = ? AND epoch = ? RETURNING shard"
+        if not self._rows(query, checkpoint, pending, shard, epoch):
             raise LostError(shard)
 
     def checkpoints(self) -> dict[str, str]:
-        return {
-            shard: position(count) for shard, count in self._connection.execute("SELECT shard, checkpoint FROM leases")
-        }
+        return {shard: position(count) for shard, count in self._rows("SELECT shard, checkpoint FROM leases")}
 
     def close(self) -> None:
         self._connection.close()
+
+    def _rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
+        with CONNECTION_LOCK:
+            return self._connection.execute(statement, values).fetchall()
 
 
 class LostError(Exception):
@@ -222,13 +229,9 @@ class RoundsCheckpointer(IRecordProcessorCheckpointer):
 
     def write(self, checkpoint: int, pending: str) -> None:
         try:
-            with CONNECTION_LOCK:
-                self.status.write(self.shard, self.epoch, checkpoint, pending)
+            self.status.write(self.shard, self.epoch, checkpoint, pending)
         except LostError as error:
             raise ShutdownException(f"{self.shard} has another owner") from error
-
-
-CONNECTION_LOCK = threading.RLock()
 
 
 class WatchedDestination(DeltaDestination):
