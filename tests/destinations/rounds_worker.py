@@ -235,16 +235,19 @@ class RoundsCheckpointer(IRecordProcessorCheckpointer):
 
 
 class WatchedDestination(DeltaDestination):
-    """Remembers whether it has refused a writer: a shard that is noticed to be lost after that may be told first."""
+    """Remembers what it answered: a shard that is noticed to be lost after a refusal may be told first."""
 
-    has_refused = False
+    def __init__(self, place: str) -> None:
+        super().__init__(place, answer_seconds=60.0)
+        self.answers: list[Exception | None] = []
 
     def commit(self, rows: pa.Table, commits: Sequence[Commit]) -> None:
         try:
             super().commit(rows, commits)
-        except FencedCommit:
-            self.has_refused = True
+        except Exception as error:
+            self.answers.append(error)
             raise
+        self.answers.append(None)
 
 
 class NoMarker(IShutdownMarker):
@@ -286,12 +289,14 @@ def run_spark(place: str, status: Status, shards: Sequence[str], work: Work) -> 
 
     What was refused counts, whichever shard's failure the reading thread meets first.
     """
-    destination = WatchedDestination(place, answer_seconds=60.0)
+    destination = WatchedDestination(place)
     try:
         read_into_spark(destination, status, shards, work)
     except ShutdownException as error:
-        if destination.has_refused:
+        if any(isinstance(one, FencedCommit) for one in destination.answers):
             raise FencedCommit("refused before", shards) from error
+        if work.freezer.left == 0:  # for whoever asks why one that froze over a batch was not refused
+            print(f"{error!r}, and no refusal among {destination.answers}", file=sys.stderr)
         raise
 
 
