@@ -293,7 +293,7 @@ def run_spark(place: str, status: Status, shards: Sequence[str], work: Work) -> 
     try:
         read_into_spark(destination, status, shards, work)
     except ShutdownException as error:
-        if any(isinstance(one, FencedCommit) for one in destination.answers):
+        if any(isinstance(one, FencedCommit) for one in (error, *destination.answers)):
             raise FencedCommit("refused before", shards) from error
         if work.freezer.left == 0:  # for whoever asks why one that froze over a batch was not refused
             print(f"{error!r}, and no refusal among {destination.answers}", file=sys.stderr)
