@@ -47,6 +47,9 @@ once, as most refusals mean that another writer was quicker."""
 _REFUSALS_MAX = 2
 """The first one may come from a handle that another writer's new column has made old."""
 
+_VIEWS_MAX = 10
+"""As many clean-ups in a row, each of them between loading the table and reading its log, are no chance."""
+
 
 @checks.explains_names
 class DeltaDestination:
@@ -256,18 +259,23 @@ class DeltaDestination:
         return self._handle
 
     def _view(self, shards: Sequence[str]) -> tuple[DeltaTable | None, dict[str, Commit | None]]:
-        """The table at its present version, and the last commits that it has there."""
-        for is_repeated in (False, True):
+        """The table at its present version, and the last commits that it has there.
+
+        Entries may have been cleared away since the table was loaded; what was carried on is in a later one. So what is
+        missing is looked for again, unless it is missing at the same version as before.
+        """
+        missing_at = -1
+        for tries_left in reversed(range(_VIEWS_MAX)):
             handle = self._load()
             if handle is None:
                 break
             try:
                 return handle, self._log.last_commits(handle, shards)
             except (StreamClientException, load("deltalake.exceptions", "delta").DeltaError):
-                # Entries may have been cleared away since the table was loaded; what was carried on is in a later one.
                 self._forget_handle()
-                if is_repeated:
+                if not tries_left or handle.version() == missing_at:
                     raise
+                missing_at = handle.version()
         return None, dict.fromkeys(shards)
 
     def _forget_handle(self) -> None:

@@ -341,20 +341,31 @@ def test_a_kept_handle_does_not_go_on_behind_an_entry_that_it_cannot_read(tmp_pa
     assert destination.last_commits(["other"]) == {"other": other}
 
 
-def test_a_log_that_is_cleared_while_it_is_read_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The table was loaded, and what it would find is carried on in a later version by then."""
+@pytest.mark.parametrize("cleanings", [1, 4])
+def test_a_log_that_is_cleared_while_it_is_read_is_read_again(
+    cleanings: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table was loaded, and what it would find is carried on in a later version by then; each time anew."""
     table = tmp_path / "table"
-    _, last = filled(table)
-    last_commits, cleanings = DeltaLog.last_commits, [1, 2]
+    sleeper, last = filled(table)
+    newest = store(DeltaDestination(str(table)), last, [change(100)], epoch=2)
+    last_commits, cleared_away = DeltaLog.last_commits, []
 
     def cleared(self: DeltaLog, handle: DeltaTable, shards: Sequence[str]) -> dict[str, Commit | None]:
-        if cleanings.pop() == 2:
+        if len(cleared_away) < cleanings:
             age(table, 40)
-            assert clean(DeltaDestination(str(table))).log_entries == TABLE_COMMITS + 1
+            cleared_away.append(clean(DeltaDestination(str(table))).log_entries)
         return last_commits(self, handle, shards)
 
+    late = batch(last, [change(9)], epoch=1)
+    rows = rows_for(sleeper, [change(9)], late)
     monkeypatch.setattr(DeltaLog, "last_commits", cleared)
-    assert DeltaDestination(str(table)).last_commits(["shard-1"]) == {"shard-1": last}
+    assert DeltaDestination(str(table)).last_commits(["shard-1"]) == {"shard-1": newest}
+    cleared_away.clear()
+    with pytest.raises(FencedCommit):
+        sleeper.commit(rows, [late])
+    assert len(cleared_away) == cleanings
+    assert all(cleared_away)
 
 
 def test_a_table_that_is_cleared_while_it_is_loaded_is_loaded_again(
