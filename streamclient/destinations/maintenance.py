@@ -22,7 +22,7 @@ from streamclient.destinations.commit import LogEntry
 from streamclient.destinations.delta import DeltaDestination
 from streamclient.destinations.delta_log import ENTRY, DeltaLog, read_files, transaction_of
 from streamclient.destinations.extra import compute, load, pyarrow
-from streamclient.destinations.verify import Proof, read_chains, verify
+from streamclient.destinations.verify import Proof, read_chains, refuse_mirror, verify
 from streamclient.errors import ConfigurationError, DependencyException, StreamClientException
 
 if TYPE_CHECKING:
@@ -263,7 +263,13 @@ class Maintenance:
         self.scheduler = self._schedule.scheduler
 
     def start(self) -> None:
-        """Begin to run by the clock; returns at once."""
+        """Begin to run by the clock; returns at once.
+
+        Raises:
+            ConfigurationError: rows of a mirror shall be verified, which are no commit's.
+        """
+        if self._verify_rows and self.scheduler.get_job("verify") is not None:
+            refuse_mirror(self._destination)
         self._schedule.start()
 
     def stop(self) -> None:

@@ -139,6 +139,8 @@ def verify(
     Raises:
         ConfigurationError: ``with_rows`` for a mirror, whose rows are no commit's.
     """
+    if with_rows:
+        refuse_mirror(destination)
     proof = Proof()
     read = checkpoints if callable(checkpoints) else lambda: checkpoints or {}
     earlier = read()
@@ -150,6 +152,17 @@ def verify(
     if with_rows:
         _check_rows(readable_rows(destination, proof.note_damage), chains, proof)
     return proof
+
+
+def refuse_mirror(destination: Destination) -> None:
+    """Refuse a destination whose rows are no commit's.
+
+    Raises:
+        ConfigurationError: it is a mirror.
+    """
+    columns = destination.columns()
+    if columns is not None and VERSION in columns.names:
+        raise ConfigurationError(_MIRRORED)
 
 
 @define
@@ -391,8 +404,6 @@ def _check_rows(tables: Iterable[Table], chains: _Chains, proof: Proof) -> None:
     uncounted = proof.rows = 0
     for table in tables:
         proof.rows += table.num_rows
-        if VERSION in table.column_names:
-            raise ConfigurationError(_MIRRORED)
         if not {SHARD, COMMIT} <= set(table.column_names):
             uncounted += table.num_rows
             continue

@@ -130,5 +130,6 @@ def test_the_rows_of_a_mirror_are_refused_where_commits_are_counted(
     assert main(["verify", state]) == 0
     assert main(["verify", history, "--rows"]) == 0
     capsys.readouterr()
-    assert main(["verify", state, "--rows"]) == 2
-    assert "`streamclient mirror CONFIG --verify`" in capsys.readouterr().err
+    for words in (["verify", state, "--rows"], ["maintain", state, "--verify", "0 4 * * *", "--rows"]):
+        assert main(words) == 2
+        assert "`streamclient mirror CONFIG --verify`" in capsys.readouterr().err
