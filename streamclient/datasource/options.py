@@ -59,10 +59,18 @@ _STREAM, _ROWS, _WRITE = frozenset({Use.STREAM}), frozenset({Use.ROWS}), frozens
 _READS = _STREAM | _ROWS
 
 
-def _whole(least: int) -> Callable[[str, str], int]:
+MOST_BATCH_ROWS = 200
+"""More rows the service refuses in one BatchWriteRow."""
+
+MOST_IN_A_FIELD = 2**31 - 1
+"""The greatest number that a request's field of 32 bits carries; far more than any table has of rows to look at before
+a query, or of megabytes."""
+
+
+def _whole(least: int, most: int | None = None) -> Callable[[str, str], int]:
     def read(name: str, text: str) -> int:
         is_number = text.strip().removeprefix("-").isdecimal()
-        return checks.whole(least).require(name, int(text) if is_number else text)  # type: ignore[return-value]
+        return checks.whole(least, most).require(name, int(text) if is_number else text)  # type: ignore[return-value]
 
     return read
 
@@ -102,8 +110,14 @@ def _moment(name: str, text: str) -> int:
     except ValueError as error:
         raise ConfigurationError(f"{expected}, not {checks.shown(text)}") from error
     if moment.tzinfo is None:
-        raise ConfigurationError(f"{name} needs a time zone, such as {text.strip()}Z or {text.strip()}+08:00")
+        whole = moment if text.strip()[10:11] in ("T", " ") else datetime.combine(moment, datetime.min.time())
+        raise ConfigurationError(
+            f"{name} needs a time and a time zone, such as {whole.isoformat()}Z or {whole.isoformat()}+08:00, not "
+            f"{checks.shown(text)}"
+        )
     since = moment - datetime(1970, 1, 1, tzinfo=timezone.utc)
+    if since.days < 0:
+        raise ConfigurationError(f"{expected}, not {checks.shown(text)}, which is before")
     return round(since.total_seconds() * 1_000_000)
 
 
@@ -150,10 +164,11 @@ _OPTIONS = (
     _Option("failOnDataLoss", _STREAM, _flag),
     _Option("tunnelId", _STREAM, others=("tunnel.id",)),
     _Option("layout", _READS, _member(Layout)),
-    _Option("sampleRows", _READS, _whole(0)),
-    _Option("splitSizeMb", _ROWS, _whole(1), others=("split.size.mbs",)),
+    _Option("sampleRows", _READS, _whole(0, MOST_IN_A_FIELD)),
+    _Option("splitSizeMb", _ROWS, _whole(1, MOST_IN_A_FIELD), others=("split.size.mbs",)),
+    _Option("pushFilters", _ROWS, _flag),
     _Option("writeMode", _WRITE, _member(WriteMode)),
-    _Option("batchRows", _WRITE, _whole(1)),
+    _Option("batchRows", _WRITE, _whole(1, MOST_BATCH_ROWS)),
 )
 _BY_SPELLING = {spelling.lower(): option for option in _OPTIONS for spelling in (option.name, *option.others)}
 _NEEDED = ("endpoint", "instance", "table", "accessKeyId", "accessKeySecret")
@@ -189,9 +204,10 @@ class SourceOptions:
     sample_rows: int = 1_000
     """Rows of the table to find columns in that it does not declare."""
     split_megabytes: int = 100
+    pushes_filters: bool = False
+    """Whether a frame lets Spark narrow what is read, which is safe for one query with one filter alone."""
     write_mode: WriteMode = WriteMode.PUT
-    batch_rows: int = 200
-    """What the service takes in one BatchWriteRow."""
+    batch_rows: int = MOST_BATCH_ROWS
     given: frozenset[str] = field(factory=frozenset, repr=False)
     """Names of the options that were given."""
 
@@ -237,6 +253,19 @@ class SourceOptions:
                 raise ConfigurationError(f"option {option.name} is for {other}, not for {use.value}")
         return self
 
+    def check_start(self, latest_micros: int) -> None:
+        """Refuse a start that is later: the service has no iterator for a time to come, and would begin at once.
+
+        Raises:
+            ConfigurationError: ``startingTimestamp`` is.
+        """
+        if self.starting_micros is not None and self.starting_micros > latest_micros:
+            moment = datetime.fromtimestamp(self.starting_micros / 1_000_000, timezone.utc)
+            raise ConfigurationError(
+                f"startingTimestamp is {moment.isoformat()}, which is yet to come: give startingOffsets=latest to "
+                "begin with what is written from now on"
+            )
+
     @property
     def inferred_layout(self) -> Layout:
         """Of a schema that nobody gave. Spark does not say what it asks for, so options of a stream tell."""
@@ -257,6 +286,7 @@ _FIELDS = {
     "layout": "layout",
     "sampleRows": "sample_rows",
     "splitSizeMb": "split_megabytes",
+    "pushFilters": "pushes_filters",
     "writeMode": "write_mode",
     "batchRows": "batch_rows",
 }
@@ -277,13 +307,7 @@ def _values(given: Mapping[str, str]) -> dict[str, Any]:
         if values.setdefault(option.name, value) != value:
             raise ConfigurationError(f"options {spelt[option.name]} and {spelling} are the same and differ in value")
         spelt[option.name] = spelling
-    if not values.get("batchRows", 1) <= _MOST_BATCH_ROWS:
-        raise ConfigurationError(f"batchRows must be at most {_MOST_BATCH_ROWS}, not {values['batchRows']}")
     return values
-
-
-_MOST_BATCH_ROWS = 200
-"""More rows the service refuses in one BatchWriteRow."""
 
 
 def _all_names() -> list[str]:

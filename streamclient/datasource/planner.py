@@ -51,11 +51,9 @@ MOST_SKEW_MICROS = 15 * 60 * 1_000_000
 """How far clocks may differ before the SDK trusts no answer. A record stamped later than this after the beginning of a
 query was surely written after it."""
 
-
 MOST_EMPTY_PAGES = 10
 """In a row, until a shard counts as read to its end. A page may be empty because the service skips something: then the
 next iterator is another one, and records may follow."""
-
 
 _GONE_CODES = {"OTSObjectNotExist", "OTSParameterInvalid"}
 """What the service may say of a shard that is not there; which of the two is not known."""
@@ -65,8 +63,10 @@ _GONE_CODES = {"OTSObjectNotExist", "OTSParameterInvalid"}
 class _Seen:
     """What is known of a shard beyond its offset: for pauses, and for the lag that is reported."""
 
-    caught_up_at: str | None = None
-    """The iterator at which nothing more was there."""
+    read_up_micros: int
+    """When it was last known to hold nothing more, or else was first seen."""
+    caught_up_count: int | None = None
+    """Records that had been read of it when nothing more was there."""
     until: float = 0.0
     """By the monotonic clock, when it may be asked again."""
     empty_pages: int = 0
@@ -220,27 +220,34 @@ class StreamPlanner:
     def lag(self) -> dict[str, Any] | None:
         """How far behind the query is, as of the last offset.
 
-        A shard that was read to its end lags by nothing. Any other one lags by the age of the last record planned.
+        A shard that was read to its end lags by nothing. Any other one lags by the age of the last record planned, or
+        while none was, of the first one that will be, or by the time since it was first seen.
         """
         latest = self._latest
         if latest is None:
             return None
-        now = self.now_micros()
-        shards = {}
-        for shard, one in latest.shards.items():
-            if one.is_ended:
-                continue
-            seen = self._seen.get(shard, _Seen())
-            stamp = 0 if one.last is None else one.last.timestamp_micros  # full data has none
-            behind = max(0, now - stamp) // 1_000 if stamp else None
-            shards[shard] = 0 if seen.caught_up_at == one.at else behind
-        known = [millis for millis in shards.values() if millis is not None]
+        shards = {shard: self._millis_behind(shard, one) for shard, one in latest.shards.items() if not one.is_ended}
+        most = max((millis or 0 for millis in shards.values()), default=0)
         return {
-            "lagMillis": max(known, default=0),
+            "lagMillis": None if not most and None in shards.values() else most,
             "shardsBehind": sum(millis != 0 for millis in shards.values()),
             "records": sum(one.count for one in latest.shards.values()),
             "shards": dict(sorted(shards.items())),
         }
+
+    def _millis_behind(self, shard: str, one: ShardOffset) -> int | None:
+        """``None`` for full data, whose records have no time.
+
+        A shard that is read up may hold what came since then, if the last batch had no room to ask it.
+        """
+        seen = self._seen[shard]
+        is_read_up = seen.caught_up_count == one.count
+        if is_read_up and self._asked.get(shard) != []:
+            return 0
+        later = (after.shards[shard].last for after in (self._chain or ()) if shard in after.shards)
+        last = None if is_read_up else one.last or next(filter(None, later), None)
+        since = seen.read_up_micros if last is None else last.timestamp_micros
+        return max(1, (self.now_micros() - since) // 1_000) if since else None
 
     # --- one batch ----------------------------------------------------------------------------------------------------
 
@@ -254,6 +261,8 @@ class StreamPlanner:
     ) -> StreamOffset:
         described = self._listing()
         end = self._beginning(described) if start.is_beginning else self._checked(evolve(start, begins={}), described)
+        for shard in end.shards:
+            self._seen.setdefault(shard, _Seen(self.now_micros()))
         readable = [shard for shard in end.readable() if shard not in done and self._may_ask(shard)]
         end = self._walk(end, readable, most, per_shard, latest_micros)
         if any(end.shards[shard].is_ended for shard in readable):
@@ -261,23 +270,24 @@ class StreamPlanner:
         return start if evolve(end, begins={}) == evolve(start, begins={}) else end
 
     def _may_ask(self, shard: str) -> bool:
-        return (
-            self._wants_chain
-            or self._chain is not None
-            or self.monotonic() >= self._seen.setdefault(shard, _Seen()).until
-        )
+        return self._wants_chain or self._chain is not None or self.monotonic() >= self._seen[shard].until
 
     def _places_with_more(self, end: StreamOffset) -> dict[str, str]:
         """Iterators of the shards whose part of the batch ended because it was large enough."""
-        places = {shard: end.shards[shard].at for shard in self._asked}
-        return {shard: at for shard, at in places.items() if at is not None and at != self._seen[shard].caught_up_at}
+        places = {shard: end.shards[shard] for shard in self._asked}
+        return {
+            shard: one.at
+            for shard, one in places.items()
+            if one.at is not None and one.count != self._seen[shard].caught_up_count
+        }
 
     def _listing(self) -> StreamDescription:
         if self._described is None or self.monotonic() - self._listed_at > LIST_SECONDS:
             found = self.streams.list_stream(self.options.table)
             if not found:
                 raise ConfigurationError(
-                    f"table {self.options.table!r} has no stream: enable it by UpdateTable with a StreamSpecification"
+                    f"table {self.options.table!r} has no stream: check the name and the instance, or enable it by "
+                    "UpdateTable with a StreamSpecification"
                 )
             self._described = self.streams.describe_stream(found[0].stream_id)
             self._listed_at = self.monotonic()
@@ -294,6 +304,7 @@ class StreamPlanner:
                     f"{', '.join(sorted(shard.shard_id for shard in described.shards))}"
                 )
         now = self.now_micros()
+        self.options.check_start(now + MOST_SKEW_MICROS)
 
         def place(shard: Shard) -> str:
             named = starting if isinstance(starting, str) else starting.get(shard.shard_id, EARLIEST)
@@ -356,7 +367,7 @@ class StreamPlanner:
         active = list(readable)
         self._asked = {shard: [] for shard in readable}
         while active and left != 0:
-            sizes = self._sizes(active, taken, left, per_shard)
+            sizes = self._sizes(end, active, taken, left, per_shard)
             had = [taken[shard] for shard in sizes]
             for shard, size in sizes.items():
                 self._asked[shard].append(size)
@@ -382,12 +393,21 @@ class StreamPlanner:
         return end
 
     def _sizes(
-        self, active: list[str], taken: Mapping[str, int], left: int | None, per_shard: int | None
+        self, end: StreamOffset, active: list[str], taken: Mapping[str, int], left: int | None, per_shard: int | None
     ) -> dict[str, int]:
-        """How many records to ask each shard for; those that have had the least come first if not all get some."""
+        """How many records to ask each shard for.
+
+        If not all get some, those come first that have had the least in this batch, and of these the one that is
+        furthest behind. Offsets say that, so a restart goes on with the same one, and none waits for good.
+        """
+
+        def turn(shard: str) -> tuple[int, int, str]:
+            last = end.shards[shard].last
+            return taken[shard], -1 if last is None else last.timestamp_micros, shard
+
         sizes = {}
         share = self.page_records if left is None else max(1, min(self.page_records, -(-left // len(active))))
-        for shard in sorted(active, key=lambda one: (taken[one], one)):
+        for shard in sorted(active, key=turn):
             size = share if per_shard is None else min(share, per_shard - taken[shard])
             if self.options.max_per_partition is not None:
                 size = min(size, self.options.max_per_partition - taken[shard] % self.options.max_per_partition)
@@ -438,13 +458,14 @@ class StreamPlanner:
         self, shard: str, before: str | None, after: ShardOffset, page: PageSummary, latest: int | None
     ) -> bool:
         """Whether the page left nothing to read for now. ``latest`` is the stamp behind which nothing is wanted."""
-        seen = self._seen.setdefault(shard, _Seen())
+        seen = self._seen[shard]
         seen.empty_pages = 0 if page.record_count else seen.empty_pages + 1
         is_late = latest is not None and after.last is not None and after.last.timestamp_micros > latest
         is_still = not page.record_count and (after.at == before or seen.empty_pages >= MOST_EMPTY_PAGES)
         if not (is_still or is_late or after.is_ended or page.may_more_record is False):
             return False
-        seen.caught_up_at, seen.until = after.at, self.monotonic() + IDLE_SECONDS
+        seen.caught_up_count, seen.read_up_micros = after.count, self.now_micros()
+        seen.until = self.monotonic() + IDLE_SECONDS
         return True
 
     def _whole_chain(self, start: StreamOffset, most: int | None, per_shard: int | None) -> list[StreamOffset]:
@@ -456,7 +477,7 @@ class StreamPlanner:
         self._chain = chain
         while True:
             end = self._next(chain[-1], most, per_shard, done, latest_micros)
-            done |= {shard for shard, seen in self._seen.items() if seen.caught_up_at == end.shards[shard].at}
+            done |= {shard for shard, one in end.shards.items() if self._seen[shard].caught_up_count == one.count}
             if end == chain[-1]:
                 return chain
             chain.append(end)

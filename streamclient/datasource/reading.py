@@ -6,7 +6,7 @@ while the one before is worked on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,9 +18,15 @@ from streamclient.datasource.planner import MOST_EMPTY_PAGES, PAGE_RECORDS, data
 from streamclient.destinations.changes import OF_CHANGES, RESERVED, rows_of_schema, rows_of_values
 from streamclient.destinations.columns import column_type
 from streamclient.destinations.extra import compute, pyarrow
-from streamclient.destinations.names import original_name
+from streamclient.destinations.names import marked, original_name
 from streamclient.destinations.pages import columns_of_pages
-from streamclient.errors import DependencyException, ErrorKind, StreamClientException, TrimmedDataException
+from streamclient.errors import (
+    ConfigurationError,
+    DependencyException,
+    ErrorKind,
+    StreamClientException,
+    TrimmedDataException,
+)
 from streamclient.records import ColumnType, SequenceInfo
 from streamclient.stream.api import StreamApi
 from streamclient.stream.retry import ReadRetry, Repeater
@@ -88,6 +94,22 @@ def _repeated(connection: Connection, operation: str, call: Callable[[SignedCall
             raise classify(error, write=False, client=calls.client) from error
 
     return _repeater().call(operation, attempt)
+
+
+def check_key(columns: Schema, key: Iterable[str], what: str) -> None:
+    """Refuse a column that is one of the key in another case: it would be null in each row.
+
+    Raises:
+        ConfigurationError: there is such a column, and not the right one.
+    """
+    missing = {name.lower(): name for name in key if name not in set(map(original_name, columns.names))}
+    for name in columns.names:
+        if name.lower() in missing:
+            right = missing[name.lower()]
+            raise ConfigurationError(
+                f"the schema has {name!r}, and the key of {what} has {right!r}, which is another column by its case: "
+                f"name it {right!r}, or {marked(name)!r} if it is none of the key"
+            )
 
 
 @frozen
@@ -206,6 +228,7 @@ class RangeReader:
         """The rows of a range, oldest first: the same ones each time.
 
         Raises:
+            ConfigurationError: the schema has a column of the key in another case.
             StreamClientException: records of the range are gone, or are not those that were planned.
             UnfitValueError: a value does not fit, and the schema has no column for such values.
         """
@@ -218,8 +241,11 @@ class RangeReader:
         decoder = PageDecoder(dict(types))
         asks_for_values = OF_CHANGES.issuperset(name for name in self.columns.names if name in RESERVED)
         waiting: list[RecordBatch] = []
-        rows, are_values = 0, asks_for_values
+        rows, are_values, is_checked = 0, asks_for_values, False
         for page in self.pages(part):
+            if page.record_count and not is_checked:
+                check_key(self.columns, dict(page.records[0].primary_key), f"shard {part.shard_id}")
+                is_checked = True
             values = page.values(types) if asks_for_values else None
             if waiting and (rows >= self.batch_records or are_values is not (values is not None)):
                 yield waiting, are_values

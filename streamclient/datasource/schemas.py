@@ -10,10 +10,10 @@ from streamclient.datasource.reading import asked, opened
 from streamclient.destinations.changes import ADDED, COMMIT, RESERVED, UNFIT, VERSIONS, added_types
 from streamclient.destinations.columns import arrow_type, column_type
 from streamclient.destinations.extra import pyarrow
-from streamclient.destinations.names import marked, stored_names
+from streamclient.destinations.names import marked, original_name, stored_names
 from streamclient.destinations.schemas import same_type
 from streamclient.destinations.types import type_of
-from streamclient.errors import ConfigurationError
+from streamclient.errors import ConfigurationError, DependencyException
 from streamclient.records import ColumnType
 from streamclient.stream.tables import TableDescription
 from streamclient.stream.tablestore import TablestoreStreamApi
@@ -23,7 +23,7 @@ from streamclient.wire.rows import KeyBound
 from streamclient.wire.schema import Direction
 
 if TYPE_CHECKING:
-    from pyarrow import DataType, Schema
+    from pyarrow import DataType, Field, Schema
 
 SPARK_TYPES = "bigint, double, boolean, string, binary"
 """What the five types of Tablestore are in Spark."""
@@ -33,8 +33,22 @@ _OF_ROWS = (VERSIONS, UNFIT)
 
 
 def describe(options: SourceOptions) -> TableDescription:
-    """The table's definition."""
-    return TablestoreStreamApi(opened(options.connection)).describe_table(options.table)
+    """The table's definition.
+
+    Raises:
+        ConfigurationError: there is no such table.
+    """
+    try:
+        return TablestoreStreamApi(opened(options.connection)).describe_table(options.table)
+    except DependencyException as error:
+        if error.code != _NO_TABLE:
+            raise
+        instance = options.connection.instance
+        raise ConfigurationError(f"instance {instance!r} has no table {options.table!r}: {error}") from error
+
+
+_NO_TABLE = "OTSObjectNotExist"
+"""The service's code where the table is not there. Its message does not name the table."""
 
 
 def inferred(options: SourceOptions) -> Schema:
@@ -94,12 +108,30 @@ def range_page(
     return decode_rows(answer.rows), [value for _, value in decode_row(following).primary_key] if following else []
 
 
+def check_once(columns: Iterable[Field], what: str) -> None:
+    """Refuse two columns that are one of the table.
+
+    Raises:
+        ConfigurationError: there are such.
+    """
+    met: dict[str, str] = {}
+    for one in columns:
+        name = original_name(one.name)
+        if name in met:
+            raise ConfigurationError(
+                f"{what} has column {name!r} twice, as {met[name]!r} and {one.name!r}: keep one of them"
+            )
+        met[name] = one.name
+
+
 def check_schema(columns: Schema, added: Iterable[str], what: str) -> Schema:
     """The schema, if the source can fill it.
 
     Raises:
-        ConfigurationError: a column has a type that Tablestore does not store, or is an added one of another type.
+        ConfigurationError: a column is there twice, has a type that Tablestore does not store, or is an added one of
+            another type.
     """
+    check_once(columns, "the schema")
     known = {name: kind for name, kind in added_types().items() if name in set(added)}
     for one in columns:
         if one.name in known:

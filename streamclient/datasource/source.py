@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from traceback import walk_stack
 from typing import TYPE_CHECKING, Any
 
 import pyspark
@@ -108,7 +107,7 @@ class TablestoreDataSource(spark.DataSource):  # type: ignore[misc]
         options = self._options.check_use(Use.ROWS)
         self._refuse_layout(Layout.CHANGES, "rows")
         plan = TablePlan(options, check_rows(self._arrow(schema)))
-        return FilteringTableReader(plan) if _asks_for_filters() else TableReader(plan)
+        return FilteringTableReader(plan) if options.pushes_filters else TableReader(plan)
 
     def _refuse_layout(self, other: Layout, needed: str) -> None:
         if self._inferred is other:
@@ -289,23 +288,16 @@ class TableReader(spark.DataSourceReader):  # type: ignore[misc]
 
 
 class FilteringTableReader(TableReader):
-    """The same, where Spark hands over filters. A reader that has this method fails every read in which it does not."""
+    """The same, for one query with one filter.
+
+    Spark keeps one reader for a frame and whatever is made of it, and each filter that it hands over takes the place of
+    the one before. So a frame says itself that it wants this one. Spark refuses it where it hands over no filters.
+    """
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:  # noqa: N802
         """Narrow what is read by those that are safe. All are given back, so Spark applies each of them itself."""
         self.plan = self.plan.with_conditions(one for one in map(_condition, filters) if one is not None)
         return list(filters)
-
-
-def _asks_for_filters() -> bool:
-    """Whether Spark's own module that hands filters over is the one that asks for a reader.
-
-    There is no other sign of the setting, and only with it on is that module run.
-    """
-    return any(frame.f_code.co_filename.endswith(_FILTERING_MODULE) for frame, _ in walk_stack(None))
-
-
-_FILTERING_MODULE = "data_source_pushdown_filters.py"
 
 
 def _condition(given: Any) -> PushedComparison | None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve, frozen
 
 from streamclient.datasource.options import SourceOptions
-from streamclient.datasource.reading import asked
+from streamclient.datasource.reading import asked, check_key
 from streamclient.datasource.schemas import describe, range_page
 from streamclient.destinations.changes import ADDED, UNFIT, VERSIONS, added_types
 from streamclient.destinations.columns import arrow_type, column_type
@@ -40,7 +40,8 @@ BATCH_ROWS = 10_000
 MEGABYTE = 1_024 * 1_024
 
 MOST_FILTERS = 10
-"""Conditions in one request: what the service's documentation allows on every instance."""
+"""Parts of the filter of one request, those included that join others: what the service's documentation allows on every
+instance."""
 
 INTEGER_MAX = 2**63 - 1
 """The greatest number of a key: behind it is only the table's end."""
@@ -78,11 +79,19 @@ class TablePlan:
         return evolve(self, conditions=tuple(conditions))
 
     def ranges(self) -> list[KeyRange]:
-        """Ranges of about ``splitSizeMb`` each; one if the table is smaller."""
+        """Ranges of about ``splitSizeMb`` each; one if the table is smaller.
+
+        Raises:
+            ConfigurationError: there is no such table, or the schema has a column of its key in another case.
+        """
         definition = describe(self.options).definition
         key = [name for name, _ in definition.primary_key]
-        types = {**dict(definition.primary_key), **self._declared()}
-        safe = [one for one in self.conditions if _is_safe(one, types)][:MOST_FILTERS]
+        check_key(self.columns, key, f"table {self.options.table!r}")
+        types = self._declared()
+        for name, kind in definition.primary_key:
+            if types.get(name) is not kind:
+                types.pop(name, None)  # a value of another type is none that the key can be compared with
+        safe = [one for one in self.conditions if _is_safe(one, types)]
         points = [list(point) + [KeyBound.INF_MIN] * (len(key) - len(point)) for point in self._split_points()]
         ends = [*points, [KeyBound.INF_MAX] * len(key)]
         row_filter = _filter_of(safe)
@@ -213,9 +222,17 @@ def _is_safe(one: PushedComparison, types: Mapping[str, ColumnType]) -> bool:
 
 
 def _filter_of(conditions: Sequence[PushedComparison]) -> bytes | None:
-    """The conditions as the service takes them, all of which must hold; ``None`` without any."""
-    parts = [_either([_single(one, value) for value in one.values]) for one in conditions]
-    found = [part for part in parts if part is not None]
+    """The conditions as the service takes them, all of which must hold; ``None`` without any.
+
+    One that finds no room is left to Spark.
+    """
+    found: list[Any] = []
+    count = 0
+    for one in conditions:
+        size = len(one.values) + (len(one.values) > 1)
+        if count + size + bool(found) <= MOST_FILTERS:
+            found.append(_either([_single(one, value) for value in one.values]))
+            count += size
     if not found:
         return None
     message = found[0] if len(found) == 1 else _composite(LogicalOperator.AND, found)
@@ -233,9 +250,7 @@ def _single(one: PushedComparison, value: Any) -> Any:
     return schema.Filter(type=FilterType.SINGLE_COLUMN_VALUE, filter=single.SerializeToString())
 
 
-def _either(filters: Sequence[Any]) -> Any | None:
-    if len(filters) > MOST_FILTERS:
-        return None
+def _either(filters: Sequence[Any]) -> Any:
     return filters[0] if len(filters) == 1 else _composite(LogicalOperator.OR, filters)
 
 

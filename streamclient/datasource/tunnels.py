@@ -220,7 +220,7 @@ class TunnelPlanner(StreamPlanner):
             self._opening_since = self.monotonic()
         end = self._next(start, most, per_shard, self._done, self._until_micros)
         while self._until_micros is not None:
-            self._done |= {shard for shard, seen in self._seen.items() if seen.caught_up_at is not None}
+            self._done |= {shard for shard, seen in self._seen.items() if seen.caught_up_count is not None}
             if end != start or not self._may_open():
                 break
             threading.Event().wait(OPENING_PAUSE_SECONDS)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from streamclient.datasource.reading import RangeReader, StreamPages
 from streamclient.errors import ConfigurationError, DependencyException, StreamClientException, UnfitValueError
 from streamclient.wire.pages import PageSummary
-from tests.datasource.query import NOW_MICROS, MemoryStream, Query, options
+from tests.datasource.query import COLUMNS, NOW_MICROS, MemoryStream, Query, options
 
 
 def two_shards(count: int = 0, stream: MemoryStream | None = None) -> MemoryStream:
@@ -156,6 +156,21 @@ def test_an_unknown_shard_in_the_starting_offsets_is_refused() -> None:
         Query(two_shards(), options(startingOffsets='{"s9": "latest"}')).plan()
 
 
+def test_a_start_that_is_yet_to_come_is_refused_but_for_what_clocks_differ_by() -> None:
+    """By a new query: one that goes on from its checkpoint does not look at it."""
+    soon, late = (options(startingTimestamp=str(NOW_MICROS // 1_000 + minutes * 60_000)) for minutes in (14, 16))
+    with pytest.raises(ConfigurationError, match="yet to come"):
+        Query(two_shards(5), late).plan()
+    query = Query(two_shards(5), soon)
+    query.plan()
+    query.options = late
+    query.start()
+    query.stream.write("s1", 3)
+    query.catch_up()
+
+    assert query.keys() == [10, 11, 12]
+
+
 def test_limits_hold_and_are_shared_fairly() -> None:
     stream = two_shards(40)
     query = Query(stream)
@@ -168,6 +183,32 @@ def test_limits_hold_and_are_shared_fairly() -> None:
 
     assert (first.count("s1"), first.count("s2")) == (10, 10)
     assert (second.count("s1"), second.count("s2")) == (5, 5)
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["running", "restarted"])
+def test_no_shard_waits_for_good_if_a_batch_has_fewer_records_than_there_are_shards(restarts: bool) -> None:
+    """A new one, too. What was planned is repeated as it was, whoever's turn comes next."""
+    stream = MemoryStream()
+    shards = [stream.open(f"s{number}") for number in range(5)]
+    for shard in shards[:4]:
+        stream.write(shard, 3)
+    query = Query(stream)
+    for number in range(30):
+        for shard in shards:
+            stream.write(shard, 1)
+        query.plan(3)
+        query.run()
+        if restarts:
+            query.start()
+            before = list(query.output[number])
+            query.run()
+            assert query.output[number] == before
+    read = [row["_shard_id"] for rows in query.output for row in rows]
+
+    assert len(read) == 90
+    assert all(read.count(shard) >= 15 for shard in shards), "half of the records are read, and so of each shard"
+    query.catch_up(3)
+    assert query.keys() == list(range(stream.written))
 
 
 @pytest.mark.parametrize("jumps", [False, True], ids=["plain", "empty pages between"])
@@ -247,6 +288,44 @@ def test_lag_is_the_age_of_the_last_change_of_shards_with_more() -> None:
     assert (behind["shardsBehind"], behind["shards"]["s1"], behind["lagMillis"]) == (1, 0, behind["shards"]["s2"])
     assert behind["lagMillis"] == (5_060 - query.output[0][-1]["pk"]) // 1_000 == 4
     assert (caught_up["lagMillis"], caught_up["shardsBehind"], caught_up["records"]) == (0, 0, 5_060)
+
+
+def test_a_shard_that_was_not_read_for_lack_of_room_lags_since_it_was_read_up_or_seen() -> None:
+    """Nobody knows what it holds."""
+    stream = two_shards()
+    query = Query(stream)
+    query.plan()
+    query.run()
+    stream.written += 2_000
+    stream.write("s1", 2)
+    stream.write(stream.open("s3"), 2)
+    query.plan(1)
+    stream.written += 3_000
+    behind = query.planner.lag()
+    query.run()
+    query.catch_up(1)
+    caught_up = query.planner.lag()
+
+    assert behind is not None
+    assert (behind["shards"], behind["shardsBehind"]) == ({"s1": 3, "s2": 5, "s3": 3}, 3)
+    assert behind["lagMillis"] == 5
+    assert caught_up is not None
+    assert (caught_up["lagMillis"], caught_up["shardsBehind"]) == (0, 0)
+
+
+def test_a_shard_whose_first_record_comes_in_a_later_batch_lags_as_that_one() -> None:
+    """A query that stops at the present has planned it already."""
+    stream = two_shards()
+    for shard in ("s1", "s2"):
+        stream.write(shard, 2)
+        stream.written += 2_000
+    query = Query(stream)
+    query.planner.stop_at_present()
+    query.plan(1)
+    lag = query.planner.lag()
+
+    assert lag is not None
+    assert (lag["shards"], lag["lagMillis"]) == ({"s1": 4, "s2": 2}, 4)
 
 
 # --- loss -------------------------------------------------------------------------------------------------------------
@@ -391,6 +470,17 @@ def test_a_value_that_does_not_fit_and_has_no_place_is_an_error() -> None:
     reader = RangeReader(StreamPages(query.stream), narrow)  # type: ignore[arg-type]
 
     with pytest.raises(UnfitValueError, match="column 'v' is string and holds the INTEGER '0' in the change 0/"):
+        list(reader.read(query.parts(0)[0]))
+
+
+@pytest.mark.parametrize("further", [[], ["_unfit"]], ids=["values alone", "records"])
+def test_a_key_column_in_another_case_is_refused_and_not_null(further: list[str]) -> None:
+    query = Query(two_shards(1))
+    query.plan()
+    columns = pa.schema([("PK", pa.int64()), *((name, COLUMNS.field(name).type) for name in further)])
+    reader = RangeReader(StreamPages(query.stream), columns)  # type: ignore[arg-type]
+
+    with pytest.raises(ConfigurationError, match="schema has 'PK', and the key of shard s1 has 'pk'"):
         list(reader.read(query.parts(0)[0]))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -83,22 +83,58 @@ def ids(frame: Any) -> list[int]:
     return sorted(row["id"] for row in frame.select("id").collect())
 
 
-def test_rows_are_read_and_filtered_with_the_setting_and_without(streaming: Any, orders: Orders) -> None:
-    """Without it Spark refuses every reader that takes filters; with it a reader must not drop a row too many."""
-    orders.write(30)
-    orders.local.split("orders")
-    frame = streaming.read.format("tablestore").options(**orders.options()).load()
-    read = {}
-    for setting in ("false", "true"):
-        streaming.conf.set(PUSHDOWN, setting)
-        orders.local.reset_requests()
-        assert ids(frame.where("customer = 'c3' and id > 10")) == [13, 18, 23, 28]
-        read[setting] = sum(one.rows_read for one in orders.local.requests() if one.operation == "GetRange")
-        assert ids(frame.where("customer > 'c3' and customer < 'c2'")) == [], "no range is left"
+@pytest.fixture
+def pushing(streaming: Any) -> Iterator[Any]:
+    """The same session, which hands filters over."""
+    streaming.conf.set(PUSHDOWN, "true")
+    yield streaming
     streaming.conf.set(PUSHDOWN, "false")
 
-    assert frame.columns == ["customer", "id", "amount", "status", "_unfit"]
-    assert (read["false"], read["true"]) == (30, 4), "only what the filters take"
+
+def test_a_frame_is_narrowed_by_its_filter_if_it_says_so(pushing: Any, orders: Orders) -> None:
+    """A frame for each filter, as Spark keeps one reader for each frame."""
+    orders.write(30)
+    orders.local.split("orders")
+
+    def load(**more: str) -> Any:
+        return pushing.read.format("tablestore").options(**orders.options(**more)).load()
+
+    def found(condition: str, **more: str) -> tuple[list[int], int]:
+        frame = load(**more)
+        assert frame.columns == ["customer", "id", "amount", "status", "_unfit"]
+        orders.local.reset_requests()
+        rows = ids(frame.where(condition))
+        return rows, sum(one.rows_read for one in orders.local.requests() if one.operation == "GetRange")
+
+    few = "customer = 'c3' and id > 10"
+    assert found(few) == ([13, 18, 23, 28], 30)
+    assert found(few, pushFilters="true") == ([13, 18, 23, 28], 4), "only what the filters take"
+    assert found("customer > 'c3' and customer < 'c2'", pushFilters="true") == ([], 0), "no range is left"
+    each = [load(pushFilters="true").where(f"customer = 'c{one}'").groupBy("customer").count() for one in (1, 2, 1)]
+    assert [tuple(row) for row in each[0].union(each[1]).union(each[2]).collect()] == [("c1", 6), ("c2", 6), ("c1", 6)]
+
+    pushing.conf.set(PUSHDOWN, "false")
+    with pytest.raises(Exception, match=f"filter pushdown is disabled because configuration '{PUSHDOWN}' is false"):
+        found(few, pushFilters="true")
+
+
+def test_a_frame_that_is_used_again_has_all_of_its_rows(pushing: Any, orders: Orders) -> None:
+    """By other filters, by none, twice in one query, and as a view: what one of them wants is nothing to the others."""
+    from pyspark.sql.functions import expr
+
+    orders.write(30)
+    reader = pushing.read.format("tablestore").options(**orders.options())
+    frame = reader.schema("customer string, id bigint").load()
+    frame.createOrReplaceTempView("orders_view")
+    ones, twos = frame.where("customer = 'c1'"), frame.where("customer = 'c2'")
+
+    assert ids(ones) == list(range(1, 30, 5))
+    assert ids(frame) == list(range(30)), "as if nobody had filtered it"
+    assert ids(ones.union(twos)) == sorted([*range(1, 30, 5), *range(2, 30, 5)])
+    assert ids(frame.exceptAll(ones)) == [one for one in range(30) if one % 5 != 1]
+    assert ones.alias("one").join(twos.alias("two"), on=expr("one.id = two.id - 1")).count() == 6
+    counts = "select (select count(*) from orders_view where customer = 'c1'), (select count(*) from orders_view)"
+    assert tuple(pushing.sql(counts).first()) == (6, 30)
 
 
 def test_a_query_goes_on_from_its_checkpoint_while_shards_split(streaming: Any, orders: Orders, tmp_path: Path) -> None:

@@ -19,17 +19,19 @@ from tablestore import (
 )
 
 from streamclient.datasource.options import SourceOptions
-from streamclient.datasource.schemas import check_rows, inferred
+from streamclient.datasource.schemas import check_changes, check_rows, inferred
+from streamclient.datasource.tables import MOST_FILTERS, TablePlan, TableRows
 from streamclient.datasource.tables import PushedComparison as Filter
-from streamclient.datasource.tables import TablePlan, TableRows
 from streamclient.datasource.writing import RowWriter, types_of
 from streamclient.destinations.changes import UNFIT, added_types
+from streamclient.destinations.names import marked
 from streamclient.destinations.types import value_of
 from streamclient.errors import ConfigurationError, StreamClientException, UnfitValueError
 from streamclient.server import LocalTablestore
 from streamclient.server.faults import FailRows, FaultRule
 from streamclient.stream import TablestoreStreamApi
-from streamclient.wire.schema import ComparatorType
+from streamclient.wire import schema as messages
+from streamclient.wire.schema import ComparatorType, FilterType
 
 ANYTHING = Condition(RowExistenceExpectation.IGNORE)
 KEY = [("name", "STRING"), ("number", "INTEGER")]
@@ -170,6 +172,71 @@ def test_filters_narrow_what_is_read_and_never_reject_what_spark_would_take(
     assert counted <= most_read
 
 
+def nodes(row_filter: bytes) -> int:
+    message = messages.Filter.FromString(row_filter)
+    if message.type != FilterType.COMPOSITE_COLUMN_VALUE:
+        return 1
+    parts = messages.CompositeColumnValueFilter.FromString(message.filter).sub_filters
+    return 1 + sum(nodes(part.SerializeToString()) for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("counts", "sent", "found"),
+    [((9,), 10, 9), ((10,), 0, 12), ((5, 2), 10, 2), ((5, 3), 6, 5), ((10, 1), 1, 1), ((1,) * 12, 10, 1)],
+    ids=str,
+)
+def test_conditions_that_find_no_room_in_a_request_are_left_to_spark(
+    local: LocalTablestore, things: Any, counts: tuple[int, ...], sent: int, found: int
+) -> None:
+    """What joins them takes room, too."""
+    for number in range(12):
+        put(things, "n", number, size=number)
+    filters = [Filter("size", ComparatorType.EQUAL, tuple(range(count))) for count in counts]
+    plan = TablePlan(options(local), SIZES).with_conditions(filters)
+    (part,) = plan.ranges()
+
+    assert (0 if part.row_filter is None else nodes(part.row_filter)) == sent <= MOST_FILTERS
+    assert [row["size"] for row in read(local, SIZES, *filters)] == list(range(found))
+
+
+@pytest.mark.parametrize("name", ["name", "number"])
+def test_a_key_column_of_another_type_than_the_table_has_narrows_nothing(
+    local: LocalTablestore, things: Any, name: str
+) -> None:
+    """It is shown as null beside its value; the service would refuse such a key."""
+    put(things, "a", 1)
+    declared = {"name": pa.string(), "number": pa.int64(), UNFIT: added_types()[UNFIT]}
+    declared[name] = {"name": pa.int64(), "number": pa.string()}[name]
+    value = {"name": 3, "number": "3"}[name]
+    (row,) = read(local, pa.schema(list(declared.items())), Filter(name, ComparatorType.EQUAL, (value,)))
+
+    assert row[name] is None
+
+
+def test_a_schema_has_each_column_once() -> None:
+    """For a stream, too; a marked name stands for the same column."""
+    for check, again in ((check_rows, "size"), (check_changes, "size"), (check_rows, marked("size"))):
+        with pytest.raises(ConfigurationError, match=f"the schema has column 'size' twice, as 'size' and '{again}'"):
+            check(pa.schema([("size", pa.int64()), (again, pa.int64())]))
+
+
+def test_a_key_column_in_another_case_is_refused_and_not_null(local: LocalTablestore, things: Any) -> None:
+    put(things, "a", 1, Name="n")
+    columns = [("Name", pa.string()), ("number", pa.int64())]
+    with pytest.raises(ConfigurationError, match=r"schema has 'Name', and the key of table 'things' has 'name'"):
+        read(local, pa.schema(columns))
+
+    both = pa.schema([*columns, ("name", pa.string())])
+    assert read(local, both) == [{"Name": "n", "number": 1, "name": "a"}]
+    other = marked("Name")
+    assert read(local, pa.schema([(other, pa.string())])) == [{other: "n"}], "as the refusal says"
+
+
+def test_a_table_that_is_not_there_is_named(local: LocalTablestore) -> None:
+    with pytest.raises(ConfigurationError, match=r"instance '\w+' has no table 'things'"):
+        inferred(options(local))
+
+
 @pytest.mark.parametrize("name", ["_key", "_day", "_version"])
 def test_a_schema_names_a_column_of_the_table_so_that_it_is_no_other(name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"source's own column of that name is '{name}__"):
@@ -233,7 +300,12 @@ def test_modes_put_update_and_delete(local: LocalTablestore, things: Any) -> Non
     put(things, "c", 1, size=1, note="old")
     assert writer(local).write(frame((1, "a", 2, None))) == 1
     writer(local, writeMode="update").write(frame((1, "b", 2, None)))
-    writer(local, writeMode="delete").write(frame((1, "c", None, None)))
+    dated = pa.schema([("day", pa.date32()), *FRAME, ("note", pa.null()), ("_operation", pa.string())])
+    values = [[None], [1], ["c"], [None], [None], [None], ["DELETE"]]
+    rows = pa.RecordBatch.from_arrays(
+        [pa.array(value, one.type) for value, one in zip(values, dated, strict=True)], schema=dated
+    )
+    writer(local, dated, writeMode="delete").write([rows])
 
     assert table(local) == {"a": (2, None), "b": (2, "old")}
 
@@ -284,6 +356,8 @@ def test_a_row_that_cannot_be_written_is_named(
     ("columns", "said"),
     [
         ([("name", pa.string())], "the frame lacks 'number', a key column"),
+        ([("name", pa.string()), ("Number", pa.int64())], "lacks 'number', a key column .*; rename 'Number'"),
+        ([*KEY, ("note", pa.string()), ("note", pa.string())], "the frame has column 'note' twice"),
         ([("name", pa.string()), ("number", pa.string())], "STRING, and the key column of table 'things' is INTEGER"),
         ([*KEY, ("size", pa.float64())], "DOUBLE, and table 'things' declares INTEGER"),
         ([*KEY, ("day", pa.date32())], "column 'day' is date32.*bigint, double, boolean, string, binary; cast it"),

@@ -134,6 +134,9 @@ def test_a_range_of_full_data_that_is_read_again_has_the_same_keys(orders: Order
     orders.write(FULL_PAGE * 3)
     query = TunnelQuery(orders.local, orders.tunnel(TunnelType.BASE_DATA))
     query.plan(per_shard=1)
+    lag = query.planner.lag()
+    assert lag is not None
+    assert (lag["lagMillis"], lag["shardsBehind"]) == (None, 1), "it is not known, and not none"
     orders.delete(3, 4, FULL_PAGE + 1)
     orders.put(-3, -2, -1)
     query.run()
@@ -233,6 +236,9 @@ def test_channels_without_records_make_no_batches(orders: Orders) -> None:
     query.catch_up()
     batches = len(query.log)
     assert [query.plan() for _ in range(3)] == [False] * 3
+    lag = query.planner.lag()
+    assert lag is not None
+    assert (lag["lagMillis"], lag["shardsBehind"]) == (0, 0), "read up, though its token moves"
     query.clock += IDLE_MOVE_SECONDS
     assert [query.plan() for _ in range(3)] == [True, False, False]
 

@@ -45,3 +45,6 @@ def test_the_examples_of_the_page_read_a_stream_a_tunnel_and_rows_and_write_them
     assert "status" in left["changes"].columns
     keys_of = [[("customer", f"customer-{number % 3}"), ("order_id", number)] for number in range(4)]
     assert [client.get_row("orders_copy", key)[1] is not None for key in keys_of] == [True, True, True, False]
+    both = left["orders_of"]("customer-0").union(left["orders_of"]("customer-1"))
+    assert sorted(row["order_id"] for row in both.collect()) == [0, 1]
+    spark.conf.unset("spark.sql.python.filterPushdown.enabled")
