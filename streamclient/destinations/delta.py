@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from streamclient import checks
 from streamclient.destinations.changes import SHARD
-from streamclient.destinations.commit import Commit, LogEntry, are_among, check_commits, is_stored
-from streamclient.destinations.delta_log import ENTRY, DeltaLog, read_entries, transaction_of
+from streamclient.destinations.commit import Commit, LogEntry, check_commits, is_stored
+from streamclient.destinations.delta_log import ENTRY, DeltaLog, digests_up_to, read_entries, transaction_of
 from streamclient.destinations.delta_rows import KEYED, append, find_rows, merge, overwrite, row_files
 from streamclient.destinations.extra import compute, load, pyarrow
 from streamclient.destinations.partitions import Day, Key, Partition
@@ -49,6 +49,11 @@ _REFUSALS_MAX = 2
 
 _VIEWS_MAX = 10
 """As many clean-ups in a row, each of them between loading the table and reading its log, are no chance."""
+
+_FROZEN_SECONDS = 60.0
+"""A commit that took longer, by the clock on the wall, is looked for before it is called stored. The log may have been
+cleared meanwhile, and a place in it that was taken is free then: what is created there is not part of the table. No log
+is cleared of what is younger than a day (``log_days``), and looking once more costs such a commit little."""
 
 
 @checks.explains_names
@@ -167,6 +172,8 @@ class DeltaDestination:
                 break
             if error is not None:
                 time.sleep(pause)
+            # Not monotonic: that clock stands still while the machine is suspended.
+            began = time.time()
             try:
                 handle, lasts = self._view([one.shard for one in commits])
                 if handle is None:
@@ -177,7 +184,10 @@ class DeltaDestination:
                 if self._is_stored(handle, lasts, commits, first_seen):
                     return
                 write(handle, commits)
-                return
+                if abs(time.time() - began) < _FROZEN_SECONDS:
+                    return
+                self._forget_handle()
+                error = None
             except StreamClientError:
                 raise
             except Exception as raised:  # whatever it is, the commit may be in
@@ -190,9 +200,21 @@ class DeltaDestination:
 
     def log(self) -> Iterator[LogEntry]:
         """See ``Destination``."""
-        handle = self._load()
-        if handle is not None:
-            yield from self._log.entries(handle.version())
+        entries: list[LogEntry] = []
+        seen: tuple[int, list[str]] | None = None
+        for _ in range(_VIEWS_MAX):
+            handle = self._load()
+            if handle is None:
+                return
+            version = handle.version()
+            first = self._log.first_version(version)
+            entries = list(self._log.entries(version, first))
+            damages = [one.damage for one in entries if one.damage]
+            # Cleared while it was read: what was carried on is in a later entry. Lost is what is missing twice.
+            if (first, damages) in ((self._log.first_version(version), []), seen):
+                break
+            seen = (first, damages)
+        yield from entries
 
     def rows(self, shards: Sequence[str] | None = None) -> Iterator[Table]:
         """See ``Destination``."""
@@ -261,8 +283,9 @@ class DeltaDestination:
     def _view(self, shards: Sequence[str]) -> tuple[DeltaTable | None, dict[str, Commit | None]]:
         """The table at its present version, and the last commits that it has there.
 
-        Entries may have been cleared away since the table was loaded; what was carried on is in a later one. So what is
-        missing is looked for again, unless it is missing at the same version as before.
+        Entries may have been cleared away since the table was loaded; what was carried on is in a later one. Or one was
+        taken that is not part of the table. So what is missing is looked for again, with nothing known, unless it is
+        missing at the same version as before.
         """
         missing_at = -1
         for tries_left in reversed(range(_VIEWS_MAX)):
@@ -353,8 +376,9 @@ class DeltaDestination:
         try:
             return is_stored(lasts, commits)
         except StreamClientError:
-            since = read_entries(self.location, range(first_seen + 1, handle.version() + 1))
-            if are_among(commits, [entry for entry in since.values() if entry is not None]):
+            since = read_entries(self.location, range(first_seen + 1, handle.version() + 1)).values()
+            known = digests_up_to([one for one in lasts.values() if one], [entry for entry in since if entry])
+            if all(one.digest in known for one in commits):
                 return True
             raise
 
@@ -402,7 +426,7 @@ _options = checks.Check(
 def _open(url: str, options: Mapping[str, str]) -> DeltaTable | None:
     deltalake = load("deltalake", "delta")
     errors = load("deltalake.exceptions", "delta")
-    for is_repeated in (False, True):
+    for tries_left in reversed(range(_VIEWS_MAX)):
         try:
             handle: DeltaTable = deltalake.DeltaTable(url, storage_options=dict(options))
             return handle
@@ -410,7 +434,7 @@ def _open(url: str, options: Mapping[str, str]) -> DeltaTable | None:
             return None
         except errors.DeltaError as error:
             # What it was about to read may have been cleared away since it was listed; there is something newer then.
-            if is_repeated or "not found" not in str(error):
+            if not tries_left or "not found" not in str(error):
                 raise
     return None
 

@@ -1,5 +1,7 @@
 """The entries of a Delta table's log that hold commits, read without holding up the other threads of the process.
 
+What the table has, its transactions say: an entry is part of the log only if the table was made of it.
+
 ``DeltaTable.history`` and ``QueryBuilder`` keep the interpreter's lock while they wait for an object store, so that a
 worker could not renew its leases meanwhile; a store that hangs would cost them all. Opening a file does so too, to ask
 for its length. Reading one whose length is "known" does not. So entries are read by their names, with a length that
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve
 
-from streamclient.destinations.commit import Commit, LogEntry, last_of
+from streamclient.destinations.commit import Commit, LogEntry
 from streamclient.destinations.extra import load
 from streamclient.destinations.stores import Location
 from streamclient.errors import StreamClientException
@@ -37,7 +39,7 @@ _FIRST_LOOK = 32
 lately are found at once, and one that has been idle for long costs one reading of the log."""
 
 _CHUNK = 1_000
-"""Entries that are in memory at once when all are read."""
+"""Entries whose files are in memory at once when all are read."""
 
 
 class DeltaLog:
@@ -50,7 +52,7 @@ class DeltaLog:
         self._oldest = 0
         """Entries from here to ``_seen`` were read."""
         self._lasts: dict[str, Commit] = {}
-        """By the entries that were read. One that was carried on while a writer was quicker may be an older one."""
+        """By the entries that were read, some of which may not be part of the table; see ``_look_back``."""
         self._certain: set[str] = set()
         """Shards whose last commit, or that there is none, was compared with the table's transaction."""
 
@@ -135,18 +137,34 @@ class DeltaLog:
             self._seen, self._oldest = version, version + 1
 
     def _look_back(self, orders: Mapping[str, int | None]) -> None:
+        """Read back until the commits with these orders, those of the table's transactions, are found.
+
+        A writer that was frozen may have put its entry into a place of the log that had been cleared. Such an entry is
+        not part of the table, whose transactions do not name its commits; so what is above them is passed over. Where
+        nobody had asked for its shard yet it is taken, and an error when somebody does; then all is read anew.
+        """
         chunk = _FIRST_LOOK
         while self._oldest > 0 and any(self._order(shard) != order for shard, order in orders.items()):
             start = max(0, self._oldest - chunk)
             found = read_entries(self._location, range(start, self._oldest))
             self._oldest = start if found else 0
-            self._take(one for one in found.values() if one is not None)
+            self._take((one for one in found.values() if one is not None), orders)
             chunk *= 4
 
-    def _take(self, entries: Iterable[LogEntry]) -> None:
-        for shard, commit in last_of(entries, self._application).items():
-            if commit.order > (self._order(shard) or -1):
-                self._lasts[shard] = commit
+    def _take(self, entries: Iterable[LogEntry], orders: Mapping[str, int | None] | None = None) -> None:
+        # A disputed commit is never passed over: that its order is not the transaction's must show.
+        for entry in entries:
+            for commit in (*entry.carried, *entry.commits):
+                known = self._order(commit.shard) or -1
+                if commit.application != self._application or commit.order <= known:
+                    continue
+                if orders is None or commit in entry.disputed or self._may_be_last(commit, orders):
+                    self._lasts[commit.shard] = commit
+
+    def _may_be_last(self, commit: Commit, orders: Mapping[str, int | None]) -> bool:
+        if commit.shard not in orders:
+            return commit.shard not in self._certain
+        return commit.order <= (orders[commit.shard] or -1)
 
 
 def read_entries(location: Location, versions: range) -> dict[int, LogEntry | None]:
@@ -192,6 +210,21 @@ def entry_of(place: str, text: bytes) -> LogEntry | None:
         return entry
     damage = f"entry {place} has transactions of other epochs or numbers than its commits"
     return evolve(entry, damage=damage, disputed=disputed)
+
+
+def digests_up_to(lasts: Iterable[Commit], entries: Iterable[LogEntry]) -> set[str]:
+    """Digests of the commits in these entries that are the last ones or lead to them.
+
+    That an entry has a commit does not say that the table has it; see ``DeltaLog``.
+    """
+    before = {one.digest: one.previous_digest for entry in entries for one in entry.commits}
+    found: set[str] = set()
+    for last in lasts:
+        digest = last.digest if last.digest in before else last.previous_digest  # carried on, its own entry is cleared
+        while digest in before and digest not in found:
+            found.add(digest)
+            digest = before[digest]
+    return found
 
 
 def transaction_of(application: str, shard: str) -> str:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from attrs import evolve
+
 from streamclient import checks
 from streamclient.destinations.changes import SHARD
 from streamclient.destinations.commit import Commit, LogEntry, are_among, check_commits, is_stored
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from pyarrow import Table as ArrowTable
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
 
 ENTRY = "streamclient"
 """Key of our entry in the summary of a snapshot."""
@@ -126,12 +129,15 @@ class IcebergDestination:
         table = self._load()
         if table is None:
             return
-        snapshots = sorted(table.snapshots(), key=lambda one: one.sequence_number or 0)
-        # The first snapshot of a table has the sequence number 1; without it, some have expired.
+        snapshots = _unbroken(table)
         if snapshots and (snapshots[0].sequence_number or 0) > 1:
             lasts = [text for name, text in table.properties.items() if name.startswith(LAST)]
             yield LogEntry.from_json("properties", f'{{"carried":[{",".join(lasts)}]}}')
-        yield from _entries(table)
+        ancestors = load("pyiceberg.table.snapshots", "iceberg").ancestors_of
+        present = {one.snapshot_id for one in ancestors(table.current_snapshot(), table.metadata)}
+        for one in snapshots:
+            for entry in _entries_of(one):
+                yield entry if one.snapshot_id in present else _set_back(entry)
 
     def rows(self, shards: Sequence[str] | None = None) -> Iterator[ArrowTable]:
         """See ``Destination``."""
@@ -244,11 +250,44 @@ def _tables_of(table: Table, task: Any) -> Iterator[ArrowTable]:
     yield scan.to_table([task]).select(schema.names).cast(schema)
 
 
+def _snapshots(table: Table) -> list[Snapshot]:
+    """Oldest first."""
+    return sorted(table.snapshots(), key=lambda one: one.sequence_number or 0)
+
+
+def _unbroken(table: Table) -> list[Snapshot]:
+    """The snapshots behind the last one that has expired.
+
+    A tag or a branch keeps single ones before: what followed their commits is no longer known.
+    """
+    found: list[Snapshot] = []
+    last = 0  # the first snapshot of a table has the sequence number 1
+    for one in _snapshots(table):
+        number = one.sequence_number or 0
+        if number > last + 1:
+            found.clear()
+        found.append(one)
+        last = number
+    return found
+
+
 def _entries(table: Table) -> Iterator[LogEntry]:
-    for one in sorted(table.snapshots(), key=lambda snapshot: snapshot.sequence_number or 0):
-        text = one.summary.additional_properties.get(ENTRY) if one.summary else None
-        if text is not None:
-            yield LogEntry.from_json(str(one.snapshot_id), text)
+    for one in _snapshots(table):
+        yield from _entries_of(one)
+
+
+def _entries_of(snapshot: Snapshot) -> Iterator[LogEntry]:
+    """One, or none if somebody else made the snapshot."""
+    text = snapshot.summary.additional_properties.get(ENTRY) if snapshot.summary else None
+    if text is not None:
+        yield LogEntry.from_json(str(snapshot.snapshot_id), text)
+
+
+def _set_back(entry: LogEntry) -> LogEntry:
+    """The entry of a snapshot that the present one does not descend from."""
+    commits = "; ".join(map(str, entry.commits))
+    text = f"the table was set back to a state before snapshot {entry.place}, and lacks what that stored: {commits}"
+    return evolve(entry, damage=entry.damage or text)
 
 
 def _refuse_null_lists(rows: ArrowTable) -> None:

@@ -7,7 +7,10 @@ and the number of rows is compared after it.
 
 from __future__ import annotations
 
+import json
 import logging
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -22,6 +25,7 @@ from streamclient.destinations.commit import LogEntry
 from streamclient.destinations.delta import DeltaDestination
 from streamclient.destinations.delta_log import ENTRY, DeltaLog, read_files, transaction_of
 from streamclient.destinations.extra import compute, load, pyarrow
+from streamclient.destinations.stores import Location
 from streamclient.destinations.verify import Proof, read_chains, refuse_mirror, verify
 from streamclient.errors import ConfigurationError, DependencyException, StreamClientException
 
@@ -41,6 +45,28 @@ CARRYING_TRIES = 30
 
 KEEP_HOURS = 7 * 24
 """How long files are kept that the table no longer has; a query must not take longer."""
+
+
+_REMOVER = """
+import json, sys
+
+given = json.load(sys.stdin)
+sys.path[:] = given["path"]
+
+from deltalake.fs import DeltaStorageHandler
+
+handler = DeltaStorageHandler(given["url"], given["options"])
+removed = 0
+for name in given["names"]:
+    try:
+        handler.delete_file(name)
+        removed += 1
+    except FileNotFoundError:
+        pass
+print(removed)
+"""
+"""Run by a process of its own: delta-rs keeps the interpreter's lock while it waits for a store to remove a file, so
+that a worker in this process could not renew its leases meanwhile."""
 
 
 @frozen
@@ -136,22 +162,45 @@ def clean(destination: DeltaDestination, *, keep_hours: int = KEEP_HOURS) -> Cle
     Raises:
         ConfigurationError: files would be removed that a writer may still be about to commit, or that are not the
             table's own, for example those of another table in its directory.
+        StreamClientException: the log has lost a shard's last commit; nothing was removed.
     """
     if keep_hours < 1:
         raise ConfigurationError(
             f"keep_hours must be at least 1, not {keep_hours!r}: younger files may be of a commit on its way"
         )
     handle = destination.handle()
-    # Full: it also finds what commits left that were refused, which no entry of the log names. It finds whatever else
-    # lies there, too, so it is asked first, for what it would do an hour from now.
-    _check_own(handle, handle.vacuum(keep_hours - 1, dry_run=True, enforce_retention_duration=False, full=True))
-    files = handle.vacuum(keep_hours, dry_run=False, enforce_retention_duration=False, full=True)
+    unused = _unused_files(handle, keep_hours)
+    _check_own(handle, unused)
     handle, log = carry(destination), DeltaLog(destination.location, destination.application)
+    # A process that was frozen between loading the table and listing the directory takes files for unused that were
+    # committed in between. The version that is loaded after the listing has them, or says when it let go of them.
+    removed = _remove(destination.location, sorted({*unused}.intersection(_unused_files(handle, keep_hours))))
     before = log.first_version(handle.version())
     # By this very handle: what came after it is not carried on, and stays, however long this process was frozen.
     handle.create_checkpoint()
     handle.cleanup_metadata()
-    return Cleaning(len(files), log.first_version(handle.version()) - before)
+    return Cleaning(removed, log.first_version(handle.version()) - before)
+
+
+def _unused_files(handle: DeltaTable, keep_hours: int) -> list[str]:
+    """Files that are in no version of the last hours, and were not written since.
+
+    In full: those of commits that were refused, too, which no entry of the log names; and whatever else lies there.
+    """
+    return handle.vacuum(keep_hours, dry_run=True, enforce_retention_duration=False, full=True)
+
+
+def _remove(location: Location, names: Sequence[str]) -> int:
+    """Remove files of the table, by the names that delta-rs lists; how many of them were there."""
+    if not names:
+        return 0
+    given = {"path": sys.path, "url": location.url, "options": location.options, "names": names}
+    done = subprocess.run(
+        [sys.executable, "-c", _REMOVER], input=json.dumps(given), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise DependencyException(f"files of {location.url} could not be removed: {done.stderr[-1000:]}")
+    return int(done.stdout)
 
 
 def _check_own(handle: DeltaTable, files: Sequence[str]) -> None:
@@ -174,17 +223,33 @@ def carry(destination: DeltaDestination) -> DeltaTable:
     """Repeat the last commit of each shard, of all applications, in one new entry without rows; the table as of then.
 
     The entry has the shards' transactions, so that it is refused where a writer was quicker, and looks again.
+
+    Raises:
+        StreamClientException: the log does not hold the last commit of a shard; nothing was changed.
+        DependencyException: writers were quicker each time.
     """
     errors = load("deltalake.exceptions", "delta")
     log = DeltaLog(destination.location, destination.application)
     entries: list[LogEntry] = []
-    since = 0
+    orders: _Orders = {}
+    since, missing_at = 0, -1
     for _ in range(CARRYING_TRIES):
         handle = destination.handle()
-        entries.extend(log.entries(handle.version(), since))
-        since = handle.version() + 1
+        version = handle.version()
+        newer = list(log.entries(version, since))
+        _forget_orders(orders, newer)
+        entries.extend(newer)
+        since = version + 1
         try:
-            _write_carried(handle, entries)
+            carried = _carried(handle, entries, orders)
+        except (StreamClientException, errors.DeltaError):
+            if version == missing_at:
+                raise
+            # Another clean-up may have cleared it away since the table was loaded, and has carried it on then.
+            entries, orders, since, missing_at = [], {}, 0, version
+            continue
+        try:
+            _write_carried(handle, carried)
             return handle
         except errors.CommitFailedError as error:
             _log.info("a writer of %s was quicker than its clean-up: %s", destination.location.url, error)
@@ -193,28 +258,66 @@ def carry(destination: DeltaDestination) -> DeltaTable:
     )
 
 
-def _write_carried(handle: DeltaTable, entries: Sequence[LogEntry]) -> None:
-    deltalake = load("deltalake", "delta")
+_Orders = dict[tuple[str, str], "int | None"]
+"""Of the table's transactions, by application and shard: asking for one reads the end of the log."""
+
+
+def _forget_orders(orders: _Orders, newer: Sequence[LogEntry]) -> None:
+    """Those that entries since then have changed, or may have."""
+    if any(one.damage for one in newer):
+        orders.clear()
+    for entry in newer:
+        for commit in (*entry.carried, *entry.commits):
+            orders.pop((commit.application, commit.shard), None)
+
+
+def _carried(handle: DeltaTable, entries: Sequence[LogEntry], orders: _Orders) -> LogEntry:
+    """The last commit of each shard, which is the one that the table's transaction names."""
+    disputed = {one for entry in entries for one in entry.disputed}
     totals: dict[str, int] = {}
     carried = []
-    for chain in read_chains(entries, Proof()).values():
-        last = max((*chain.carried, *(one for _, one in chain.commits)), key=lambda one: one.order)
+    for (application, shard), chain in read_chains(entries, Proof()).items():
+        commits = [*(one for _, one in chain.commits), *chain.carried]
+        if (application, shard) not in orders:
+            orders[application, shard] = handle.transaction_version(transaction_of(application, shard))
+        order = orders[application, shard]
+        is_disputed = any(one in disputed and one.order > (order or -1) for one in commits)
+        if order is None and not is_disputed:
+            continue  # an entry that is not part of the table; see ``DeltaLog``
+        last = {one.order: one for one in commits}.get(order or -1)
+        if last is None or is_disputed:
+            raise StreamClientException(_not_held(handle, application, shard, order))
         carried.append(last)
         if (total := chain.records_up_to(last.number)) is not None:
             totals[last.digest] = total
-    if carried:
-        deltalake.write_deltalake(
-            handle,
-            pyarrow().schema(handle.schema().to_arrow()).empty_table(),
-            mode="append",
-            commit_properties=deltalake.CommitProperties(
-                custom_metadata={ENTRY: LogEntry("", carried=tuple(carried), totals=totals).to_json()},
-                app_transactions=[
-                    deltalake.Transaction(transaction_of(one.application, one.shard), one.order) for one in carried
-                ],
-            ),
-            post_commithook_properties=deltalake.PostCommitHookProperties(cleanup_expired_logs=False),
-        )
+    return LogEntry("", carried=tuple(carried), totals=totals)
+
+
+def _not_held(handle: DeltaTable, application: str, shard: str, order: int | None) -> str:
+    known = "no commit" if order is None else f"commit {order & 0xFFFFFFFF} of epoch {order >> 32} as the last one"
+    return (
+        f"{handle.table_uri} knows {known} of shard {shard} in application {application!r}, and its log does not: it "
+        "has lost or altered entries. Nothing is cleaned, as late writers of the shard would no longer be refused: "
+        "verify says which entries; bring them back from a copy, or go on in another destination"
+    )
+
+
+def _write_carried(handle: DeltaTable, entry: LogEntry) -> None:
+    if not entry.carried:
+        return
+    deltalake = load("deltalake", "delta")
+    deltalake.write_deltalake(
+        handle,
+        pyarrow().schema(handle.schema().to_arrow()).empty_table(),
+        mode="append",
+        commit_properties=deltalake.CommitProperties(
+            custom_metadata={ENTRY: entry.to_json()},
+            app_transactions=[
+                deltalake.Transaction(transaction_of(one.application, one.shard), one.order) for one in entry.carried
+            ],
+        ),
+        post_commithook_properties=deltalake.PostCommitHookProperties(cleanup_expired_logs=False),
+    )
 
 
 Heard = Callable[[str, "Compaction | Cleaning | Proof | Exception"], None]

@@ -1,11 +1,13 @@
 """By what a table is divided into directories, in values that every reader reads back as they were written.
 
 Delta Lake turns the empty text and ``__HIVE_DEFAULT_PARTITION__`` into null there, and Spark decodes anything beyond
-ASCII wrongly. So a key is written in ASCII, escaped.
+ASCII wrongly. So a key is written in ASCII, escaped: not by percent signs, which Delta escapes again in its names of
+files, so that its clean-up does not recognise them.
 """
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from attrs import field, frozen
@@ -19,9 +21,16 @@ from streamclient.errors import ConfigurationError
 if TYPE_CHECKING:
     from pyarrow import Array, ChunkedArray, Table
 
-EMPTY = "%"
-NULL = "%-"
-"""Neither can come out of escaping, where two hexadecimal digits follow each percent sign."""
+EMPTY = "_"
+NULL = "_-"
+"""Neither can come out of escaping, where two hexadecimal digits follow each underscore."""
+
+_DIGEST = "_."
+"""Nor can this, which stands before the digest of a long value."""
+
+_LETTERS_MAX = 128
+"""Longer ones end in a digest: with ``_key=`` before it, the name of a directory has at most 255 bytes, and 143 on some
+encrypted disks."""
 
 
 @frozen
@@ -61,14 +70,20 @@ Partition = Day | Key
 
 
 def escaped(value: object) -> str:
-    """A key's value as a directory name: letters, digits and ``._-`` as they are, each other byte as ``%XX``."""
+    """A key's value as a directory name: letters, digits, ``.`` and ``-`` as they are, each other byte as ``_xx``.
+
+    One that would be too long is cut, and ends in ``_.`` and the SHA-256 of the whole value.
+    """
     if value is None:
         return NULL
     raw = value if isinstance(value, bytes) else str(value).encode()
-    return "".join(chr(byte) if _is_plain(index, byte) else f"%{byte:02X}" for index, byte in enumerate(raw)) or EMPTY
+    text = "".join(chr(byte) if _is_plain(byte) else f"_{byte:02x}" for byte in raw) or EMPTY
+    if len(text) <= _LETTERS_MAX:
+        return text
+    end = _DIGEST + sha256(raw).hexdigest()
+    return text[: _LETTERS_MAX - len(end)] + end
 
 
-def _is_plain(index: int, byte: int) -> bool:
-    # An underscore in front is escaped, and with it the name that stands for null.
+def _is_plain(byte: int) -> bool:
     letter = chr(byte)
-    return byte < 128 and (letter.isalnum() or letter in ".-" or (letter == "_" and index > 0))
+    return byte < 128 and (letter.isalnum() or letter in ".-")

@@ -4,8 +4,7 @@ Beside the table stand two more: ``<table>_shards`` has the last commit of each 
 A commit copies its rows into a temporary table, locks the rows of its shards, in the order of their names, compares,
 and writes what it has done; so of two writers the second sees what the first did. It copies before it locks, as the
 server ends no COPY whose writer is frozen; and a merge folds before, as the server ends a transaction that waits for
-long. If the connection breaks in the middle of COMMIT nobody knows: look
-again, then decide.
+long. If the connection breaks in the middle of COMMIT nobody knows: look again, then decide.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from hashlib import sha256
 from itertools import count, groupby
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,8 +23,13 @@ from streamclient.destinations.commit import Commit, LogEntry, are_among, check_
 from streamclient.destinations.extra import load, pyarrow
 from streamclient.destinations.postgres_rows import (
     NAME_BYTES_MAX,
+    arrow_name,
     arrow_type,
+    check_key_names,
+    key_digests,
     python_values,
+    quoted,
+    sql_name,
     sql_type,
     table_of,
     without_unfit,
@@ -55,12 +58,13 @@ class PostgresDestination:
     """A table in PostgreSQL that is written exactly once, by any number of processes; see ``Destination``.
 
     Maps and lists are columns of type ``json``. What PostgreSQL cannot hold in a column stands in ``_unfit``: texts
-    with the character NUL, columns whose names are longer than 63 bytes or are those of system columns (``xmin``,
-    ``ctid``), and those behind the first 400.
+    with the character NUL, columns whose names are longer than 63 bytes, and those behind the first 400. Columns that
+    are called like system columns (``xmin``, ``ctid``) have a mark behind their names; see ``names``.
 
     Args:
         conninfo: as libpq takes it, for example ``"host=db dbname=lake user=writer"``.
-        table: the table of the rows, perhaps with its schema before it, as in ``"lake.orders"``. It is created.
+        table: the table of the rows, perhaps with its schema before it, as in ``"lake.orders"``. The first commit makes
+            it and those beside it; reading makes nothing, and no other table is written to.
         application: the fleet that writes; one per status table.
         answer_seconds: how long a commit is tried, and how long the server lets one hold its locks while the writer
             says nothing. Keep it below the lease's duration: a frozen writer holds up its successor for so long.
@@ -83,7 +87,7 @@ class PostgresDestination:
         self._answer_seconds = answer_seconds
         self._connection: Connection[Any] | None = None
         self._key: tuple[str, ...] = ()
-        self._is_probed = False
+        self._is_ready = False
 
     @property
     def application(self) -> str:
@@ -91,40 +95,41 @@ class PostgresDestination:
         return self._application
 
     def probe(self) -> None:
-        """Check the server, and create the tables if they are not there; see ``Destination.probe``."""
-        if not self._is_probed:
-            self._retrying(self._prepare)
-            self._is_probed = True
+        """Check the server, and that the tables are there or can be made; see ``Destination.probe``."""
+        self._retrying(self._rehearse)
 
     def columns(self) -> Schema | None:
         """See ``Destination``."""
-        self.probe()
-        columns = self._retrying(self._columns)
-        return columns if columns.names else None
+        columns = self._looking(self._columns)
+        return columns if columns is not None and columns.names else None
 
     def last_commits(self, shards: Sequence[str]) -> dict[str, Commit | None]:
         """See ``Destination``."""
-        self.probe()
-        found = self._retrying(lambda cursor: self._lasts(cursor, shards, ""))
+        found = self._looking(lambda cursor: self._lasts(cursor, shards, "")) or {}
         return {shard: found.get(shard) for shard in shards}
 
     def commit(self, rows: Table, commits: Sequence[Commit]) -> None:
         """See ``Destination``."""
         check_commits(commits, self._application)
         check_table_types(rows.schema)
-        self.probe()
+        self._make_ready()
         self._store(rows, commits, count())
 
     def key_by(self, columns: Sequence[str]) -> None:
-        """See ``MergingDestination``. Rows get a digest of their key, as an index takes neither NUL nor long texts."""
+        """See ``MergingDestination``. Rows get a digest of their key, as an index takes neither NUL nor long texts.
+
+        Raises:
+            ConfigurationError: no column here can have such a name.
+        """
+        check_key_names(columns)
         self._key = tuple(columns)
-        self._is_probed = False
+        self._is_ready = False
 
     def merge(self, keys: Table, fold: Callable[[Table], Table], commits: Sequence[Commit]) -> None:
         """See ``MergingDestination``."""
         check_commits(commits, self._application)
-        self.probe()
-        digests = _key_digests(keys, self._key)
+        self._make_ready()
+        digests = key_digests(keys, self._key)
         deadline, tries = time.monotonic() + self._answer_seconds, count()
         while (found := self._retrying(lambda cursor: self._look(cursor, digests, commits, tries))) is not None:
             present, replaced = found
@@ -141,13 +146,12 @@ class PostgresDestination:
 
     def rows_below(self, column: str, bound: int) -> Iterator[Table]:
         """See ``MergingDestination``."""
-        yield from self._selected(f"where {_quoted(column)} < %s", [bound])
+        yield from self._selected(f"where {sql_name(column)} < %s", [bound])
 
     def log(self) -> Iterator[LogEntry]:
         """See ``Destination``."""
-        self.probe()
-        query = f"select step, commit from {self._names.commits} order by min(id) over (partition by step), id"
-        found = self._retrying(lambda cursor: cursor.execute(query).fetchall())
+        query = f"select step, commit from {self._names.commits} order by step, id"
+        found = self._looking(lambda cursor: cursor.execute(query).fetchall()) or []
         for step, lines in groupby(found, key=lambda line: line[0]):
             yield LogEntry.from_json(str(step), f'{{"commits":[{",".join(text for _, text in lines)}]}}')
 
@@ -156,7 +160,7 @@ class PostgresDestination:
         if shards is None:
             yield from self._selected("", None)
         else:
-            yield from self._selected(f"where {_quoted(SHARD)} = any(%s)", [list(shards)])
+            yield from self._selected(f"where {quoted(SHARD)} = any(%s)", [list(shards)])
 
     def _selected(self, condition: str, values: Sequence[Any] | None) -> Iterator[Table]:
         columns = self.columns()
@@ -191,7 +195,7 @@ class PostgresDestination:
     # --- inside ---------------------------------------------------------------------------------------------------
 
     def _query(self, columns: Schema) -> str:
-        return f"select {', '.join(map(_quoted, columns.names))} from {self._names.rows}"
+        return f"select {', '.join(map(sql_name, columns.names))} from {self._names.rows}"
 
     def _look(
         self, cursor: Cursor[Any], digests: Sequence[bytes], commits: Sequence[Commit], tries: Iterator[int]
@@ -200,9 +204,9 @@ class PostgresDestination:
         if self._is_stored(cursor, commits, "", is_repeated=next(tries) > 0):
             return None
         columns = self._columns(cursor)
-        names = "".join(f", {_quoted(name)}" for name in columns.names).replace("%", "%%")
+        names = "".join(f", {sql_name(name)}" for name in columns.names).replace("%", "%%")
         cursor.execute(
-            f"select {_quoted(KEY)}, xmin::text{names} from {self._names.rows} where {_quoted(KEY)} = any(%s)",
+            f"select {quoted(KEY)}, xmin::text{names} from {self._names.rows} where {quoted(KEY)} = any(%s)",
             [list(digests)],
         )
         found = cursor.fetchall()
@@ -215,7 +219,7 @@ class PostgresDestination:
         # the statement that waits for it looks at the rows that were there when it began.
         cursor.execute("select pg_advisory_xact_lock(hashtext(%s))", (self._names.rows,))
         cursor.execute(
-            f"delete from {self._names.rows} where {_quoted(KEY)} = any(%s) returning {_quoted(KEY)}, xmin::text",
+            f"delete from {self._names.rows} where {quoted(KEY)} = any(%s) returning {quoted(KEY)}, xmin::text",
             [list(replaced.digests)],
         )
         if {(bytes(digest), written) for digest, written in cursor.fetchall()} != replaced.seen:
@@ -268,35 +272,73 @@ class PostgresDestination:
         for name, value in settings.items():
             cursor.execute("select set_config(%s, %s, true)", (name, value))
 
-    def _prepare(self, cursor: Cursor[Any]) -> None:
+    def _looking(self, work: Callable[[Cursor[Any]], Answer]) -> Answer | None:
+        """What some work finds in the tables; ``None`` as long as there are none."""
+        return self._retrying(lambda cursor: work(cursor) if self._are_there(cursor) else None)
+
+    def _are_there(self, cursor: Cursor[Any]) -> bool:
+        """Whether the tables are there, all of them or none.
+
+        Raises:
+            ConfigurationError: some are, so they are somebody else's, or no longer whole.
+        """
+        # By one statement, as they are made by one transaction: it sees all of them or none.
+        names = self._names
+        cursor.execute(
+            "select relname from pg_class where relname = any(%s::name[]) and case when %s = '' "
+            "then pg_table_is_visible(oid) else relnamespace = to_regnamespace(%s) end order by oid",
+            (list(names.plain), names.schema, names.schema),
+        )
+        found = [name for (name,) in cursor.fetchall()]
+        missing = [name for name in names.plain if name not in found]
+        if found and missing:
+            raise ConfigurationError(
+                f"PostgreSQL has {' and '.join(found)}, but not {' and '.join(missing)}: a destination makes these "
+                "together, and writes to no others; name another table, or bring back what is gone"
+            )
+        return not missing
+
+    def _make_ready(self) -> None:
+        """Before the first write: afterwards the tables are there."""
+        if not self._is_ready:
+            self._retrying(self._create)
+            self._is_ready = True
+
+    def _rehearse(self, cursor: Cursor[Any]) -> None:
+        with cursor.connection.transaction(force_rollback=True):
+            self._create(cursor)
+
+    def _create(self, cursor: Cursor[Any]) -> None:
         _check_server(cursor)
-        if self._is_prepared(cursor):
-            return  # without a lock: whoever only looks waits for no writer, least of all for one that is frozen
+        if self._are_there(cursor):  # without a lock: a writer that is frozen with one holds nobody up
+            self._check_key(cursor)
+            return
         # Two creators at once would meet in PostgreSQL's catalogue, with an error.
         cursor.execute("select pg_advisory_xact_lock(hashtext(%s))", (self._names.rows,))
-        cursor.execute(f"create table if not exists {self._names.rows} ()")
+        key = f"{quoted(KEY)} bytea primary key" if self._key else ""
+        cursor.execute(f"create table if not exists {self._names.rows} ({key})")
         cursor.execute(
             f"create table if not exists {self._names.shards} ("
             "application text, shard text, commit text, primary key (application, shard))"
         )
+        # Steps are numbered here, as a table goes on in another cluster, whose transactions begin anew.
         cursor.execute(
             f"create table if not exists {self._names.commits} ("
             "application text, shard text, number bigint, epoch bigint, commit text not null, "
-            "step bigint not null default txid_current(), id bigserial, at timestamptz not null default now(), "
+            "step bigint not null, id bigserial, at timestamptz not null default now(), "
             "primary key (application, shard, number))"
         )
-        if self._key:
-            cursor.execute(f"alter table {self._names.rows} add column if not exists {_quoted(KEY)} bytea primary key")
+        self._check_key(cursor)  # another creator may have been quicker
 
-    def _is_prepared(self, cursor: Cursor[Any]) -> bool:
-        tables = (self._names.rows, self._names.shards, self._names.commits)
+    def _check_key(self, cursor: Cursor[Any]) -> None:
         cursor.execute(
-            "select bool_and(to_regclass(name) is not null) and (%s or exists(select from pg_attribute "
-            "where attrelid = to_regclass(%s) and attname = %s and not attisdropped)) from unnest(%s::text[]) as name",
-            (not self._key, self._names.rows, KEY, list(tables)),
+            "select from pg_attribute where attrelid = %s::regclass and attname = %s and not attisdropped",
+            (self._names.rows, KEY),
         )
-        found = cursor.fetchone()
-        return found is not None and bool(found[0])
+        if self._key and not cursor.fetchall():
+            raise ConfigurationError(
+                f"{self._names.rows} was made for rows without a key, which are only added to: name another table"
+            )
 
     def _columns(self, cursor: Cursor[Any]) -> Schema:
         cursor.execute(
@@ -306,7 +348,7 @@ class PostgresDestination:
         )
         own = {KEY} if self._key else set()
         found = [(name, kind) for name, kind in cursor.fetchall() if name not in own]
-        return pyarrow().schema([(name, arrow_type(name, kind)) for name, kind in found])
+        return pyarrow().schema([(arrow_name(name), arrow_type(name, kind)) for name, kind in found])
 
     def _lasts(self, cursor: Cursor[Any], shards: Sequence[str], lock: str) -> dict[str, Commit]:
         cursor.execute(
@@ -342,11 +384,14 @@ class PostgresDestination:
         if replaced is not None:
             self._remove(cursor, replaced)
         self._insert(cursor, rows)
+        # Behind the lock, so that steps of a shard stand in their order.
+        cursor.execute("select nextval(pg_get_serial_sequence(%s, 'id'))", (self._names.commits,))
+        (step,) = cursor.fetchone() or (None,)
         # Many at a time: an answer waited for each would be most of a commit of many shards.
         cursor.executemany(
-            f"insert into {self._names.commits} (application, shard, number, epoch, commit) "
-            "values (%s, %s, %s, %s, %s)",
-            [(self._application, one.shard, one.number, one.epoch, one.to_json()) for one in commits],
+            f"insert into {self._names.commits} (application, shard, number, epoch, commit, step) "
+            "values (%s, %s, %s, %s, %s, %s)",
+            [(self._application, one.shard, one.number, one.epoch, one.to_json(), step) for one in commits],
         )
         cursor.executemany(
             f"update {self._names.shards} set commit = %s where application = %s and shard = %s",
@@ -377,14 +422,14 @@ class PostgresDestination:
         fitted = without_unfit(check_fit(rows, columns, self._names.rows), columns)
         if not self._key:
             return fitted
-        return fitted.append_column(KEY, pyarrow().array(_key_digests(rows, self._key), pyarrow().binary()))
+        return fitted.append_column(KEY, pyarrow().array(key_digests(rows, self._key), pyarrow().binary()))
 
     def _copy(self, cursor: Cursor[Any], rows: Table) -> None:
         """Bring the rows to the server, into a table that this transaction alone sees."""
         if not rows.num_rows:
             return
         kinds = [(one.name, sql_type(one.type)) for one in rows.schema]
-        columns = ", ".join(f"{_quoted(name)} {kind}" for name, kind in kinds)
+        columns = ", ".join(f"{sql_name(name)} {kind}" for name, kind in kinds)
         cursor.execute(f"create temporary table {_COPIED} ({columns}) on commit drop")
         values = [python_values(rows.column(one.name), one.type) for one in rows.schema]
         with cursor.copy(f"copy pg_temp.{_COPIED} from stdin (format binary)") as copying:
@@ -400,12 +445,12 @@ class PostgresDestination:
         check_fit(rows, columns, self._names.rows)
         new = [one for one in rows.schema if one.name not in {*columns.names, KEY}]
         if new:
-            added = ", ".join(f"add column if not exists {_quoted(one.name)} {sql_type(one.type)}" for one in new)
+            added = ", ".join(f"add column if not exists {sql_name(one.name)} {sql_type(one.type)}" for one in new)
             cursor.execute(f"alter table {self._names.rows} {added}")
             # Or while this one waited for the table.
             check_fit(rows, self._columns(cursor), self._names.rows)
         if rows.num_rows:
-            names = ", ".join(map(_quoted, rows.column_names))
+            names = ", ".join(map(sql_name, rows.column_names))
             cursor.execute(f"insert into {self._names.rows} ({names}) select {names} from pg_temp.{_COPIED}")
 
 
@@ -424,13 +469,13 @@ class _OthersWereQuickerError(Exception):
 
 
 class _Names:
-    """The three tables, quoted."""
+    """The three tables, quoted and with their schema; plain as the catalogue has them."""
 
     def __init__(self, schema: str, table: str) -> None:
-        prefix = f"{_quoted(schema)}." if schema else ""
-        self.rows = prefix + _quoted(table)
-        self.shards = prefix + _quoted(f"{table}_shards")
-        self.commits = prefix + _quoted(f"{table}_commits")
+        self.schema = quoted(schema) if schema else ""
+        self.plain = (table, f"{table}_shards", f"{table}_commits")
+        prefix = f"{self.schema}." if schema else ""
+        self.rows, self.shards, self.commits = (prefix + quoted(one) for one in self.plain)
 
     @classmethod
     def of(cls, table: str) -> _Names:
@@ -441,16 +486,6 @@ class _Names:
                 f"before it, and without a percent sign, not {table!r}"
             )
         return cls(schema, name)
-
-
-def _key_digests(rows: Table, key: Sequence[str]) -> list[bytes]:
-    """For each row the digest of its key; none without a key."""
-    values = [rows.column(name).to_pylist() for name in key]
-    return [sha256(repr(one).encode()).digest() for one in zip(*values, strict=True)] if key else []
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _check_server(cursor: Cursor[Any]) -> None:

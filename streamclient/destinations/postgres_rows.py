@@ -1,14 +1,15 @@
-"""Rows as PostgreSQL holds them: types of columns, values on their way in and out, and what has no column there."""
+"""Rows as PostgreSQL holds them: columns' names and types, values on their way in and out, what has no column there."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from streamclient.destinations.changes import ADDED, UNFIT, added_types
 from streamclient.destinations.extra import pyarrow
-from streamclient.destinations.names import original_name
+from streamclient.destinations.names import marked, original_name
 from streamclient.destinations.types import text_of, type_of
 from streamclient.errors import ConfigurationError, UnfitValueError
 
@@ -19,7 +20,7 @@ NAME_BYTES_MAX = 63
 """PostgreSQL cuts longer names off, so that two columns could become one."""
 
 SYSTEM_COLUMNS = frozenset({"ctid", "tableoid", "xmin", "xmax", "cmin", "cmax"})
-"""Every table has these, so none may have another column of such a name."""
+"""Every table has these, so none may have another column of such a name: ``sql_name`` gives it another one."""
 
 COLUMNS_MAX = 400
 """Columns of the source that become columns here. A row must fit in a page of 8 KiB, where the largest value that is
@@ -40,6 +41,22 @@ _SQL_TYPES = {
 """By the name of the Arrow type; others are refused, apart from those of the added columns."""
 
 _SPELLINGS = {"timestamp with time zone": "timestamptz"}
+
+
+def quoted(name: str) -> str:
+    """A name as it stands in a statement."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def sql_name(name: str) -> str:
+    """The name, quoted, of the column that holds the rows' column of this name."""
+    return quoted(marked(name) if name in SYSTEM_COLUMNS else name)
+
+
+def arrow_name(column: str) -> str:
+    """The name that the rows have for a column."""
+    name = original_name(column)
+    return name if name in SYSTEM_COLUMNS else column
 
 
 def sql_type(kind: DataType) -> str:
@@ -93,6 +110,26 @@ def _arrow_value(value: Any, kind: DataType) -> Any:
     return value
 
 
+def check_key_names(columns: Sequence[str]) -> None:
+    """Refuse a key that no columns here can hold, as rows could not be found by it.
+
+    Raises:
+        ConfigurationError: a name is too long.
+    """
+    for name in columns:
+        if len(name.encode()) > NAME_BYTES_MAX:
+            raise ConfigurationError(
+                f"the name of the key column {name!r} has more than the {NAME_BYTES_MAX} bytes that PostgreSQL keeps, "
+                "so rows cannot be found by it here: use a destination in Delta Lake"
+            )
+
+
+def key_digests(rows: Table, key: Sequence[str]) -> list[bytes]:
+    """For each row the digest of its key; none without a key."""
+    values = [rows.column(name).to_pylist() for name in key]
+    return [sha256(repr(one).encode()).digest() for one in zip(*values, strict=True)] if key else []
+
+
 def without_unfit(rows: Table, columns: Schema) -> Table:
     """The rows, with what PostgreSQL cannot hold in a column moved to the map of unfit values."""
     pa = pyarrow()
@@ -105,7 +142,7 @@ def without_unfit(rows: Table, columns: Schema) -> Table:
         values = rows.column(one.name).to_pylist()
         if one.name not in columns.names:
             room -= 1
-        is_no_name = len(one.name.encode()) > NAME_BYTES_MAX or one.name in SYSTEM_COLUMNS
+        is_no_name = len(one.name.encode()) > NAME_BYTES_MAX
         if is_no_name or (room < 0 and one.name not in columns.names):
             moved[one.name] = values
             rows = rows.drop_columns([one.name])
@@ -120,8 +157,8 @@ def _with_moved(rows: Table, moved: Mapping[str, Sequence[Any]]) -> Table:
     if UNFIT not in rows.column_names:
         raise UnfitValueError(
             f"PostgreSQL cannot hold the values of {', '.join(map(repr, moved))} in columns (NUL in a text, a name "
-            f"above {NAME_BYTES_MAX} bytes or of a system column, or more than {COLUMNS_MAX} columns), and the rows "
-            f"have no map {UNFIT!r} for them"
+            f"above {NAME_BYTES_MAX} bytes, or more than {COLUMNS_MAX} columns), and the rows have no map {UNFIT!r} "
+            "for them"
         )
     unfit = [dict(pairs or ()) for pairs in rows.column(UNFIT).to_pylist()]
     for stored, values in moved.items():

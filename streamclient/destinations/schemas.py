@@ -63,7 +63,8 @@ def check_table_types(schema: Schema) -> Schema:
     """The schema for a table that is made for such rows: every column may be null.
 
     Raises:
-        ConfigurationError: two names differ only in case, or a type is none that every writer keeps as it is.
+        ConfigurationError: two names differ only in case, or a type is none that every writer keeps as it is, or has
+            null within, for which no value comes in later.
     """
     pa = pyarrow()
     seen: dict[str, str] = {}
@@ -72,6 +73,11 @@ def check_table_types(schema: Schema) -> Schema:
         if (other is not one.name and other != one.name) or schema.names.count(one.name) > 1:
             raise ConfigurationError(f"columns {other!r} and {one.name!r} differ only in case, or not at all")
         for leaf in _leaves(one.type):
+            if pa.types.is_null(leaf) and leaf != one.type:
+                raise ConfigurationError(
+                    f"column {one.name!r} has type {one.type}, and null in it says no type: a table would keep it, and "
+                    "never take a value there; give it a type, in Spark by a cast"
+                )
             if not _is_kept(leaf):
                 raise ConfigurationError(
                     f"column {one.name!r} has type {one.type}, and tables do not keep {leaf} as it is: use int64, "

@@ -35,6 +35,14 @@ _ENVIRONMENT = {"file": "MOUNT_", "s3": "AWS_", "s3a": "AWS_"}
 """With what variables begin that delta-rs takes for options of a scheme."""
 _OFF = {"", "false", "0", "no", "off", "f", "n"}
 
+_MISREAD = {
+    "file": re.compile(r"[\x00-\x1f\x7f\[\]^|\\]|%[0-9A-Fa-f]{2}"),
+    "oss": re.compile(r"[^\w/.+=!'()@:,;&$-]", re.ASCII),
+}
+"""What delta-rs misreads in a path: it aborts, or takes an escape for what it stands for, or escapes once more, and
+looks for rows elsewhere than it has put them then."""
+_MISREAD_ELSEWHERE = re.compile(r"[\x00-\x1f\x7f\[\]^|\\]")
+
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|millis|seconds?|minutes?)\s*")
 _UNITS = {
     "ms": 0.001,
@@ -86,7 +94,7 @@ def check_location(url: str, options: Mapping[str, str] | None, answer_seconds: 
         answer_seconds: how long requests may be repeated; becomes ``retry_timeout`` and ``timeout`` where not given.
 
     Raises:
-        ConfigurationError: commits could be lost there.
+        ConfigurationError: commits could be lost there, or the path has characters that delta-rs misreads.
     """
     scheme = _scheme(url)
     given = {str(name): str(value) for name, value in (options or {}).items()}
@@ -100,6 +108,7 @@ def check_location(url: str, options: Mapping[str, str] | None, answer_seconds: 
     if scheme not in {"file", "hdfs"}:
         given = {"retry_timeout": f"{answer_seconds:g}s", "timeout": f"{answer_seconds:g}s"} | given
     location = Location(url, scheme, given)
+    _refuse_misread(location)
     endpoint = location.option("aws_endpoint_url", "aws_endpoint", "endpoint_url", "endpoint")
     if scheme in {"s3", "s3a"} and "aliyuncs.com" in endpoint:
         raise ConfigurationError(
@@ -122,6 +131,16 @@ def _scheme(url: str) -> str:
             f"second of two writers; use a directory or one of {', '.join(f'{one}://' for one in SCHEMES)}"
         )
     return scheme
+
+
+def _refuse_misread(location: Location) -> None:
+    path = os.path.abspath(location.path) if location.scheme == "file" else location.path
+    misread = _MISREAD.get(location.scheme, _MISREAD_ELSEWHERE).search(path)
+    if misread:
+        raise ConfigurationError(
+            f"{location.url}: delta-rs misreads {misread[0]!r} in the path {path!r}, and would not find there what it "
+            "has written; use another name"
+        )
 
 
 def _refuse_unsafe(options: Mapping[str, str], what: str) -> None:

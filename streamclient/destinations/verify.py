@@ -23,7 +23,6 @@ from streamclient.model import CheckpointPosition
 if TYPE_CHECKING:
     from pyarrow import Table
 
-
 _MIRRORED = (
     "the destination is a mirror: a row of it is made of many commits, so its rows cannot be counted by them. Compare "
     "it with its table, by `streamclient mirror CONFIG --verify` or `Mirror.verify`; without rows, its log is proved"
@@ -38,28 +37,20 @@ class Flaw(Enum):
 
     UNREADABLE = "unreadable"
     """An entry of the log, or a file of rows, is no longer what was written."""
-
     HOLE = "hole"
     """No commit says what became of the range."""
-
     OVERLAP = "overlap"
     """More than one commit has the range, or they stand in the wrong order."""
-
     ALTERED = "altered"
     """A commit's values do not give its digest."""
-
     EPOCH = "epoch"
     """A commit of an earlier owner follows one of a later owner, or the log gives it two epochs."""
-
     FENCE = "fence"
     """What refuses late writers of the shard does not name the commit with which its log ends."""
-
     TREE = "tree"
     """A child shard began before a parent had ended."""
-
     CHECKPOINT = "checkpoint"
     """The status table is at another place than the destination."""
-
     ROWS_LOST = "rows lost"
     ROWS_REPEATED = "rows repeated"
     ROWS_ALTERED = "rows altered"
@@ -128,7 +119,7 @@ def verify(
     """Look for losses, repeats and damages.
 
     Args:
-        destination: where to look. Its writers may go on meanwhile, if ``with_rows`` is not set.
+        destination: where to look. Its writers may go on meanwhile; what they commit is proved the next time.
         parents: the parents of each shard, as the stream lists them, those that are read into this destination.
         checkpoints: stored checkpoints by shard, of the application of ``destination``: a destination that has lost its
             latest commits can only be told by them. A call that reads them is made before and after the log is read, so
@@ -150,7 +141,7 @@ def verify(
         _check_tree(chains, parents, proof)
     _check_checkpoints(proof, chains, destination.application, earlier, read())
     if with_rows:
-        _check_rows(readable_rows(destination, proof.note_damage), chains, proof)
+        _check_rows(destination, chains, proof)
     return proof
 
 
@@ -336,9 +327,8 @@ def _check_tree(chains: _Chains, parents: Mapping[str, Collection[str]], proof: 
             last = proof.lasts.get((application, parent))
             if not ends and last is not None and last.end == CheckpointPosition.SHARD_END:
                 continue  # its end was carried on
-            text = f"{first} began before its parent {parent} had ended" + (
-                "" if ends else ", which it has not to this day"
-            )
+            until = "" if ends else ", which it has not to this day"
+            text = f"{first} began before its parent {parent} had ended{until}"
             proof.findings.append(_found(Flaw.TREE, first, text))
 
 
@@ -393,7 +383,7 @@ def _parts_of(chains: _Chains) -> dict[tuple[str, int], _Part]:
     return parts
 
 
-def _check_rows(tables: Iterable[Table], chains: _Chains, proof: Proof) -> None:
+def _check_rows(destination: Destination, chains: _Chains, proof: Proof) -> None:
     parts = _parts_of(chains)
     owners: dict[str, list[_Chain]] = {}
     for (_, shard), chain in chains.items():
@@ -402,7 +392,7 @@ def _check_rows(tables: Iterable[Table], chains: _Chains, proof: Proof) -> None:
     older = dict.fromkeys(owners, 0)
     unknown: dict[tuple[str, int], int] = {}
     uncounted = proof.rows = 0
-    for table in tables:
+    for table in readable_rows(destination, proof.note_damage):
         proof.rows += table.num_rows
         if not {SHARD, COMMIT} <= set(table.column_names):
             uncounted += table.num_rows
@@ -410,11 +400,16 @@ def _check_rows(tables: Iterable[Table], chains: _Chains, proof: Proof) -> None:
         for shard, number, rows in _by_commit(table):
             found = parts.get((shard, number))
             if found is not None:
-                _add(found, rows)
+                found.rows += rows.num_rows
+                found.tables.append(rows)
+                _compare(found)
             elif isinstance(number, int) and number <= cleared.get(shard, 0):
                 older[shard] += rows.num_rows
             else:
                 unknown[shard, number] = unknown.get((shard, number), 0) + rows.num_rows
+    if unknown:  # writers may have gone on since the log was read
+        newer = {(one.shard, one.number) for entry in destination.log() for one in (*entry.carried, *entry.commits)}
+        unknown = {of: count for of, count in unknown.items() if of not in newer}
     for (shard, number), count in sorted(unknown.items(), key=repr):
         proof.findings.append(_unknown(parts, shard, number, count))
     if uncounted:
@@ -478,17 +473,11 @@ def _is(name: str, value: Any) -> Any:
     return field.is_null() if value is None else field == value
 
 
-def _add(part: _Part, rows: Table) -> None:
-    part.rows += rows.num_rows
-    part.tables.append(rows)
-    if part.rows >= part.expected:
-        _compare(part)
-
-
 def _compare(part: _Part) -> None:
-    if part.is_equal is None:
-        part.is_equal = len(part.commits) > 1 or _digest(part.tables) == part.commits[0].content
-    part.tables.clear()
+    if part.rows >= part.expected:
+        if part.is_equal is None:
+            part.is_equal = len(part.commits) > 1 or _digest(part.tables) == part.commits[0].content
+        part.tables.clear()
 
 
 def _check_part(part: _Part, proof: Proof) -> None:

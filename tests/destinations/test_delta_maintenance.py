@@ -6,9 +6,12 @@ import os
 import re
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,7 +20,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction
 
 from streamclient.cli import main
-from streamclient.destinations import Commit, Day, DeltaDestination, FencedCommit, delta_log
+from streamclient.destinations import Commit, Day, DeltaDestination, FencedCommit, delta_log, maintenance
 from streamclient.destinations.commit import LogEntry
 from streamclient.destinations.delta_log import DeltaLog
 from streamclient.destinations.maintenance import (
@@ -121,8 +124,6 @@ def test_a_compaction_that_changes_the_number_of_rows_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As seen with versions that accept two at once, which are not installed here: the counts are set."""
-    from streamclient.destinations import maintenance
-
     destination, _ = filled(tmp_path / "table")
     counts = iter([10, 20])
     monkeypatch.setattr(maintenance, "_row_count", lambda handle: next(counts))
@@ -263,12 +264,111 @@ def test_what_is_committed_while_a_cleaning_is_frozen_stays_in_the_log(
     assert verify(reopened, with_rows=True).findings == []
 
 
+def test_what_is_committed_while_a_cleaning_is_frozen_keeps_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For so long that they are old when it lists the directory; those that a compaction has let go of, too."""
+    table = tmp_path / "table"
+    destination, last = filled(table)
+    read = maintenance._unused_files
+    listed: list[list[str]] = []
+
+    def freezing(handle: DeltaTable, keep_hours: int) -> list[str]:
+        if not listed:
+            other = DeltaDestination(str(table))
+            second = store(other, last, [change(100)])
+            compact(other)
+            store(other, second, [change(101)])
+            for path in table.glob("*.parquet"):
+                os.utime(path, (path.stat().st_mtime - 2 * 24 * 3600,) * 2)
+        listed.append(read(handle, keep_hours))
+        return listed[-1]
+
+    monkeypatch.setattr(maintenance, "_unused_files", freezing)
+    files = len([*table.glob("*.parquet")]) + 3
+    assert clean(destination, keep_hours=24).files == 0
+
+    assert len(listed[0]) == 3
+    assert len([*table.glob("*.parquet")]) == files
+    assert stored_numbers(DeltaDestination(str(table))) == [*range(TABLE_COMMITS), 100, 101]
+
+
+def land_in_a_cleared_place(table: Path, before: Path, number: int, commit: Commit) -> None:
+    """As a writer does that was frozen in the very creation of its entry since ``before``, a copy of the table."""
+    there = {*before.rglob("*")}
+    writer = DeltaDestination(str(before))
+    writer.commit(rows_for(writer, [change(number)], commit), [commit])
+    for path in {*before.rglob("*")} - there:
+        assert not (table / path.relative_to(before)).exists()
+        shutil.copy(path, table / path.relative_to(before))
+
+
+@pytest.mark.parametrize("has_successor", [True, False])
+def test_a_commit_that_was_frozen_until_the_log_was_cleared_is_not_called_stored(
+    has_successor: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its entry stands where another one had stood, and is not part of the table: it is refused, or stored again."""
+    table = tmp_path / "table"
+    destination, last = filled(table)
+    commit, others = batch(last, [change(77)]), {"shard": "shard-1", "epoch": 2} if has_successor else {"shard": "two"}
+    shutil.copytree(table, tmp_path / "before")
+    append, clock = DeltaDestination._append, time.time
+
+    def freezing(self: DeltaDestination, *given: Any) -> None:
+        monkeypatch.setattr(DeltaDestination, "_append", append)
+        newest = last if has_successor else None
+        for number in range(100, 110):
+            newest = store(DeltaDestination(str(table)), newest, [change(number)], **others)
+        age(table, 40)
+        clean(DeltaDestination(str(table)))
+        land_in_a_cleared_place(table, tmp_path / "before", 77, commit)
+        monkeypatch.setattr(time, "time", lambda: clock() + 40 * 24 * 3600)
+
+    monkeypatch.setattr(DeltaDestination, "_append", freezing)
+    with pytest.raises(FencedCommit) if has_successor else nullcontext():
+        destination.commit(rows_for(destination, [change(77)], commit), [commit])
+    monkeypatch.setattr(time, "time", clock)
+
+    wanted = [*range(TABLE_COMMITS), *([] if has_successor else [77]), *range(100, 110)]
+    assert stored_numbers(DeltaDestination(str(table))) == wanted
+
+
+def test_an_entry_that_is_not_part_of_the_table_is_not_carried_on(tmp_path: Path) -> None:
+    """It is of the shard's owner, and of a shard that has begun; whoever finds it goes by the table's transactions."""
+    table = tmp_path / "table"
+    destination, last = filled(table)
+    phantoms = [batch(last, [change(77)]), batch(None, [change(77)], shard="new")]
+    for commit in phantoms:
+        shutil.copytree(table, tmp_path / commit.shard)
+    newest = None
+    for number in range(100, 105):
+        newest = store(destination, newest, [change(number)], shard="two")
+    age(table, 40)
+    clean(destination)
+    for place, commit in enumerate(phantoms):
+        first = TABLE_COMMITS + 1
+        land_in_a_cleared_place(table, tmp_path / commit.shard, 77, commit)
+        entry = table / "_delta_log" / f"{first:020}.json"
+        entry.rename(entry.with_name(f"{first + 1 + place:020}.json"))
+
+    for _ in range(2):
+        for asked in (["two"], ["shard-1", "new"], ["new"], ["shard-1"]):
+            found = destination.last_commits(asked)
+            assert found == {one: {"shard-1": last, "two": newest}.get(one) for one in asked}
+        destination = DeltaDestination(str(table))
+        carry(destination)
+    assert list(destination.log())[-1].carried == (last, newest)
+    store(destination, last, [change(77)])
+    store(destination, None, [change(78)], shard="new")
+    assert stored_numbers(destination) == [*range(TABLE_COMMITS), 77, 78, *range(100, 105)]
+
+
 def race_a_carrying(
     path: Path, monkeypatch: pytest.MonkeyPatch, before_it: Callable[[], object] = lambda: None
 ) -> tuple[Commit, Commit]:
     """A table whose last entry carries a commit on that a writer has followed since; both commits.
 
-    Entries that have no transactions let that happen, as earlier versions of this package wrote them.
+    Nothing here writes such an entry: it has no transactions, by which it would have been refused.
     """
     monkeypatch.setattr(delta_log, "_FIRST_LOOK", 1)
     destination, last = filled(path)
@@ -326,6 +426,13 @@ def test_a_commit_that_is_lost_behind_a_carrying_is_an_error_each_time(
         with pytest.raises(StreamClientException, match="does not hold it any more"):
             destination.commit(rows_for(destination, [change(100)], again), [again])
 
+    (tmp_path / "table" / "part-of-a-refused-commit.parquet").write_bytes(b"")
+    age(tmp_path / "table", 40)
+    files, version = {*(tmp_path / "table").rglob("*")}, destination.handle().version()
+    with pytest.raises(StreamClientException, match="commit 11 of epoch 2 as the last one of shard shard-1"):
+        clean(destination)
+    assert ({*(tmp_path / "table").rglob("*")}, destination.handle().version()) == (files, version)
+
 
 def test_a_kept_handle_does_not_go_on_behind_an_entry_that_it_cannot_read(tmp_path: Path) -> None:
     """Nor from the commit before it; shards whose commits can be read go on."""
@@ -368,12 +475,36 @@ def test_a_log_that_is_cleared_while_it_is_read_is_read_again(
     assert all(cleared_away)
 
 
+@pytest.mark.parametrize("young", [0, 4])
+def test_a_log_that_is_cleared_while_it_is_proved_is_no_finding(
+    young: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its beginning is gone, or all of it; what was carried on stands behind the version that was loaded."""
+    table = tmp_path / "table"
+    filled(table, checkpoint_interval=3)
+    first_version, cleared_away = DeltaLog.first_version, []
+
+    def cleared(self: DeltaLog, version: int) -> int:
+        first = first_version(self, version)
+        if not cleared_away:
+            cleared_away.append(0)
+            for path in (table / "_delta_log").glob("0*"):
+                if int(path.name[:20]) <= TABLE_COMMITS - young:
+                    os.utime(path, (time.time() - 40 * 24 * 3600,) * 2)
+            cleared_away.append(clean(DeltaDestination(str(table))).log_entries)
+        return first
+
+    monkeypatch.setattr(DeltaLog, "first_version", cleared)
+    assert verify(DeltaDestination(str(table)), with_rows=True).findings == []
+    assert cleared_away == [0, 5 if young else TABLE_COMMITS + 1]
+
+
 def test_a_table_that_is_cleared_while_it_is_loaded_is_loaded_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It had listed its log, and a file is gone when it is to be read."""
     filled(tmp_path / "table")
-    errors: list[Exception] = [DeltaError("Object at location 20.checkpoint.parquet not found")]
+    errors: list[Exception] = [DeltaError("Object at location 20.checkpoint.parquet not found")] * 3
 
     def loading(*given: object, **named: object) -> DeltaTable:
         if errors:

@@ -10,7 +10,8 @@ from itertools import count, cycle, islice
 import pytest
 from object_store import PROBE, Fault, ObjectStore
 
-from streamclient.destinations import Commit, DeltaDestination, FencedCommit
+from streamclient.destinations import Commit, DeltaDestination, FencedCommit, Key
+from streamclient.destinations.maintenance import clean, compact
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, StreamClientException
 from streamclient.testing.destination_contracts import (
     DESTINATION_SCENARIOS,
@@ -165,6 +166,22 @@ def test_a_store_in_trouble_is_asked_again_and_not_judged(mode: str, creation: i
         assert (raised.value.kind, objects.objects) == (ErrorKind.TRANSIENT, {})
         store(destination, None, [change(1)])
         assert stored_numbers(destination) == [1]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_cleaning_removes_what_a_table_no_longer_has(mode: str) -> None:
+    """Objects of this store are all years old, so whatever the table has and had lately is kept by its log alone."""
+    with ObjectStore(mode) as objects:
+        destination = opened(objects, partition_by=Key("id"))
+        store(destination, None, [change(0), change(1)])
+        compact(destination)
+        kept = {key for key in objects.objects if key.endswith(".parquet")}
+        leftovers = {f"{kept_key}.refused.parquet" for kept_key in kept}
+        objects.objects.update(dict.fromkeys(leftovers, b""))
+
+        assert clean(destination).files == len(leftovers) == 2
+        assert {key for key in objects.objects if key.endswith(".parquet") and "_delta_log" not in key} == kept
+        assert stored_numbers(opened(objects, partition_by=Key("id"))) == [0, 1]
 
 
 def test_a_kept_handle_makes_few_requests_per_commit() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,7 +20,7 @@ from deltalake.fs import DeltaStorageHandler
 
 from streamclient.destinations import Commit, Day, DeltaDestination, Key, records_of
 from streamclient.destinations.delta_rows import find_rows, row_files
-from streamclient.destinations.maintenance import clean
+from streamclient.destinations.maintenance import clean, compact
 from streamclient.destinations.probe import sign_oss, sign_s3
 from streamclient.destinations.schemas import check_fit, check_table_types
 from streamclient.destinations.stores import check_location
@@ -84,6 +86,20 @@ def test_columns_of_nothing_but_null_are_left_until_a_value_gives_them_a_type() 
     assert check_fit(rows, pa.schema([]), "the table").column_names == ["v"]
 
 
+@pytest.mark.parametrize("kind", [pa.list_(pa.null()), pa.struct([("q", pa.null())]), pa.map_(pa.string(), pa.null())])
+def test_null_within_a_type_is_refused_before_it_fixes_the_column(kind: Any, tmp_path: Path) -> None:
+    destination, commit = DeltaDestination(str(tmp_path / "t")), batch(None, [change(1)])
+    rows = rows_for(destination, [change(1)], commit).append_column("v", pa.array([None], kind))
+    with pytest.raises(ConfigurationError, match=r"'v' .*null in it says no type"):
+        destination.commit(rows, [commit])
+    assert destination.columns() is None
+    store(destination, None, [change(1)])
+    with pytest.raises(ConfigurationError, match=r"'v' .*null in it says no type"):
+        destination.commit(rows, [batch(commit, [change(2)])])
+
+    assert destination.last_commits(["shard-1"])["shard-1"] == commit
+
+
 def test_names_that_differ_only_in_case_are_refused_by_name() -> None:
     with pytest.raises(UnfitValueError, match=r"'Name'.*'name'"):
         check_fit(pa.table({"Name": pa.array([1])}), pa.schema([("name", pa.int64())]), "the table")
@@ -128,6 +144,37 @@ def test_stores_that_are_not_known_to_refuse_the_second_writer_are_refused(url: 
 )
 def test_stores_that_are_known_are_taken(url: str) -> None:
     assert check_location(url, None, 10).url == url
+
+
+@pytest.mark.parametrize(
+    ("url", "misread"),
+    [
+        ("/tmp/a%20b", "%20"),
+        ("/tmp/a%41/t", "%41"),
+        ("file:///tmp/a%2520b", "%20"),
+        ("/tmp/a[1]", "["),
+        ("file:///tmp/a%5B1%5D", "["),
+        ("/tmp/a|b", "|"),
+        ("/tmp/a^b", "^"),
+        ("/tmp/a\\b", "\\"),
+        ("/tmp/a\tb", "\t"),
+        ("s3://b/a[1]", "["),
+        ("oss://b/a b", " "),
+        ("oss://b/ü", "ü"),
+    ],
+)
+def test_paths_that_the_writer_misreads_are_refused(url: str, misread: str) -> None:
+    """It aborts, or looks elsewhere for what it has written."""
+    options = {"opendal.endpoint": "https://oss-cn-hangzhou.aliyuncs.com"} if url.startswith("oss") else None
+    with pytest.raises(ConfigurationError, match=re.escape(f"misreads {misread!r}")):
+        check_location(url, options, 10)
+
+
+@pytest.mark.parametrize("name", ["100%", "%zz", "a b", "a#b?c", "é{x}*", "a~b", "+=&;:,@$!'()"])
+def test_paths_with_other_characters_are_taken_and_read_back(name: str, tmp_path: Path) -> None:
+    store(DeltaDestination(str(tmp_path / name)), None, [change(1)])
+
+    assert stored_numbers(DeltaDestination(str(tmp_path / name))) == [1]
 
 
 @pytest.mark.parametrize(
@@ -350,8 +397,13 @@ KEYS = [
     "a b",
     "%",
     "%-",
+    "_",
+    "_-",
     "A",
     "a",
+    "x" * 300,
+    "x" * 299 + "y",
+    "中" * 60,
 ]
 
 
@@ -371,7 +423,9 @@ def test_each_key_gets_a_directory_of_its_own_and_comes_back(tmp_path: Path) -> 
     assert len(written) == len(KEYS)
     assert None not in written
     assert all(text.isascii() for text in written)
-    assert len([path for path in (tmp_path / "t").iterdir() if path.name.startswith("_key=")]) == len(KEYS)
+    directories = {path.name for path in (tmp_path / "t").iterdir() if path.name.startswith("_key=")}
+    assert directories == {f"_key={one}" for one in written}  # nothing is escaped once more
+    assert max(map(len, directories)) <= 143
 
 
 def test_keys_of_numbers_and_bytes_get_directories_too(tmp_path: Path) -> None:
@@ -382,8 +436,23 @@ def test_keys_of_numbers_and_bytes_get_directories_too(tmp_path: Path) -> None:
     written = {one for table in destination.rows() for one in table.column("_key").to_pylist()}
 
     # The second one does not fit the column of integers, and stands beside it.
-    assert written == {"-5", "%-"}
+    assert written == {"-5", "_-"}
     assert {record.key["name"] for table in destination.rows() for record in records_of(table)} == {-5, b"\xff\x00"}
+
+
+def test_files_of_a_key_stay_for_as_long_as_all_others_when_they_are_replaced(tmp_path: Path) -> None:
+    """Names that Delta escapes again are not recognised by its clean-up, which removed such files at once."""
+    destination = DeltaDestination(str(tmp_path / "t"), partition_by=Key("name"))
+    last = store(destination, None, [keyed(0, "a b/公%")])
+    store(destination, last, [keyed(1, "a b/公%")])
+    for path in (tmp_path / "t").glob("_key=*/*.parquet"):
+        os.utime(path, (path.stat().st_mtime - 10 * 24 * 3600,) * 2)
+    replaced = destination.handle().file_uris()
+    compact(destination)
+
+    assert clean(destination, keep_hours=24).files == 0
+    assert len(replaced) == 2
+    assert all(Path(one.removeprefix("file://")).exists() for one in replaced)
 
 
 def test_a_day_is_that_of_the_change_in_utc(tmp_path: Path) -> None:

@@ -238,8 +238,9 @@ class Racing(MemoryDestination):
         return super().last_commits(shards)
 
 
-def test_a_writer_that_goes_on_meanwhile_is_no_finding() -> None:
-    assert verify(Racing(filled())).findings == []
+@pytest.mark.parametrize("with_rows", [False, True])
+def test_a_writer_that_goes_on_meanwhile_is_no_finding(with_rows: bool) -> None:
+    assert verify(Racing(filled()), with_rows=with_rows).findings == []
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 
 from streamclient.destinations import Commit, FencedCommit
 from streamclient.destinations.iceberg import IcebergDestination
-from streamclient.destinations.verify import verify
+from streamclient.destinations.verify import Flaw, verify
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind
 from streamclient.testing.destination_contracts import (
     DESTINATION_SCENARIOS,
@@ -237,3 +237,41 @@ def test_snapshots_that_expired_are_no_hole_and_forget_no_commit(catalogs: Calla
     assert (whole.findings, whole.commits) == ([], 6)
     assert (proof.findings, proof.commits) == ([], 2)
     assert destination.last_commits(["shard-1", "idle"]) == {"shard-1": last, "idle": idle}
+
+
+@pytest.mark.parametrize("tagged", [0, 2])
+def test_a_snapshot_that_a_tag_keeps_is_no_hole(tagged: int, catalogs: Callable[[], SqlCatalog]) -> None:
+    """Those between it and the present one have expired."""
+    destination, table = stored(catalogs, 6)
+    with table.manage_snapshots() as manage:
+        manage.create_tag(table.snapshots()[tagged].snapshot_id, "month_end")
+    table.maintenance.expire_snapshots().by_ids(
+        [one.snapshot_id for place, one in enumerate(table.snapshots()[:4]) if place != tagged]
+    ).commit()
+    proof = verify(destination, with_rows=True)
+
+    assert (proof.findings, proof.commits, proof.rows) == ([], 2, 6)
+
+
+def test_a_table_that_was_set_back_is_found_by_its_log(catalogs: Callable[[], SqlCatalog]) -> None:
+    destination, table = stored(catalogs, 4)
+    snapshots = table.snapshots()
+    with table.manage_snapshots() as manage:
+        manage.rollback_to_snapshot(snapshots[1].snapshot_id)
+    proof = verify(destination)
+    last = destination.last_commits(["shard-1"])["shard-1"]
+    store(destination, last, [change(4)])
+    later = verify(destination)
+
+    assert [one.flaw for one in proof.findings] == [Flaw.UNREADABLE] * 2
+    for finding, lost, number in zip(proof.findings, snapshots[2:], (3, 4), strict=True):
+        assert f"before snapshot {lost.snapshot_id}, and lacks what that stored: commit {number}" in finding.text
+    assert (later.findings, later.commits) == (proof.findings, 5)
+
+
+def stored(catalogs: Callable[[], SqlCatalog], commits: int) -> tuple[IcebergDestination, Table]:
+    """A destination with so many commits of a row, and its table."""
+    destination, last = IcebergDestination(catalogs(), "lake.orders"), None
+    for number in range(commits):
+        last = store(destination, last, [change(number)])
+    return destination, catalogs().load_table("lake.orders")

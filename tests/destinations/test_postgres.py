@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -10,7 +11,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
-from postgres_server import PostgresServer
+from postgres_server import PostgresServer, binaries
 
 from streamclient.destinations import FencedCommit, records_of
 from streamclient.destinations.postgres import PostgresDestination
@@ -250,6 +251,68 @@ def test_a_server_that_does_not_answer_leaves_it_unknown(tmp_path: object) -> No
     assert raised.value.kind is ErrorKind.AMBIGUOUS
 
 
+def relations(server: PostgresServer, table: str) -> list[tuple[str, str]]:
+    """Every table that is called so or has more behind its name, and the columns that it has."""
+    with psycopg.connect(server.conninfo) as other:
+        found = other.execute(
+            "select relname, string_agg(attname, ' ' order by attnum) from pg_class left join pg_attribute "
+            "on attrelid = pg_class.oid and attnum > 0 where relkind = 'r' and starts_with(relname::text, %s) "
+            "group by relname order by relname",
+            (table,),
+        )
+        return found.fetchall()
+
+
+def test_who_only_looks_makes_no_tables(server: PostgresServer, table: str, opened: Open) -> None:
+    """Or a mistyped name would leave three of them behind."""
+    destination = opened()
+    destination.key_by(["id"])
+    destination.probe()
+
+    assert destination.columns() is None
+    assert destination.last_commits(["shard-1"]) == {"shard-1": None}
+    assert [*destination.log(), *destination.rows(), *destination.rows_below("id", 1)] == []
+    assert relations(server, table) == []
+
+
+@pytest.mark.parametrize("suffix", ["", "_shards"])
+def test_a_table_that_a_destination_did_not_make_is_refused_and_left_as_it_is(
+    server: PostgresServer, table: str, opened: Open, suffix: str
+) -> None:
+    with psycopg.connect(server.conninfo) as other:
+        other.execute(f"create table {table}{suffix} (id bigint)")
+    destination = opened()
+    destination.key_by(["id"])
+    keys, commits = pa.table({"id": [1]}), [batch(None, [])]
+    for touch in (
+        destination.probe,
+        destination.columns,
+        lambda: destination.last_commits(["shard-1"]),
+        lambda: list(destination.log()),
+        lambda: list(destination.rows()),
+        lambda: destination.commit(keys, commits),
+        lambda: destination.merge(keys, lambda present: keys, commits),
+    ):
+        with pytest.raises(ConfigurationError, match=f"PostgreSQL has {table}{suffix}, but not .*name another table"):
+            touch()
+
+    assert relations(server, table) == [(f"{table}{suffix}", "id")]
+
+
+def test_rows_are_not_found_by_a_key_where_they_were_stored_without_one(
+    server: PostgresServer, table: str, opened: Open
+) -> None:
+    store(opened(), None, [change(1)])
+    made = relations(server, table)
+    destination = opened()
+    destination.key_by(["id"])
+    for touch in (destination.probe, lambda: destination.commit(pa.table({"id": [1]}), [batch(None, [], shard="b")])):
+        with pytest.raises(ConfigurationError, match="made for rows without a key"):
+            touch()
+
+    assert relations(server, table) == made
+
+
 def test_a_server_that_only_reads_is_refused(opened: Open) -> None:
     with pytest.raises(ConfigurationError, match="transaction_read_only=on"):
         opened(conninfo="options='-c default_transaction_read_only=on'").probe()
@@ -298,6 +361,23 @@ def test_what_has_no_column_here_is_kept_beside(opened: Open) -> None:
     assert verify(destination, with_rows=True).findings == []
 
 
+def test_a_key_of_any_name_finds_its_rows_or_is_refused(opened: Open) -> None:
+    """System columns have such names, and a longer name is cut off."""
+    destination = opened()
+    destination.key_by(["xmin", "tableoid"])
+    first = batch(None, [])
+    rows = pa.table({"xmin": [1, 2], "tableoid": ["a", "a"], "ctid": [1.5, 2.5]})
+    destination.commit(rows, [first])
+    made = pa.table({"xmin": [2], "tableoid": ["a"], "ctid": [20.5]})
+    destination.merge(made.select(["xmin", "tableoid"]), lambda present: made, [batch(first, [])])
+    (found,) = opened().rows()
+
+    assert [*destination.rows_below("xmin", 2)] == [rows.slice(0, 1)]
+    assert found.select(rows.column_names).sort_by("xmin") == pa.concat_tables([rows.slice(0, 1), made])
+    with pytest.raises(ConfigurationError, match=f"key column '{LONG}' has more than the 63 bytes"):
+        destination.key_by(["id", LONG])
+
+
 def test_a_commit_between_two_parts_of_the_rows_is_stored(opened: Open) -> None:
     """An open reading transaction must not become the one that the commit is a part of."""
     destination = opened()
@@ -334,6 +414,7 @@ def test_the_proof_finds_rows_that_somebody_removed(server: PostgresServer, tabl
 
 
 def test_a_user_without_the_right_to_write_is_told_so(server: PostgresServer, opened: Open, table: str) -> None:
+    """And may look, on a server that only reads too."""
     store(opened(), None, [change(1)])
     with psycopg.connect(server.conninfo, autocommit=True) as other:
         other.execute(f"create role reader_{table} login")
@@ -343,6 +424,36 @@ def test_a_user_without_the_right_to_write_is_told_so(server: PostgresServer, op
         store(opened(conninfo=f"user=reader_{table}"), None, [change(2)], shard="shard-2")
 
     assert raised.value.kind is ErrorKind.PERMANENT
+    reader = opened(conninfo=f"user=reader_{table} options='-c default_transaction_read_only=on'")
+    assert str(verify(reader, with_rows=True)).endswith("1 commits, 1 records, 1 rows read: each record once")
+
+
+def test_commits_go_on_where_their_tables_were_restored_in_another_cluster(
+    server: PostgresServer, table: str, opened: Open
+) -> None:
+    """Whose transactions come to have the numbers that those of the first one had."""
+    with psycopg.connect(server.conninfo, autocommit=True) as old, PostgresServer() as other:
+        for _ in range(200):  # so that the other cluster is behind
+            old.execute("select txid_current()")
+        last = None
+        for number in range(3):
+            last = store(opened(), last, [change(number)])
+        (first,) = old.execute(f"select min(xmin::text::bigint) from {table}_commits".encode()).fetchone() or (0,)
+        dumped = subprocess.run(
+            [str(binaries() / "pg_dump"), "-d", server.conninfo, "-t", f"{table}*"], capture_output=True, check=True
+        )
+        restore = [str(binaries() / "psql"), "-q", "-v", "ON_ERROR_STOP=1", "-d", other.conninfo]
+        subprocess.run(restore, input=dumped.stdout, capture_output=True, check=True)
+        with psycopg.connect(other.conninfo, autocommit=True) as new:
+            while new.execute("select txid_current() < %s - 4", (first,)).fetchone() == (True,):
+                pass
+        destination = PostgresDestination(other.conninfo, table)
+        for number in range(3, 12):
+            last = store(destination, last, [change(number)])
+        proof = verify(destination, with_rows=True)
+        destination.close()
+
+    assert (proof.findings, proof.commits) == ([], 12)
 
 
 @pytest.mark.parametrize("name", ["", "x" * 60, "a%b", "schema."])
