@@ -49,9 +49,9 @@ def run(options: argparse.Namespace) -> int:
 
     log_to_terminal(logging.WARNING)
     settings = load_mirror_settings(options.configuration, os.environ)
+    made = settings.make()
     if options.check:
         return say_valid(options)
-    made = settings.make()
     return _verify(made, options) if options.verify else _mirror(made, options)
 
 
@@ -74,14 +74,17 @@ def _mirror(made: Mirror, options: argparse.Namespace) -> int:
 
 
 def _state(made: Mirror) -> str:
-    worker, health = made.worker, made.health
+    worker = made.worker
     if worker is None:
         return f"copying  {made.copied_rows} rows by this process"
-    trouble = "" if health.is_healthy else f"  UNHEALTHY: {health.reason}"
-    statuses = worker.shard_statuses()
-    lags = [one.lag_seconds for one in statuses.values() if one.lag_seconds is not None]
-    behind = f"{max(lags):.0f} s behind" if lags else "position not known yet"
-    return f"merging changes  {counted(len(statuses), 'shard')} here  {behind}{trouble}"
+    health, lag, statuses = made.health, made.lag_seconds, worker.shard_statuses()
+    here = f"{counted(len(statuses), 'shard')} here"
+    behind = "position not known yet" if lag is None else f"{lag:.0f} s behind"
+    trouble = made.trouble if health.is_healthy else f"UNHEALTHY: {health.reason}"
+    if not trouble:
+        return f"merging changes  {here}  {behind}"
+    # Of a line that is too long, a terminal shows the beginning.
+    return f"{behind}, {id_shortener(statuses)(' '.join(trouble.split()))}  {here}"
 
 
 def _verify(made: Mirror, options: argparse.Namespace) -> int:

@@ -238,10 +238,12 @@ class _Fold:
                 # One record puts and empties the column, and its columns do not say in which order.
                 both = pc.is_in(emptied, value_set=changes.versions[name].places)
                 places.update(emptied.filter(both).to_pylist())
+        # What nothing is put into may have lost its last cell, and expires by the time of its writing: perhaps only
+        # once the table is given a time to live. If it has one, the row may have expired meanwhile, too.
+        is_quiet = pc.equal(changes.operations, RecordType.UPDATE.value)
         if self.rule.ttl_millis is not None:
-            # What nothing is put into may have expired meanwhile, or expires by the time of its writing.
-            quiet = pc.and_(pc.not_equal(changes.operations, RecordType.DELETE.value), pc.invert(self._puts))
-            places.update(pc.indices_nonzero(quiet).to_pylist())
+            is_quiet = pc.not_equal(changes.operations, RecordType.DELETE.value)
+        places.update(pc.indices_nonzero(pc.and_(is_quiet, pc.invert(self._puts))).to_pylist())
         alone = set(self.numbers.take(integers(sorted(places))).to_pylist())
         has_older = whole(self.present.column(OLDER_VERSIONS)).is_valid()
         return alone | set(pc.indices_nonzero(has_older).to_pylist())
@@ -341,7 +343,8 @@ class _Fold:
             arrays[stored] = pa.concat_arrays([before, whole(changed)]).take(source)
             for place, entries in beside.items():
                 unfit.setdefault(place, []).extend(entries)
-        arrays |= versions.finish(kept, sources)
+        written = pc.divide(whole(self.batch.changes.sequences[1]).cast(pa.int64()), 1_000)
+        arrays |= versions.finish(kept, sources, written.take(last.take(result)))
         arrays[UNFIT] = self._unfit(unfit, kept, sources)
         arrays[OLDER_VERSIONS] = pa.nulls(len(result), own_types()[OLDER_VERSIONS])
         arrays |= self._sequences(result, last)

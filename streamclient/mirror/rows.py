@@ -5,7 +5,8 @@ The law is the table's own, as its records tell it:
 * PUT replaces the row by the record's cells. DELETE removes it. UPDATE does what its cells say, in their order, and
   makes the row if there is none and it puts any; deletions alone make no row, and leave an empty one where one was.
 * Of the versions of a column the table keeps the ``max_versions`` greatest, at once, whatever the order of writing. A
-  later write of a version that is there replaces its value. The greatest version is what readers see.
+  later write of a version that is there replaces its value. The greatest version is what readers see. Once the limit is
+  lowered, readers see no more than it says; what is beyond it goes when the column is changed next.
 * Where the table has a time to live, a cell whose version is older is gone, and with its last cell the row. A row
   without cells goes when its last write is that old. No record tells it: whoever looks counts it.
 
@@ -52,9 +53,10 @@ if TYPE_CHECKING:
 OWN = (VERSION, VERSIONS, OLDER_VERSIONS, UNFIT, EPOCH, TIMESTAMP, ROW_INDEX, SHARD, READ_AT)
 """Columns of a mirror beside those of the table; null where there is nothing to say.
 
-``_version`` is the version of the row's cells that ``_versions`` does not name, and no cell has a smaller one. The next
-four are the sequence of the last change, and its shard; null for a row as it was copied. ``_read_at`` is when a row
-was read from the table itself; null once a PUT has replaced it."""
+``_version`` is the version of the row's cells that ``_versions`` does not name, and no cell has a smaller one; without
+cells it is when the row was last changed, or copied. The next four are the sequence of the last change, and its shard;
+null for a row as it was copied. ``_read_at`` is when a row was read from the table itself; null once a PUT has replaced
+it."""
 
 CLOCKS_MARGIN_MICROS = 60_000_000
 """How far this machine's clock and those of the service's servers may be apart."""
@@ -106,6 +108,7 @@ class RowCells:
             self.exists = record.record_type is RecordType.PUT
         for cell in record.columns:
             self._apply_cell(cell, record, rule.max_versions)
+        self.keep_newest(rule.max_versions, {cell.name for cell in record.columns})
         self.cells = {name: versions for name, versions in self.cells.items() if versions}
         self.sequence, self.shard, self.written_millis = record.sequence_info, shard, millis
 
@@ -123,6 +126,13 @@ class RowCells:
             versions.pop(version, None)
             known_until = -1 if self.read_at_micros is None else self.read_at_micros + CLOCKS_MARGIN_MICROS
             self.is_in_doubt |= record.sequence_info.timestamp_micros <= known_until
+
+    def keep_newest(self, count: int, columns: Iterable[str]) -> None:
+        """Remove the older versions of some columns."""
+        for name in columns:
+            versions = self.cells.get(name, {})
+            if len(versions) > count:
+                self.cells[name] = dict(sorted(versions.items())[-count:])
 
     def expire(self, before_millis: int) -> None:
         """Remove what is older."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from streamclient import checks
 from streamclient.config import ClientConfig, StreamConfig
-from streamclient.destinations.changes import OPERATION
+from streamclient.destinations.changes import OPERATION, READ_AT
 from streamclient.destinations.commit import Destination, MergingDestination, last_of
 from streamclient.destinations.delta import DeltaDestination
 from streamclient.errors import ConfigurationError, StreamClientException, WorkerFailedError
@@ -85,6 +86,8 @@ class Mirror:
                 f"history has the application {history.application!r}, the mirror {self._destination.application!r}: "
                 "both hold the same commits, so they need the same one"
             )
+        if history is not None and _is_same_place(history, self._destination):
+            raise ConfigurationError("history is where the mirror is: the changes need a table of their own")
         self._history = history
         self._worker_name = worker_name or f"mirror-{unique_name()}"
         self._config = client_config if client_config is not None else ClientConfig()
@@ -94,6 +97,7 @@ class Mirror:
         self._stream_config = StreamConfig(client=client, data_table_name=table, status_table_name=status_table)
         self._copy: TableCopy | None = None
         self._worker: Worker | None = None
+        self._writer: MirrorWriter | None = None
         self._error: BaseException | None = None
         self._lock = threading.Lock()
 
@@ -104,8 +108,9 @@ class Mirror:
         ends the run, and the next one goes on.
 
         Raises:
-            ConfigurationError: table and destination cannot be a mirror.
-            StreamClientException: the copy took longer than the stream keeps changes.
+            ConfigurationError: table and destination cannot be a mirror, or the destination is that of another table.
+            StreamClientException: the copy took longer than the stream keeps changes, or the table has another stream
+                than when it was copied.
             WorkerFailedError: the stream cannot be read any more.
             StreamClientError: the service or the destination failed while the table was copied.
         """
@@ -124,14 +129,17 @@ class Mirror:
         self._check_destination()
         if self._history is not None:
             self._history.probe()
+            self._check_history_is_own(self._history)
         self._copy = TableCopy(self._source, destination, rule, self._stop, self._piece_mebibytes, self._history)
         self._copy.prepare()
         self._check_history(stream, self._copy.plan)
+        self._copy.begin_history()
         self._copy.run(sum(self._worker_name.encode()))
         if self._stop.is_set():
             return
-        self._check_kept(stream)
-        writer = MirrorWriter(self._source, destination, rule, self._history, self._limits)
+        # Looked up again, as the copy may have taken long.
+        self._check_kept(self._source.stream_of(self._copy.plan))
+        writer = self._writer = MirrorWriter(self._source, destination, rule, self._history, self._limits)
         writer.start()
         try:
             self._follow(writer)
@@ -167,16 +175,33 @@ class Mirror:
             )
         lasts = self._destination.last_commits([COPY])
         # A table with neither commits nor rows is what is left of a mirror that was killed as it began.
-        if columns is not None and len(columns) > 0 and lasts[COPY] is None and self._is_used():
+        if columns is not None and len(columns) > 0 and lasts[COPY] is None and _is_used(self._destination):
             raise ConfigurationError(
                 f"the destination has a table already, but no mirror of application {self._destination.application!r}: "
                 "name another one, or the application that made it"
+            )
+
+    def _check_history_is_own(self, history: Destination) -> None:
+        """It is new, or begins with the plan of this very mirror: the copy goes on with what it has."""
+        known = history.last_commits([COPY])[COPY]
+        if known is None and not _is_used(history):
+            return
+        # Another process may have begun both meanwhile, the mirror first.
+        known = known or history.last_commits([COPY])[COPY]
+        last = self._destination.last_commits([COPY])[COPY]
+        if known is None or last is None or known.digest != last.digest:
+            raise ConfigurationError(
+                "history has a table already, but not the changes of this mirror: name another one, as each mirror has "
+                "a history of its own, from its first start on"
             )
 
     def _check_history(self, stream: StreamSummary, plan: CopyPlan) -> None:
         """It has every commit that the mirror has, and perhaps one more."""
         if self._history is None:
             return
+        columns = self._history.columns()
+        if columns is not None and READ_AT in columns.names:
+            raise ConfigurationError("history is where the mirror is: the changes need a table of their own")
         shards = [shard.shard_id for shard in self._source.api.describe_stream(stream.stream_id).shards]
         names = [*plan.pieces, *shards]
         lasts, known = self._destination.last_commits(names), self._history.last_commits(names)
@@ -187,10 +212,6 @@ class Mirror:
                     f"history lacks what the mirror has of {name}: it is kept from the first start of a mirror on, "
                     "without a gap; begin a new mirror with it, or leave it out"
                 )
-
-    def _is_used(self) -> bool:
-        is_committed = any(entry.commits or entry.damage for entry in self._destination.log())
-        return is_committed or any(table.num_rows for table in self._destination.rows())
 
     def _check_kept(self, stream: StreamSummary) -> None:
         """Only before the first change is read: from then on the stream itself tells what it has lost."""
@@ -225,20 +246,57 @@ class Mirror:
 
     @property
     def health(self) -> WorkerHealth:
-        """Whether it copies, or follows the changes of every shard that this process has. Any thread.
+        """Whether it copies, or merges the changes of every shard that this process has. Any thread.
 
-        Unhealthy once the run has failed, while calls to the service do not get through, and while a shard stands still
-        because changes of it were lost to retention: then only a new mirror can be equal to the table.
+        Unhealthy once the run has failed, while calls to the service do not get through, while a shard stands still
+        because changes of it were lost to retention (then only a new mirror can be equal to the table), and once the
+        changes of a shard could not be merged for longer than
+        ``ClientConfig.max_duration_before_last_successful_renew_or_take_lease``, which is what other calls may fail
+        for: shorter trouble is waited out. The reason says of which shard, for how long, and with what error.
         """
         if self._error is not None:
             return WorkerHealth(is_healthy=False, reason=f"ended: {self._error}")
         if self._worker is None:
             return WorkerHealth(is_healthy=True)
-        health = self._worker.health
-        lost = [one for one in self._worker.shard_statuses().values() if one.lost is not None]
-        if health.is_healthy and lost:
-            return WorkerHealth(is_healthy=False, reason=f"shard {lost[0].shard_id}: {lost[0].reason}")
-        return health
+        statuses = self._worker.shard_statuses()
+        lost = next((one for one in statuses.values() if one.lost is not None), None)
+        limit_seconds = self._config.max_duration_before_last_successful_renew_or_take_lease / 1_000
+        found = (
+            self._worker.health.reason,
+            "" if lost is None else f"shard {lost.shard_id}: {lost.reason}",
+            self._unmerged_because(statuses, limit_seconds),
+        )
+        reasons = [reason for reason in found if reason]
+        return WorkerHealth(not reasons, "; ".join(reasons))
+
+    @property
+    def trouble(self) -> str:
+        """Why changes cannot be merged just now; empty while they are. ``health`` tells of it if it lasts. Any thread.
+
+        Raises:
+            StreamClientException: the worker did not answer.
+        """
+        return "" if self._worker is None else self._unmerged_because(self._worker.shard_statuses(), 0.0)
+
+    def _unmerged_because(self, shard_ids: Iterable[str], limit_seconds: float) -> str:
+        writer = self._writer
+        return "" if writer is None else writer.unmerged.trouble(shard_ids, writer.clock(), limit_seconds)
+
+    @property
+    def lag_seconds(self) -> float | None:
+        """Age of the oldest change that may not be merged, of the shards that this process has. Any thread.
+
+        0.0 when all that there is was merged; ``None`` while nothing is known.
+
+        Raises:
+            StreamClientException: the worker did not answer.
+        """
+        if self._worker is None or self._writer is None:
+            return None
+        statuses, unmerged, now = self._worker.shard_statuses(), self._writer.unmerged, now_micros()
+        # The worker's own lag ends where it has read: what waits behind that to be merged is older.
+        lags = [(one.lag_seconds, unmerged.lag_seconds(shard_id, now)) for shard_id, one in statuses.items()]
+        return max((lag for both in lags for lag in both if lag is not None), default=None)
 
     @property
     def worker(self) -> Worker | None:
@@ -249,12 +307,17 @@ class Mirror:
         """Where the mirror is: for each shard the position up to which it has the changes. Any thread.
 
         While the copy is under way, and until the changes since its beginning are merged, rows may be ahead of it.
+
+        Raises:
+            ConfigurationError: the destination is the mirror of another table.
         """
         handle = self._destination.another()
         try:
             lasts = last_of(handle.log(), handle.application)
         finally:
             handle.close()
+        if COPY in lasts:
+            self._source.check_table(CopyPlan.from_text(lasts[COPY].end))
         return {shard: last.end for shard, last in lasts.items() if not shard.startswith((COPY, "expiry"))}
 
     def verify(self) -> Comparison:
@@ -266,6 +329,22 @@ class Mirror:
             return compare(self._source, handle)
         finally:
             handle.close()
+
+
+def _is_used(destination: Destination) -> bool:
+    is_committed = any(entry.commits or entry.damage for entry in destination.log())
+    return is_committed or any(table.num_rows for table in destination.rows())
+
+
+def _is_same_place(one: Destination, other: Destination) -> bool:
+    """As far as it shows before anything is called."""
+    if isinstance(one, DeltaDestination) and isinstance(other, DeltaDestination):
+        left, right = (
+            (at.bucket, os.path.realpath(at.path) if at.scheme == "file" else at.path)
+            for at in (one.location, other.location)
+        )
+        return left == right
+    return one is other
 
 
 @checks.explains_names

@@ -58,7 +58,7 @@ _KEYS: Mapping[str, Mapping[str, checks.Check]] = {
         "region": checks.text,
     },
     "destination": {
-        "kind": checks.Check("'delta' or 'postgres'", {one.value for one in DestinationKind}.__contains__),
+        "kind": checks.Check("'delta' or 'postgres'", tuple(one.value for one in DestinationKind).__contains__),
         "url": checks.text,
         "options": _options,
         "conninfo": checks.secret,

@@ -1,9 +1,10 @@
 """The table that is mirrored, and the copy of its rows.
 
-The place of the copy lies in the destination's own log, as commits of pieces of the table: each begins at the key where
-the one before ended. So a copy goes on where it was, whoever goes on; any number of processes may copy, as of two that
-copy the same rows one is refused; and a copied row is there once. The history, if it is kept, gets the same commits
-before: what it has and the destination has not, whoever read it from the table, goes into the destination as it is.
+The place of the copy lies in the destination's own log. Its first commit is the plan: of which table the mirror is, by
+which stream, and in which pieces. The others are of those pieces: each begins at the key where the one before ended. So
+a copy goes on where it was, whoever goes on; any number of processes may copy, as of two that copy the same rows one is
+refused; and a copied row is there once. The history, if it is kept, gets the same commits before: what it has and the
+destination has not, whoever read it from the table, goes into the destination as it is.
 
 Changes are read from before the first row was. When the copy took longer than the stream keeps changes, some are lost,
 which no reading of the stream would show: then the mirror ends with an error.
@@ -20,14 +21,14 @@ from functools import cached_property, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, evolve, field, frozen
+from attrs import asdict, define, evolve, field, frozen
 
 from streamclient.destinations.changes import COMMIT, change_rows, records_of
 from streamclient.destinations.commit import Commit, Destination, MergingDestination
 from streamclient.destinations.digest import records_digest
 from streamclient.destinations.extra import compute, pyarrow
 from streamclient.errors import ConfigurationError, StreamClientException
-from streamclient.mirror.fold import copied, empty_rows
+from streamclient.mirror.fold import copied, empty_rows, stored_keys
 from streamclient.mirror.rows import CLOCKS_MARGIN_MICROS, TableRule
 from streamclient.model import CheckpointPosition
 from streamclient.records import KeyValue, SequenceInfo, StreamRecord
@@ -78,6 +79,11 @@ class SourceTable:
     def _repeater(self) -> Repeater:
         return Repeater(ReadRetry(), self.stop)
 
+    @property
+    def instance(self) -> str:
+        """Name of its instance, by whatever endpoint that is reached."""
+        return str(self.client.protocol.instance_name)
+
     def describe(self) -> TableDescription:
         """What the service says of it now."""
         return self._repeater.call("DescribeTable", lambda: self.api.describe_table(self.name))
@@ -106,6 +112,35 @@ class SourceTable:
                 "StreamSpecification"
             )
         return found[0]
+
+    def check_table(self, plan: CopyPlan) -> None:
+        """Whether it is the table that was copied by a plan. Calls nobody.
+
+        Raises:
+            ConfigurationError: it is not.
+        """
+        if (plan.instance, plan.table) != (self.instance, self.name):
+            raise ConfigurationError(
+                f"the destination is the mirror of table {plan.table!r} of instance {plan.instance!r}, not of table "
+                f"{self.name!r} of instance {self.instance!r}: name another destination, or that table"
+            )
+
+    def stream_of(self, plan: CopyPlan) -> StreamSummary:
+        """Its stream, which is the one that the mirror has followed from its beginning.
+
+        Raises:
+            ConfigurationError: it is not the table that was copied, or has no stream.
+            StreamClientException: it has another stream, which does not have all changes since the copy.
+        """
+        self.check_table(plan)
+        found = self.stream()
+        if found.stream_id != plan.stream_id:
+            raise StreamClientException(
+                f"the mirror follows stream {plan.stream_id}, and table {self.name!r} has {found.stream_id} now: the "
+                "stream was switched off and on again, or the table made anew, and changes in between are in neither; "
+                "begin a new mirror, with another destination and status table"
+            )
+        return found
 
     def split_points(self, mebibytes: int) -> list[tuple[KeyValue, ...]]:
         """Keys, perhaps with their first columns only, that cut the table into pieces of about this size."""
@@ -165,12 +200,17 @@ def now_micros() -> int:
 
 @frozen
 class CopyPlan:
-    """When a copy began, and in which pieces."""
+    """Of which table a copy is, when it began, and in which pieces."""
 
     start_micros: int
     """Changes are read from here on."""
     points: tuple[str, ...] = ()
     """Where the pieces are cut."""
+    instance: str = ""
+    table: str = ""
+    stream_id: str = ""
+    """Changes are read from this one. The table has another one once its stream was switched off and on, or it was made
+    anew, perhaps with another key."""
 
     @property
     def pieces(self) -> Mapping[str, tuple[str, str]]:
@@ -180,7 +220,7 @@ class CopyPlan:
 
     def to_text(self) -> str:
         """As it stands in the log."""
-        return json.dumps({"start_micros": self.start_micros, "points": self.points})
+        return json.dumps(asdict(self))
 
     @classmethod
     def from_text(cls, text: str) -> CopyPlan:
@@ -191,7 +231,8 @@ class CopyPlan:
         """
         try:
             plain = json.loads(text)
-            return cls(plain["start_micros"], tuple(plain["points"]))
+            source = (plain[name] for name in ("instance", "table", "stream_id"))
+            return cls(plain["start_micros"], tuple(plain["points"]), *source)
         except (ValueError, KeyError, TypeError) as error:
             raise StreamClientException(f"the plan of the copy is damaged: {text!r}") from error
 
@@ -211,12 +252,15 @@ class TableCopy:
     plan: CopyPlan = field(init=False, default=CopyPlan(0))
 
     def prepare(self) -> None:
-        """Read the plan, or make one and with it the destination's table."""
+        """Read the plan, or make one and with it the destination's table.
+
+        Raises:
+            ConfigurationError: the destination is the mirror of another table.
+            StreamClientException: the table has another stream than when it was copied.
+        """
         known = self._last(COPY)
         if known is None:
-            begun = now_micros() - CLOCKS_MARGIN_MICROS
-            points = tuple(map(key_text, self.source.split_points(self.piece_mebibytes)))
-            commit = self._commit(None, COPY, CopyPlan(begun, points).to_text(), [])
+            commit = self._commit(None, COPY, self._new_plan().to_text(), [])
             try:
                 self.destination.commit(empty_rows(self.rule), [commit])
             except StreamClientException:
@@ -224,6 +268,25 @@ class TableCopy:
                     raise
             known = self._last(COPY) or commit
         self.plan = CopyPlan.from_text(known.end)
+        self.source.stream_of(self.plan)
+
+    def _new_plan(self) -> CopyPlan:
+        # The stream is looked up before the first row is read: if it is switched off meanwhile, that shows.
+        source, stream = self.source, self.source.stream()
+        points = tuple(map(key_text, source.split_points(self.piece_mebibytes)))
+        return CopyPlan(now_micros() - CLOCKS_MARGIN_MICROS, points, source.instance, source.name, stream.stream_id)
+
+    def begin_history(self) -> None:
+        """Give the history its table and the plan, by which it is known as that of this mirror."""
+        plan = self._last(COPY)
+        if self.history is None or plan is None:
+            return
+        columns = self.history.columns()
+        rows = change_rows((), shard=COPY, number=plan.number, columns=columns, declared=self.rule.declared)
+        # No change says what the key is; its columns come first all the same.
+        places = {name: place for place, name in enumerate(stored_keys(self.rule))}
+        rows = rows.select(sorted(rows.column_names, key=lambda name: places.get(name, len(places))))
+        self.history.commit(rows, [plan])
 
     @property
     def left(self) -> list[str]:

@@ -108,12 +108,13 @@ def compare(source: SourceTable, destination: MergingDestination) -> Comparison:
     """Compare a table with its mirror. Needs about 150 bytes of memory for each row.
 
     Raises:
-        StreamClientException: the table is not copied yet, or the stream does not hold the changes since the mirror's
-            position any more.
+        ConfigurationError: the destination is the mirror of another table.
+        StreamClientException: the table is not copied yet, or has another stream than when it was copied, or the stream
+            does not hold the changes since the mirror's position any more.
     """
     rule = source.rule()
     lasts = last_of(destination.log(), destination.application)
-    plan = _plan(lasts)
+    plan = _plan(lasts, source)
     stream = {shard: last for shard, last in lasts.items() if not _is_own(shard)}
     found = Comparison({shard: last.end for shard, last in stream.items()})
     mirror: dict[Key, bytes | None] = {}
@@ -150,10 +151,11 @@ def _is_own(shard: str) -> bool:
     return shard == COPY or shard.startswith(f"{COPY}/") or shard == "expiry"
 
 
-def _plan(lasts: Mapping[str, Commit]) -> CopyPlan:
+def _plan(lasts: Mapping[str, Commit], source: SourceTable) -> CopyPlan:
     if COPY not in lasts:
         raise StreamClientException("there is nothing to compare: the mirror does not exist yet")
     plan = CopyPlan.from_text(lasts[COPY].end)
+    source.stream_of(plan)
     left = [name for name in plan.pieces if name not in lasts or lasts[name].end != CheckpointPosition.SHARD_END]
     if left:
         raise StreamClientException(
@@ -178,7 +180,11 @@ def _row_of(record: StreamRecord, rule: TableRule) -> RowCells:
 
 
 def _living(row: RowCells, rule: TableRule, now: int) -> Cells | None:
-    """What is surely not expired in either of both, by a bound that lies a little behind the time ``now``."""
+    """Of the versions that the table keeps now, those that are surely not expired in either of both.
+
+    By a bound that lies a little behind the time ``now``.
+    """
+    row.keep_newest(rule.max_versions, row.cells)
     if rule.ttl_millis is not None:
         before = (now + CLOCKS_MARGIN_MICROS) // 1_000 - rule.ttl_millis
         row.written_millis = max(row.written_millis, before)
@@ -235,7 +241,7 @@ def _changed_since(
 ) -> set[Key]:
     """Keys of the rows that the stream names behind the position."""
     repeater = Repeater(ReadRetry(), source.stop)
-    stream_id = source.stream().stream_id
+    stream_id = plan.stream_id
     changed: set[Key] = set()
     done: set[str] = set()
     while True:

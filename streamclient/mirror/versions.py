@@ -57,8 +57,12 @@ class CellVersions:
         self._rows.append(rows)
         self._numbers.append(numbers)
 
-    def finish(self, kept: Array, sources: Mapping[str, Array]) -> dict[str, Array]:
-        """Both columns. ``sources`` are those of the columns that changed, by row of the result; ``kept`` of others."""
+    def finish(self, kept: Array, sources: Mapping[str, Array], written: Array) -> dict[str, Array]:
+        """Both columns.
+
+        ``sources`` are those of the columns that changed, by row of the result; ``kept`` of others. ``written`` is when
+        each row was changed last, which is all that is known of one without cells.
+        """
         pa, pc = pyarrow(), compute()
         size = len(self._result)
         everybody = integers(range(len(self._kept)))
@@ -76,7 +80,8 @@ class CellVersions:
             places.append(now.filter(still))
             numbers.append(different.filter(still))
         if not places:
-            return {VERSION: self._base.take(kept), VERSIONS: pa.nulls(size, own_types()[VERSIONS])}
+            base = pc.coalesce(self._base.take(kept), written)
+            return {VERSION: base, VERSIONS: pa.nulls(size, own_types()[VERSIONS])}
         table = pa.table(
             {"place": pa.concat_arrays(places), "code": pa.concat_arrays(codes), "number": pa.concat_arrays(numbers)}
         )
@@ -85,7 +90,7 @@ class CellVersions:
         smallest = whole(least.column("number_min")).take(
             pc.index_in(integers(range(size)), value_set=whole(least.column("place")))
         )
-        base = pc.coalesce(self._base.take(kept), smallest)
+        base = pc.coalesce(self._base.take(kept), smallest, written)
         table = table.filter(pc.not_equal(table.column("number"), base.take(whole(table.column("place")))))
         return {VERSION: base, VERSIONS: _map_of(table, names, size)}
 

@@ -33,10 +33,12 @@ from streamclient.interfaces import (
     IRecordProcessorCheckpointer,
     IShutdownMarker,
 )
+from streamclient.mirror.again import as_changes, remember
 from streamclient.mirror.batches import ChangeBatch, ShardChanges
 from streamclient.mirror.fold import copied, fold, stored_keys, types_of, with_keys
 from streamclient.mirror.rows import CLOCKS_MARGIN_MICROS, TableRule, expired
 from streamclient.mirror.source import SourceTable, now_micros
+from streamclient.mirror.unmerged import WAIT_SECONDS, UnmergedChanges
 from streamclient.model import CheckpointPosition, ShardInfo
 from streamclient.records import StreamRecord
 
@@ -53,9 +55,6 @@ _EXPIRED_ROWS = 20_000
 
 _LOOK_SECONDS = 0.25
 """How often somebody who waits looks whether the lease is lost."""
-
-_WAIT_SECONDS = 600.0
-"""Longest wait for a commit: longer than a healthy destination takes, short enough to show a stuck one."""
 
 CLOSED = "the mirror has ended"
 
@@ -178,6 +177,8 @@ class MirrorWriter:
     """Commits that were made."""
     changes: int = 0
     """Changes that were merged."""
+    unmerged: UnmergedChanges = field(factory=UnmergedChanges)
+    """How far behind the shards are, and what they fail of. Any thread may ask."""
     _shards: list[MirroredShard] = field(factory=list)
     _changed: threading.Condition = field(factory=threading.Condition)
     _thread: threading.Thread | None = None
@@ -197,31 +198,42 @@ class MirrorWriter:
             self._is_closed = True
             self._changed.notify_all()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(_WAIT_SECONDS)
+            self._thread.join(WAIT_SECONDS)
 
     def begin(self, given: InitializationInput) -> MirroredShard:
         """Take part; completes or remembers what an earlier owner had cut."""
         found = MirroredShard(given.shard_info, given.checkpointer, given.shutdown_marker, given.initial_checkpoint)
-        pending = given.pending_checkpoint
-        if pending is not None:
-            promised = Commit.from_json(pending.state)
-            with self._using:
-                last = self.destination.last_commits([promised.shard])[promised.shard]
-            if last is not None and last.digest == promised.digest:
-                given.checkpointer.checkpoint(pending.value)
-                found.start = pending.value
-            else:
-                found.promised = promised
+        try:
+            self._settle(found, given)
+        except Exception as error:
+            with self._changed:
+                self.unmerged.failed(found.info.shard_id, found.start, error, self.clock())
+            raise
         with self._changed:
+            self.unmerged.begins(found.info.shard_id, found.start)
             self._shards.append(found)
             self._changed.notify_all()
         return found
+
+    def _settle(self, found: MirroredShard, given: InitializationInput) -> None:
+        pending = given.pending_checkpoint
+        if pending is None:
+            return
+        promised = Commit.from_json(pending.state)
+        with self._using:
+            last = self.destination.last_commits([promised.shard])[promised.shard]
+        if last is not None and last.digest == promised.digest:
+            given.checkpointer.checkpoint(pending.value)
+            found.start = pending.value
+        else:
+            found.promised = promised
 
     def offer(self, shard: MirroredShard, records: Sequence[StreamRecord], end: str) -> None:
         """Have a page merged; waits while the shard has too many waiting, and raises what stops the shard."""
         with self._changed:
             self._raise(shard)
             shard.pages.append(_Page(records, end, self.clock()))
+            self.unmerged.waits(shard.info.shard_id, shard.start, records)
             self._changed.notify_all()
             if shard.promised is None:
                 self._await(lambda: shard.is_over or shard.waiting < 2 * self.limits.max_records, shard)
@@ -253,12 +265,12 @@ class MirrorWriter:
             raise StreamClientException(CLOSED)
 
     def _await(self, ready: Callable[[], bool], shard: MirroredShard) -> None:
-        deadline = self.clock() + _WAIT_SECONDS
+        deadline = self.clock() + WAIT_SECONDS
         while not self._changed.wait_for(lambda: ready() or self._is_closed, _LOOK_SECONDS):
             if shard.checkpointer.is_closed:
                 return
             if self.clock() > deadline:
-                raise StreamClientException(f"the destination did not take a batch within {_WAIT_SECONDS:g} s")
+                raise StreamClientException(f"the destination did not take a batch within {WAIT_SECONDS:g} s")
 
     # --- the thread -----------------------------------------------------------------------------------------------
 
@@ -269,11 +281,9 @@ class MirrorWriter:
                 return
             errors = self._store_safely(cuts) if cuts else {}
             with self._changed:
+                self.unmerged.answered(self.clock())
                 for cut in cuts:
-                    cut.shard.is_under_way = False
-                    cut.shard.error = errors.get(cut.shard.info.shard_id)
-                    if cut.shard.error is None:
-                        cut.shard.start, cut.shard.promised = cut.end, None
+                    self._note(cut, errors.get(cut.part.shard))
                 self._changed.notify_all()
             for cut in cuts:
                 if cut.shard.error is not None:
@@ -281,6 +291,17 @@ class MirrorWriter:
                     cut.shard.marker.mark_for_process_restart()
             if self._is_expiry_due():
                 self._expire_safely()
+
+    def _note(self, cut: ShardCut, error: Exception | None) -> None:
+        shard, shard_id = cut.shard, cut.part.shard
+        shard.is_under_way, shard.error = False, error
+        if error is not None:
+            self.unmerged.failed(shard_id, shard.start, error, self.clock())
+            return
+        shard.start, shard.promised = cut.end, None
+        self.unmerged.merged(shard_id)
+        if shard.pages:
+            self.unmerged.waits(shard_id, shard.start, shard.pages[0].records)
 
     def _await_due(self) -> list[ShardCut] | None:
         """The batches that are due; none if it is time to look for expired cells, ``None`` at the end."""
@@ -291,6 +312,7 @@ class MirrorWriter:
                 if dates and min(at for at, _ in dates) <= now:
                     # Those that are due soon come along: one merge of many shards costs about as much as of one.
                     soon = now + self.limits.max_age_seconds / 2
+                    self.unmerged.merging(now)
                     return [one.cut(self.limits) for at, one in dates if at <= soon]
                 if self._is_expiry_due():
                     return []
@@ -391,6 +413,8 @@ class MirrorWriter:
             return found.rows
         _log.info("%s rows are read again, as single versions of them were deleted meanwhile", len(found.in_doubt))
         records, at = self.source.read_again(self.rule, found.in_doubt)
+        if self.history is not None:
+            remember(self.history, as_changes(batch, self.rule, found.in_doubt, records), at, self.rule)
         again = copied(records, at, found.rows.schema, self.rule)
         return pyarrow().concat_tables([found.rows, again], promote_options="default")
 

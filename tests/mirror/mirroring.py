@@ -28,9 +28,9 @@ QUICK = ClientConfig(renewer_interval_millis=900, taker_interval_millis=900)
 LIMITS = MergeLimits(max_age_seconds=0.05, expiry_seconds=0.1)
 
 
-def make_table(client: OTSClient, *, stream: bool = True, **options: Any) -> None:
+def make_table(client: OTSClient, name: str = "orders", *, stream: bool = True, **options: Any) -> None:
     TablestoreStreamApi(client).create_table(
-        TableMeta("orders", [("id", "INTEGER")]),
+        TableMeta(name, [("id", "INTEGER")]),
         TableOptions(**options),
         ReservedThroughput(CapacityUnit(0, 0)),
         stream=StreamSpecification(enable_stream=True, expiration_time_hours=24) if stream else None,

@@ -113,6 +113,23 @@ def test_each_mistake_in_a_configuration_is_told(
         assert text in said
 
 
+def test_what_no_mirror_can_be_made_of_is_not_called_valid(
+    local: LocalTablestore, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MIRROR_SECRET", local.access_key_secret)
+    for section, change, named in (
+        ("destination", {"kind": ["delta"]}, "destination.kind: expected 'delta' or 'postgres', got ['delta']"),
+        ("source", {"endpoint": "nonsense"}, "endpoint 'nonsense' or its keys cannot be used"),
+        ("mirror", {"lease_seconds": 0.0001}, "lease_duration_millis must be a whole number above 0, not 0"),
+        ("destination", {"url": "nosuch://lake/orders"}, "nosuch://lake/orders: no table at nosuch://"),
+    ):
+        path = configuration(local, tmp_path, **{section: change})
+        assert main(["mirror", str(path), "--check"]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert named in err
+
+
 def test_the_rows_of_a_mirror_are_refused_where_commits_are_counted(
     local: LocalTablestore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
