@@ -7,10 +7,7 @@ and the number of rows is compared after it.
 
 from __future__ import annotations
 
-import json
 import logging
-import subprocess
-import sys
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -25,7 +22,7 @@ from streamclient.destinations.commit import LogEntry
 from streamclient.destinations.delta import DeltaDestination
 from streamclient.destinations.delta_log import ENTRY, DeltaLog, read_files, transaction_of
 from streamclient.destinations.extra import compute, load, pyarrow
-from streamclient.destinations.stores import Location
+from streamclient.destinations.removal import remove_files
 from streamclient.destinations.verify import Proof, read_chains, refuse_mirror, verify
 from streamclient.errors import ConfigurationError, DependencyException, StreamClientException
 
@@ -45,28 +42,6 @@ CARRYING_TRIES = 30
 
 KEEP_HOURS = 7 * 24
 """How long files are kept that the table no longer has; a query must not take longer."""
-
-
-_REMOVER = """
-import json, sys
-
-given = json.load(sys.stdin)
-sys.path[:] = given["path"]
-
-from deltalake.fs import DeltaStorageHandler
-
-handler = DeltaStorageHandler(given["url"], given["options"])
-removed = 0
-for name in given["names"]:
-    try:
-        handler.delete_file(name)
-        removed += 1
-    except FileNotFoundError:
-        pass
-print(removed)
-"""
-"""Run by a process of its own: delta-rs keeps the interpreter's lock while it waits for a store to remove a file, so
-that a worker in this process could not renew its leases meanwhile."""
 
 
 @frozen
@@ -174,7 +149,7 @@ def clean(destination: DeltaDestination, *, keep_hours: int = KEEP_HOURS) -> Cle
     handle, log = carry(destination), DeltaLog(destination.location, destination.application)
     # A process that was frozen between loading the table and listing the directory takes files for unused that were
     # committed in between. The version that is loaded after the listing has them, or says when it let go of them.
-    removed = _remove(destination.location, sorted({*unused}.intersection(_unused_files(handle, keep_hours))))
+    removed = remove_files(destination.location, sorted({*unused}.intersection(_unused_files(handle, keep_hours))))
     before = log.first_version(handle.version())
     # By this very handle: what came after it is not carried on, and stays, however long this process was frozen.
     handle.create_checkpoint()
@@ -188,19 +163,6 @@ def _unused_files(handle: DeltaTable, keep_hours: int) -> list[str]:
     In full: those of commits that were refused, too, which no entry of the log names; and whatever else lies there.
     """
     return handle.vacuum(keep_hours, dry_run=True, enforce_retention_duration=False, full=True)
-
-
-def _remove(location: Location, names: Sequence[str]) -> int:
-    """Remove files of the table, by the names that delta-rs lists; how many of them were there."""
-    if not names:
-        return 0
-    given = {"path": sys.path, "url": location.url, "options": location.options, "names": names}
-    done = subprocess.run(
-        [sys.executable, "-c", _REMOVER], input=json.dumps(given), capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise DependencyException(f"files of {location.url} could not be removed: {done.stderr[-1000:]}")
-    return int(done.stdout)
 
 
 def _check_own(handle: DeltaTable, files: Sequence[str]) -> None:

@@ -19,7 +19,6 @@ from streamclient.destinations.verify import verify
 from streamclient.errors import ConfigurationError, StreamClientError, StreamClientException, UnfitValueError
 from streamclient.interfaces import InitializationInput
 from streamclient.mirror import MergeLimits, Mirror
-from streamclient.mirror.command import _state
 from streamclient.mirror.fold import empty_rows, stored_keys
 from streamclient.mirror.rows import TableRule, cells_of
 from streamclient.mirror.source import COPY, CopyPlan, SourceTable, TableCopy, check_changes_are_kept, now_micros
@@ -259,118 +258,6 @@ def test_a_mirror_whose_changes_were_lost_or_that_failed_is_unhealthy_and_says_w
         broken.run()
 
     assert broken.health.reason.startswith("ended: ")
-
-
-def test_a_mirror_that_cannot_merge_says_at_once_what_fails_and_is_unhealthy_if_it_lasts(
-    local: LocalTablestore,
-) -> None:
-    client = local.client()
-    make_table(client)
-    refuses, is_merging, is_looked_at = threading.Event(), threading.Event(), threading.Event()
-
-    class Refuses(MemoryDestination):
-        def merge(self, keys: Any, fold: Any, commits: Any) -> None:
-            if refuses.is_set():
-                is_merging.set()
-                is_looked_at.wait(PATIENCE_SECONDS)
-                raise OSError("a rule of the table\n  forbids it")
-            super().merge(keys, fold, commits)
-
-    # The worker itself may be unhealthy by so short a limit.
-    settings = {"restart_backoff_min_millis": 10, "restart_backoff_max_millis": 10}
-    quick = evolve(QUICK, **settings, max_duration_before_last_successful_renew_or_take_lease=1)
-    mirror = Mirror(client, "orders", "status", Refuses(), client_config=quick, limits=LIMITS)
-    with running(mirror):
-        put(client, 1)
-        caught_up(mirror)
-        (shard,) = local.shards("orders")
-        what = f"shard {shard.shard_id}: no changes were merged for "
-        refuses.set()
-        put(client, 2)
-        assert is_merging.wait(PATIENCE_SECONDS)
-        worker = mirror.worker
-        assert worker is not None
-        until(lambda: worker.shard_statuses()[shard.shard_id].lag_seconds == 0.0, "the end of what is to be read")
-        assert (mirror.lag_seconds or 0.0) > 0.0, "what is read is not merged"
-        is_looked_at.set()
-        until(lambda: bool(mirror.trouble), "the trouble")
-        assert mirror.trouble.startswith(what)
-        assert "(OSError: a rule of the table" in mirror.trouble
-        until(lambda: what in mirror.health.reason, "ill health")
-        assert not mirror.health.is_healthy
-        line = _state(mirror)
-        assert " s behind, UNHEALTHY: " in line
-        assert "(OSError: a rule of the table forbids it)  1 shard here" in line
-        refuses.clear()
-        caught_up(mirror)
-        until(lambda: not mirror.trouble and what not in mirror.health.reason, "health")
-        until(lambda: mirror.lag_seconds == 0.0, "no lag")
-
-
-def test_trouble_of_a_shard_lasts_from_processor_to_processor_until_somebody_has_merged() -> None:
-    class Fails(MemoryDestination):
-        error: Exception | None = OSError("no room")
-        seconds = 0.0
-        is_down = False
-
-        def last_commits(self, shards: Any) -> Any:
-            if self.is_down:
-                raise OSError("nobody answers")
-            return super().last_commits(shards)
-
-        def merge(self, keys: Any, fold: Any, commits: Any) -> None:
-            times.append(times[-1] + self.seconds)
-            told.append(trouble())
-            if self.error is not None:
-                raise self.error
-            super().merge(keys, fold, commits)
-
-    def trouble(limit_seconds: float = 60.0) -> str:
-        return writer.unmerged.trouble(["shard-1"], times[-1], limit_seconds)
-
-    def fail(number: int) -> None:
-        shard = writer.begin(beginning("shard-1"))
-        writer.offer(shard, [change(number)], f"after {number}")
-        with pytest.raises(OSError, match="no room"):
-            writer.flush(shard, is_end=False)
-        writer.leave(shard)
-
-    state, told = state_of(Fails), list[str]()
-    assert isinstance(state, Fails)
-    times = [0.0]
-    writer = MirrorWriter(None, state, RULE, clock=lambda: times[-1])  # type: ignore[arg-type]
-    writer.start()
-    fail(1)
-    assert trouble(0.0) == ""
-    times.append(50.0)
-    fail(1)
-    assert (trouble(), trouble(0.0)) == ("", "shard shard-1: no changes were merged for 50 s (OSError: no room)")
-    times.append(61.0)
-    fail(1)
-    assert trouble() == "shard shard-1: no changes were merged for 61 s (OSError: no room)"
-    assert writer.unmerged.trouble(["shard-2"], 61.0, 0.0) == "", "it is told of shards that the process has"
-    assert writer.unmerged.lag_seconds("shard-1", change(1).sequence_info.timestamp_micros + 5_000_000) == 5.0
-    stored = store(MemoryDestination(state.place), None, [change(1)], shard="shard-1", end="after 1")
-    state.is_down = True
-    times.append(70.0)
-    with pytest.raises(OSError, match="nobody answers"):
-        writer.begin(beginning("shard-1", cut=stored))
-    assert trouble() == "shard shard-1: no changes were merged for 70 s (OSError: nobody answers)"
-    state.is_down = False
-    # An earlier owner's batch turns out to be stored, so nothing is left to be tried again.
-    shard = writer.begin(beginning("shard-1", cut=stored))
-    assert (trouble(0.0), writer.unmerged.lag_seconds("shard-1", 0)) == ("", None)
-    # One that only takes long is no failure for ten minutes.
-    state.error, state.seconds = None, 500.0
-    writer.offer(shard, [change(2)], "after 2")
-    writer.flush(shard, is_end=False)
-    state.seconds = 601.0
-    writer.offer(shard, [change(3)], "after 3")
-    writer.flush(shard, is_end=False)
-    writer.close()
-
-    assert told[-2:] == ["", "a merge has been under way for 601 s"]
-    assert (trouble(0.0), writer.unmerged.lag_seconds("shard-1", 0)) == ("", None)
 
 
 def test_a_mirror_goes_on_while_it_is_cleaned(local: LocalTablestore, tmp_path: Path) -> None:
