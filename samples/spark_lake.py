@@ -13,6 +13,7 @@ from streamclient import ClientConfig, StreamConfig, Worker
 from streamclient.destinations import DeltaDestination
 from streamclient.destinations.reading import read_delta
 from streamclient.destinations.verify import verify
+from streamclient.records import ColumnType
 from streamclient.spark import (
     BatchContext,
     SparkConfig,
@@ -38,6 +39,8 @@ from tablestore import (
 
 TABLE = "spark_orders"
 ANY_STATE = Condition(RowExistenceExpectation.IGNORE)
+RELIED_ON = {"amount": ColumnType.DOUBLE}
+"""What the transform needs in each batch, also in one whose changes do not put it."""
 
 
 def make_table(client: OTSClient) -> None:
@@ -88,7 +91,9 @@ def main(lake: str = "lake") -> None:
     config = StreamConfig(client=client, data_table_name=TABLE, status_table_name=f"{TABLE}_status")
     options = SparkConfig(max_age_millis=1_000)
     with (
-        SparkRecordProcessorFactory(destination, with_tax, session=spark, table=definition, config=options) as factory,
+        SparkRecordProcessorFactory(
+            destination, with_tax, session=spark, table=definition, schema=RELIED_ON, config=options
+        ) as factory,
         Worker("spark-worker", ClientConfig(), config, factory) as worker,
     ):
         reader = destination.another()  # a handle is for one thread at a time

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from streamclient import checks
 from streamclient.destinations.changes import ADDED, RESERVED, change_rows
 from streamclient.destinations.columns import ChangeColumns, column_type
 from streamclient.destinations.commit import Commit
@@ -18,7 +19,7 @@ from streamclient.errors import ConfigurationError
 from streamclient.records import ColumnType
 from streamclient.spark.context import FrameColumn
 from streamclient.spark.extra import pyarrow, spark_sql
-from streamclient.spark.session import is_connect, private_copy
+from streamclient.spark.session import is_connect
 
 if TYPE_CHECKING:
     from pyarrow import DataType, Schema, Table
@@ -78,12 +79,11 @@ def to_frame(session: SparkSession, table: Table) -> DataFrame:
     """A DataFrame over an Arrow table, in as many partitions as the rows are worth.
 
     Two settings decide the route: a threshold of one byte keeps the rows out of the query plan, and the rows per Arrow
-    batch give the number of partitions. They are set in a copy of the session, to which the frame is bound: the user's
-    own is left alone, and stays the active one, whoever else uses it meanwhile. Spark Connect chooses by itself.
+    batch give the number of partitions. They are set in ``session``, a copy (``jobs``) to which the frame is bound: the
+    user's own is left alone, and stays the active one, whoever else uses it meanwhile. Spark Connect chooses by itself.
     """
     if is_connect(session):
         return session.createDataFrame(table)
-    session = private_copy(session)
     partitions = max(1, min(session.sparkContext.defaultParallelism, table.num_rows // _PARTITION_ROWS))
     session.conf.set("spark.sql.execution.arrow.localRelationThreshold", "1b")
     session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(max(1, -(-table.num_rows // partitions))))
@@ -96,12 +96,14 @@ def to_table(frame: object) -> Table:
     """The rows of what a transform returned, in types that destinations take.
 
     Raises:
-        ConfigurationError: it is no DataFrame.
+        ConfigurationError: it is no DataFrame, or one without columns.
     """
     if not hasattr(frame, "toArrow"):
-        raise ConfigurationError(f"transform must return the DataFrame to store, not {frame!r}")
+        raise ConfigurationError(f"transform must return the DataFrame to store, not {checks.shown(frame)}")
     pa = pyarrow()
     table = frame.toArrow()
+    if not table.column_names:
+        raise ConfigurationError("transform must return a DataFrame with columns: rows without any cannot be stored")
     return table.cast(pa.schema([pa.field(one.name, _plain(one.type)) for one in table.schema]))
 
 

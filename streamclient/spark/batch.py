@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
-from attrs import define, field, frozen
+from attrs import define, frozen
 
 from streamclient.destinations.columns import ChangeColumns
 from streamclient.destinations.commit import Commit, FencedCommit
@@ -46,6 +46,12 @@ Transform = Callable[["DataFrame", BatchContext], "DataFrame"]
 
 Outcome = dict[ShardShare, StreamClientError | None]
 """Of each shard of the batch why it ends; ``None`` if its checkpoint is stored."""
+
+_UNDECLARED = (
+    " (a frame has the columns that changes had since this process began, and those that are declared: declare what "
+    "the transform or sink relies on, by table= or schema=)"
+)
+"""What to do where Spark knows no such column; its own text is long, and need not be read to its end."""
 
 _ANSWERS_MAX = 16
 """Checkpoints that are under way at a time: each waits for the status table, which takes many at once."""
@@ -131,14 +137,12 @@ class Output(Protocol):
 
 @define
 class BatchWriter:
-    """Commits batches; used by the committing thread only, but for ``cancel``."""
+    """Commits batches; used by the committing thread only."""
 
     output: Output
-    _jobs: CancellableJobs = field(factory=CancellableJobs)
 
-    def commit(self, pieces: Sequence[Piece]) -> Outcome:
+    def commit(self, pieces: Sequence[Piece], jobs: CancellableJobs) -> Outcome:
         """Commit a batch. Never raises: the answer has each shard, and its failure if it is not stored."""
-        self._jobs.begin()
         outcome: Outcome = {}
         parts: list[Part] = []
         for piece in sorted(pieces, key=lambda one: one.share.shard_info.shard_id):
@@ -148,16 +152,12 @@ class BatchWriter:
                 outcome[piece.share] = _failure(piece, error)
         if self.output.is_two_phase:
             parts = _each(_prepare, parts, outcome)
-        stored = {part.piece.share for part in _each(_checkpoint, self._write(parts, outcome), outcome)}
+        stored = {part.piece.share for part in _each(_checkpoint, self._write(parts, jobs, outcome), outcome)}
         for piece in pieces:
             if piece.share not in stored:
                 lost = f"a batch of shard {piece.share.shard_info.shard_id} was dropped, as its lease is lost"
                 outcome.setdefault(piece.share, ShutdownException(lost))
         return outcome | dict.fromkeys(stored)
-
-    def cancel(self) -> None:
-        """End the batch under way, if there is one: its Spark jobs fail. Any thread."""
-        self._jobs.cancel()
 
     def _part(self, piece: Piece) -> Part:
         share, cut = piece.share, piece.cut
@@ -175,16 +175,16 @@ class BatchWriter:
         )
         return Part(piece, changes, commit)
 
-    def _write(self, parts: Sequence[Part], outcome: Outcome) -> list[Part]:
+    def _write(self, parts: Sequence[Part], jobs: CancellableJobs, outcome: Outcome) -> list[Part]:
         """Store a batch; returns the parts that are stored."""
         parts = _held(parts)
         try:
-            refused = self.output.write(parts, self._jobs) if parts else {}
+            refused = self.output.write(parts, jobs) if parts else {}
         except FencedCommit as error:
             fenced = [part for part in parts if part.commit.shard in error.shards] or parts
             _fail(fenced, error, outcome)
             # Nothing of the batch was stored; those whose owner this still is may be sent again, without the others.
-            return self._write([part for part in parts if part not in fenced], outcome)
+            return self._write([part for part in parts if part not in fenced], jobs, outcome)
         except BaseException as error:  # also a user's SystemExit: it would end the thread, and all shards would wait
             _fail(parts, error, outcome)
             return []
@@ -257,9 +257,10 @@ def _failure(piece: Piece, error: BaseException) -> StreamClientError:
     """What the processor will raise. Errors of this package keep their class, as the worker acts on it."""
     if isinstance(error, StreamClientError):
         return error
+    advice = _UNDECLARED if "[UNRESOLVED_COLUMN" in str(error) else ""
     failure = ApplicationException(
         f"a batch with {piece.cut.record_count} records of shard {piece.share.shard_info.shard_id} was not written, "
-        f"and will be read again from its last checkpoint: {type(error).__name__}: {error}"
+        f"and will be read again from its last checkpoint{advice}: {type(error).__name__}: {error}"
     )
     failure.__cause__ = error
     return failure

@@ -16,6 +16,7 @@ from streamclient.records import SequenceInfo
 from streamclient.spark.batch import Outcome, Piece
 from streamclient.spark.buffer import BufferedPage
 from streamclient.spark.config import SparkConfig
+from streamclient.spark.jobs import CancellableJobs
 from streamclient.spark.shard_share import MOST_SHARDS, ShardShare
 
 _log = logging.getLogger(__name__)
@@ -41,21 +42,21 @@ class Committer:
     def __init__(
         self,
         config: SparkConfig,
-        commit: Callable[[Sequence[Piece]], Outcome],
+        commit: Callable[[Sequence[Piece], CancellableJobs], Outcome],
         *,
-        cancel: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``cancel`` ends the commit under way as soon as it can; called when all of its shards are lost."""
+        """``commit`` runs its Spark jobs as these, which are cancelled when all of its shards are lost."""
         self._config = config
         self._commit = commit
-        self._cancel = cancel
         self._clock = clock
         self._changed = threading.Condition()
         self._shares: list[ShardShare] = []
         self._thread: threading.Thread | None = None
         self._under_way: Sequence[ShardShare] = ()
         """Shards of the batch that is being committed."""
+        self._jobs = CancellableJobs()
+        """What Spark runs for it."""
         self._buffered_bytes = 0
         self._waiting_for_room = 0
         self._is_closed = False
@@ -154,8 +155,10 @@ class Committer:
             return True  # nothing becomes free before it has come as a whole; it had room once
         if len(share.buffer.pages) >= _PAGES_MAX:
             return False
+        # What waits for the rest of a prepared batch becomes free only after further calls, for which all threads of
+        # an executor may be wanting while they wait here.
+        taken = self._buffered_bytes - sum(one.buffer.size_bytes for one in self._shares if one.buffer.is_incomplete)
         # One page that is larger than all room goes alone; refusing it would stop the shard for good.
-        taken = self._buffered_bytes
         return taken == 0 or taken + page.size_bytes <= self._config.max_buffered_bytes
 
     def _wait_for_room(self, share: ShardShare, page: BufferedPage) -> None:
@@ -191,9 +194,10 @@ class Committer:
     def _cancel_in_vain(self) -> None:
         """End a commit that serves nobody any more. Without the lock, since it calls Spark."""
         with self._changed:
-            is_in_vain = bool(self._under_way) and all(share.is_in_vain for share in self._under_way)
+            # These very jobs: when they are cancelled, another batch may be under way.
+            jobs, is_in_vain = self._jobs, bool(self._under_way) and all(one.is_in_vain for one in self._under_way)
         if is_in_vain:
-            self._cancel()
+            jobs.cancel()
 
     # The committing thread.
 
@@ -205,7 +209,8 @@ class Committer:
                     self._thread = None
                     return
                 self._under_way = [piece.share for piece in pieces]
-            outcome = self._commit_safely(pieces)
+                jobs = self._jobs = CancellableJobs()
+            outcome = self._commit_safely(pieces, jobs)
             with self._changed:
                 self._under_way = ()
                 for piece in pieces:
@@ -247,9 +252,9 @@ class Committer:
         share.in_flight = share.buffer.cut(self._config)
         return Piece(share, share.in_flight)
 
-    def _commit_safely(self, pieces: Sequence[Piece]) -> Outcome:
+    def _commit_safely(self, pieces: Sequence[Piece], jobs: CancellableJobs) -> Outcome:
         try:
-            return self._commit(pieces)
+            return self._commit(pieces, jobs)
         except Exception as error:
             # Not expected: commit answers with its failures. Without this, the thread and all shards would hang.
             _log.exception("committing a batch of %s shards failed", len(pieces))

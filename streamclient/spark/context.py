@@ -116,8 +116,13 @@ class BatchContext:
         shard's processor raises it, and its records are read again from the last checkpoint by whoever has the lease.
 
         Raises:
-            ConfigurationError: the batch has no such shard, so nobody knows which part is not stored.
+            ConfigurationError: the batch has no such shard, so nobody knows which part is not stored; or the error is
+                none of this package.
         """
+        if not isinstance(error, StreamClientError):
+            raise ConfigurationError(
+                f"the error of a refused shard must be a StreamClientError, such as a FencedException, not {error!r}"
+            )
         known = [one.shard_id for one in self.ranges]
         if shard_id not in known:
             raise ConfigurationError(f"only shards of the batch can be refused, {', '.join(known)}, not {shard_id!r}")

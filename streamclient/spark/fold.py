@@ -30,6 +30,7 @@ from streamclient.destinations.changes import (
 )
 from streamclient.destinations.names import original_name
 from streamclient.destinations.types import MAX_EXACT_INTEGER
+from streamclient.errors import ConfigurationError
 from streamclient.records import ColumnType
 from streamclient.spark.arrow import type_of_spark_name
 from streamclient.spark.extra import spark_functions, spark_sql
@@ -59,8 +60,11 @@ def fold_changes(changes: DataFrame, primary_key: Sequence[str], *, max_versions
         changes: a frame in the layout of ``destinations.change_rows``: of a sink, or of a table that changes went into.
         primary_key: names of the key columns.
         max_versions: the table's limit of versions per column.
+
+    Raises:
+        ConfigurationError: there is no key, or the changes have no such column.
     """
-    checks.positive.require("max_versions", max_versions)
+    _check(changes, primary_key, max_versions)
     once = _since_last_reset(_once(changes, primary_key), primary_key)
     return _folded(_events(once, primary_key, max_versions), once, primary_key, max_versions)
 
@@ -77,8 +81,11 @@ def row_history(changes: DataFrame, primary_key: Sequence[str], *, max_versions:
             their number, as each state is folded by itself.
         primary_key: names of the key columns.
         max_versions: the table's limit of versions per column.
+
+    Raises:
+        ConfigurationError: as ``fold_changes``.
     """
-    checks.positive.require("max_versions", max_versions)
+    _check(changes, primary_key, max_versions)
     once = _once(changes, primary_key)
     numbered = _events(once, primary_key, max_versions).selectExpr("*", f"posexplode({_EVENTS}) as ({_NUMBER}, _event)")
     keys = [quoted(name) for name in primary_key]
@@ -89,6 +96,25 @@ def row_history(changes: DataFrame, primary_key: Sequence[str], *, max_versions:
         f"get({_EVENTS}, {_NUMBER} + 1).sequence.{TIMESTAMP} as {VALID_TO}",
     )
     return _folded(events, once, primary_key, max_versions, VALIDITY)
+
+
+_key = checks.Check(
+    "a sequence of one or more names of key columns", lambda value: checks.names.fits(value) and len(value) > 0
+)
+_versions = checks.whole(1, 2**31 - 1)
+"""What Spark takes as the length of an array."""
+
+
+def _check(changes: DataFrame, primary_key: Sequence[str], max_versions: int) -> None:
+    """Without a key all rows would be one, and a key column by another name would pass for an attribute."""
+    _versions.require("max_versions", max_versions)
+    _key.require("primary_key", primary_key)
+    missing = [name for name in primary_key if name not in changes.columns]
+    if missing:
+        raise ConfigurationError(
+            f"primary_key names {', '.join(map(repr, missing))}, and the changes have the columns "
+            f"{checks.shown(changes.columns)}: give the names as the frame has them"
+        )
 
 
 def _folds(changes: DataFrame, primary_key: Sequence[str]) -> list[_ColumnFold]:

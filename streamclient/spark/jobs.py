@@ -1,7 +1,8 @@
-"""Spark jobs of one thread that another thread may end."""
+"""Spark jobs of one batch that another thread may end."""
 
 from __future__ import annotations
 
+import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -9,11 +10,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from streamclient.errors import ShutdownException
-from streamclient.spark.session import is_connect
+from streamclient.spark.session import is_connect, private_copy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_log = logging.getLogger(__name__)
 
 _AGAIN_SECONDS = 0.25
 """How often jobs are ended of which Spark did not know when it was asked first: a transform may start one any time."""
@@ -22,36 +24,43 @@ CANCELLED = "the batch was cancelled: none of its leases is held any more"
 
 
 class CancellableJobs:
-    """Whatever Spark runs for a thread between the beginning and the end of ``of``.
+    """Whatever Spark runs for one batch: in its thread, and in any thread through the session of its frame.
 
-    By a tag and not by a job group, which a sink may set for itself.
+    One for each batch, so that whoever ends a batch and is late for it ends no other one. By a tag and not by a job
+    group, which a sink may set for itself.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._tag = f"streamclient-{uuid.uuid4().hex}"
-        self._end_jobs: Callable[[str], object] | None = None
+        self._end_jobs: Callable[[], object] | None = None
         self._is_over = threading.Event()
         self._is_cancelled = False
 
-    def begin(self) -> None:
-        """Forget that earlier jobs were cancelled."""
-        with self._lock:
-            self._is_cancelled = False
-
     @contextmanager
-    def of(self, session: SparkSession) -> Iterator[None]:
-        """Jobs that are started here by this thread can be cancelled.
+    def of(self, session: SparkSession) -> Iterator[SparkSession]:
+        """Jobs that are started here can be cancelled; gives the session that the frame is to be bound to.
+
+        That is a copy, whose settings may be changed; over Spark Connect, the session itself.
 
         Raises:
-            ShutdownException: they were cancelled, since ``begin``; whatever the jobs raised is its cause.
+            ShutdownException: they were cancelled; whatever the jobs raised is its cause.
         """
+        # A Connect session has no context, and tags what it runs itself.
+        context = None if is_connect(session) else session.sparkContext
+        own = session if context is None else private_copy(session)
+
+        def end_jobs() -> None:
+            if context is None:
+                own.interruptTag(self._tag)
+            else:
+                context.cancelJobsWithTag(self._tag)
+                own.interruptAll()
+
         with self._lock:
             if self._is_cancelled:
                 raise ShutdownException(CANCELLED)
-            # A Connect session has no context, and tags what it runs itself.
-            context = None if is_connect(session) else session.sparkContext
-            self._end_jobs = session.interruptTag if context is None else context.cancelJobsWithTag
+            self._end_jobs = end_jobs
             self._is_over = threading.Event()
         if context is None:
             session.addTag(self._tag)
@@ -59,19 +68,22 @@ class CancellableJobs:
             context.addJobTag(self._tag)
             context.setInterruptOnCancel(True)
         try:
-            yield
+            yield own
         except Exception as error:
             if self._is_cancelled:
                 raise ShutdownException(CANCELLED) from error
             raise
         finally:
-            if context is None:
-                session.removeTag(self._tag)
-            else:
-                context.removeJobTag(self._tag)
             with self._lock:
                 self._end_jobs = None
                 self._is_over.set()
+            _unless_stopped(lambda: self._remove_tag(session))
+
+    def _remove_tag(self, session: SparkSession) -> None:
+        if is_connect(session):
+            session.removeTag(self._tag)
+        else:
+            session.sparkContext.removeJobTag(self._tag)
 
     def cancel(self) -> None:
         """End the jobs that run, and those that are still started; nothing happens if none can be. Any thread."""
@@ -80,10 +92,18 @@ class CancellableJobs:
             is_first, self._is_cancelled = not self._is_cancelled, True
         if end_jobs is None or not is_first:
             return
-        end_jobs(self._tag)
+        _unless_stopped(end_jobs)
 
         def repeat() -> None:
             while not is_over.wait(_AGAIN_SECONDS):
-                end_jobs(self._tag)
+                _unless_stopped(end_jobs)
 
         threading.Thread(target=repeat, name="streamclient-spark-cancel", daemon=True).start()
+
+
+def _unless_stopped(step: Callable[[], object]) -> None:
+    """Do what needs a running Spark. One that was stopped has no jobs, and no caller is to fail of it."""
+    try:
+        step()
+    except Exception as error:
+        _log.info("Spark could not be told about the jobs of a batch: %s: %s", type(error).__name__, error)

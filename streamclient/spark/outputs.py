@@ -9,14 +9,16 @@ two runs of a batch, so the rows of a change may depend on the changes of its sh
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attrs import define, field
 
-from streamclient.destinations.changes import ADDED, RESERVED
+from streamclient import checks
+from streamclient.destinations.changes import ADDED, RESERVED, SHARD, TIMESTAMP, added_types
 from streamclient.destinations.columns import column_type
 from streamclient.destinations.commit import Commit, Destination, FencedCommit
 from streamclient.destinations.names import original_name
@@ -116,9 +118,9 @@ class SinkOutput:
         rows = self.frames.rows(parts)
         refused: dict[str, StreamClientError] = {}
         context = make_context(parts, frame_columns(rows.schema, self.frames.key), refused.__setitem__)
-        session = self.frames.session()
-        with jobs.of(session):
-            self.sink(to_frame(session, rows), context)
+        sink: Callable[..., object] = self.sink  # whatever it returns
+        with jobs.of(self.frames.session()) as session:
+            _check_done(sink(to_frame(session, rows), context))
         for shard, commit in ((part.commit.shard, part.commit) for part in parts):
             if shard not in refused:
                 self._lasts.pop(shard, None)  # so that those of shards that are gone come first
@@ -231,14 +233,22 @@ class DestinationOutput:
 
     def _transformed(self, parts: Sequence[Part], transform: Transform, jobs: CancellableJobs) -> Table:
         if not any(part.commit.count for part in parts):
-            columns = self._columns()
-            if columns is not None:
-                return columns.empty_table()
+            return self._no_rows()
         rows = self.frames.rows(parts)
         context = make_context(parts, frame_columns(rows.schema, self.frames.key))
-        session = self.frames.session()
-        with jobs.of(session):
+        with jobs.of(self.frames.session()) as session:
             return to_table(transform(to_frame(session, rows), context))
+
+    def _no_rows(self) -> Table:
+        """What a commit without changes stores, as at the end of a shard. A transform is not asked.
+
+        Before the first changes its frame would have none of their columns, and it would fail for good. What a
+        destination needs of a table that it makes are the columns by which rows are found and divided.
+        """
+        columns, types = self._columns(), added_types()
+        if columns is None:
+            columns = pyarrow().schema([(name, types[name]) for name in (SHARD, TIMESTAMP)])
+        return columns.empty_table()
 
     def _store(self, rows: Table, commits: Sequence[Commit]) -> Mapping[str, StreamClientError]:
         """Commit; returns which shards' commits are not stored, if others' are."""
@@ -266,6 +276,23 @@ class DestinationOutput:
             _log.warning("the destination could not be asked which commits it has", exc_info=True)
             return [one.shard for one in commits]
         return [one.shard for one in commits if (last := lasts[one.shard]) is None or last.digest != one.digest]
+
+
+_DEFERRING = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+
+
+def is_deferring(function: Any) -> bool:
+    """Whether a call only makes what would do the work if somebody ran it: nobody does."""
+    return any(defers(one) for defers in _DEFERRING for one in (function, getattr(function, "__call__", None)))  # noqa: B004
+
+
+def _check_done(answer: object) -> None:
+    """Refuse what a function gives that defers, and hides it, as a lambda around one does."""
+    if inspect.isawaitable(answer) or inspect.isgenerator(answer) or inspect.isasyncgen(answer):
+        raise ConfigurationError(
+            f"the sink returned {checks.shown(answer)}, which nobody runs, so nothing is written: a sink must have "
+            "written everything when it returns; call asyncio.run within it, or leave out its yield"
+        )
 
 
 def _stored_position(given: InitializationInput) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import threading
 import time
@@ -27,8 +28,8 @@ from streamclient.spark.buffer import BufferedPage, ShardBuffer
 from streamclient.spark.committer import CLOSED, Committer
 from streamclient.spark.config import SparkConfig
 from streamclient.spark.extra import pyarrow, require
-from streamclient.spark.outputs import DestinationOutput, SinkOutput, SourceFrames
-from streamclient.spark.session import SHARED_SESSION
+from streamclient.spark.outputs import DestinationOutput, SinkOutput, SourceFrames, is_deferring
+from streamclient.spark.session import SHARED_SESSION, forget_ended, is_session, why_ended
 from streamclient.spark.shard_share import ShardShare
 from streamclient.wire.columns import record_batch
 
@@ -149,7 +150,7 @@ def _by_column(given: ProcessRecordsInput) -> RecordBatch:
 
 _session = checks.Check(
     "a SparkSession, a function that makes one, or None",
-    lambda value: value is None or callable(value) or hasattr(value, "createDataFrame"),
+    lambda value: value is None or is_session(value) or (callable(value) and not isinstance(value, type)),
 )
 
 
@@ -167,8 +168,8 @@ class SparkRecordProcessorFactory(IRecordProcessorFactory):
             it returns; a repeat must add nothing.
         transform: called with a DataFrame of the changes and its ``BatchContext``; returns the DataFrame to store. Only
             with a destination, which without it gets the changes as they are (``destinations.change_rows``).
-        session: a session, or a function that makes one (called once); by default ``local_session()``, which
-            all factories of a process that bring none share.
+        session: a session, or a function that makes one, which is called again when that one has been stopped; by
+            default ``local_session()``, which all factories of a process that bring none share.
         schema: types of columns, as ``StructType`` or mapping of name to ``ColumnType``. A column of which nothing is
             known takes the type of its first value; a value of another type stands in ``_unfit``.
         table: key and declared columns, so that the first frame has them all; cheap to give and good to have.
@@ -192,7 +193,7 @@ class SparkRecordProcessorFactory(IRecordProcessorFactory):
         config: SparkConfig | None = None,
         starts_anew: bool = False,
     ) -> None:
-        checks.optional(checks.function("with a DataFrame and a BatchContext")).require("transform", transform)
+        checks.optional(_batch_function).require("transform", transform)
         checks.optional(checks.instance(SparkConfig)).require("config", config)
         checks.optional(checks.instance(TableDefinition)).require("table", table)
         _session.require("session", session)
@@ -208,8 +209,7 @@ class SparkRecordProcessorFactory(IRecordProcessorFactory):
         self._session: SparkSession | None = None
         self._is_closed = False
         self._lock = threading.Lock()
-        writer = BatchWriter(self._output)
-        self._committer = Committer(config or SparkConfig(), writer.commit, cancel=writer.cancel)
+        self._committer = Committer(config or SparkConfig(), BatchWriter(self._output).commit)
 
     def create_processor(self) -> SparkRecordProcessor:
         """Make a processor for one shard.
@@ -258,15 +258,50 @@ class SparkRecordProcessorFactory(IRecordProcessorFactory):
         with self._lock:
             if self._is_closed:
                 raise StreamClientException(CLOSED)
+            if self._session is not None and why_ended(self._session) is not None:
+                self._let_go_of_ended(self._session)
             if self._session is None:
                 self._session = self._make_session()
             return self._session
+
+    def _let_go_of_ended(self, session: SparkSession) -> None:
+        forget_ended(session)
+        if self._given_session is None:
+            SHARED_SESSION.release()
+        self._session = None
 
     def _make_session(self) -> SparkSession:
         given = self._given_session
         if given is None:
             return SHARED_SESSION.hold()
-        return given() if callable(given) and not hasattr(given, "createDataFrame") else given
+        made = given if is_session(given) else given()
+        if not is_session(made):
+            raise ConfigurationError(f"session must make a SparkSession, and it made {checks.shown(made)}")
+        why = why_ended(made)
+        if why is not None:
+            raise StreamClientException(
+                f"the SparkSession that the factory was given {why}: give it a session that runs, or a function that "
+                "makes one, which is asked again whenever its session has ended"
+            )
+        return made
+
+
+def _takes_a_batch(value: object) -> bool:
+    """Whether it can be called with a frame and a context, and is over when it returns."""
+    if not callable(value) or is_deferring(value):
+        return False
+    try:
+        inspect.signature(value).bind(None, None)
+    except ValueError:  # of some that are written in C nobody knows
+        return True
+    except TypeError:
+        return False
+    return True
+
+
+_batch_function = checks.Check(
+    "callable with a DataFrame and a BatchContext, not async and no generator", _takes_a_batch
+)
 
 
 def _output_of(given: Any, transform: Transform | None, frames: SourceFrames) -> Output:
@@ -274,13 +309,14 @@ def _output_of(given: Any, transform: Transform | None, frames: SourceFrames) ->
         from streamclient.destinations.delta import DeltaDestination  # noqa: PLC0415  # it needs an extra
 
         return DestinationOutput(frames, DeltaDestination(os.fspath(given)), transform, is_own=True)
-    if hasattr(given, "last_commits") and hasattr(given, "commit"):
+    if hasattr(given, "last_commits") and hasattr(given, "commit") and not isinstance(given, type):
         return DestinationOutput(frames, given, transform)
-    if not callable(given):
+    if not callable(given) or isinstance(given, type):
         raise ConfigurationError(
             "destination must be a Destination, the path of a Delta table, or a function with a DataFrame and a "
-            f"BatchContext, not {given!r}"
+            f"BatchContext, not {checks.shown(given)}"
         )
     if transform is not None:
         raise ConfigurationError("a transform goes with a destination; a sink gets the changes as they are")
+    _batch_function.require("sink", given)
     return SinkOutput(frames, given)

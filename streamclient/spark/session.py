@@ -9,10 +9,10 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from streamclient import checks
-from streamclient.errors import ConfigurationError
+from streamclient.errors import ConfigurationError, StreamClientException
 from streamclient.spark.extra import require_spark, spark_sql
 from streamclient.spark.java import find_java
 
@@ -25,6 +25,8 @@ _PYTHON_SETTING = "spark.pyspark.python"
 """Only spark-submit reads it; a session takes the variable below when it starts."""
 
 _PYTHON_VARIABLE = "PYSPARK_PYTHON"
+
+_STOPPED = "was stopped"
 
 
 def _settings() -> dict[str, str]:
@@ -92,13 +94,57 @@ def _running_or_new(app_name: str = "streamclient", cores: int = 2, **conf: str)
 
 
 def running_session() -> SparkSession | None:
-    """The session that already runs in this process, or ``None``."""
+    """The session that already runs in this process, or ``None``.
+
+    Raises:
+        StreamClientException: Spark's Java has ended.
+    """
     require_spark()
+    _check_java(import_module("pyspark").SparkContext._gateway)
     errors = import_module("pyspark.errors")
     try:
         return spark_sql().SparkSession.active()
     except errors.PySparkRuntimeError:
         return None
+
+
+def why_ended(session: SparkSession) -> str | None:
+    """Why nothing runs in a session any more; ``None`` while something can."""
+    if is_connect(session):
+        return _STOPPED if session.is_stopped else None
+    context = session.sparkContext
+    if context._jsc is None:
+        return _STOPPED
+    # Who stops it need not be this program: a cluster does, when its master or the application is gone.
+    return _lost_java(context._gateway) or (_STOPPED if context._jsc.sc().isStopped() else None)
+
+
+def forget_ended(session: SparkSession) -> None:
+    """Have PySpark forget a session that has ended: it would give it out again to whoever asks for one.
+
+    Raises:
+        StreamClientException: Spark's Java has ended.
+    """
+    if not is_connect(session):
+        _check_java(session.sparkContext._gateway)
+    session.stop()
+
+
+def _lost_java(gateway: Any) -> str | None:
+    """What became of a Java that has ended."""
+    java = getattr(gateway, "proc", None)  # as Spark's own launcher keeps it
+    if java is None or java.poll() is None:
+        return None
+    return f"has lost its Java, process {java.pid}, which ended with code {java.returncode}"
+
+
+def _check_java(gateway: Any) -> None:
+    lost = _lost_java(gateway)
+    if lost is not None:
+        raise StreamClientException(
+            f"Spark {lost}, often for want of memory: end this program and start it again, as Spark starts no second "
+            "Java in a process"
+        )
 
 
 class SharedSession:
@@ -143,6 +189,8 @@ class SharedSession:
             if self._holders or self._own is None:
                 return
             own, self._own = self._own, None
+            if why_ended(own) is not None:
+                return
             running = running_session()
             # Somebody else may have stopped it, and started another one.
             if running is not None and not is_connect(running) and running.sparkContext is own.sparkContext:
@@ -151,6 +199,11 @@ class SharedSession:
 
 SHARED_SESSION = SharedSession()
 """One for the process, as Spark has one context per process."""
+
+
+def is_session(value: object) -> bool:
+    """Whether it is a session, and no class of them."""
+    return hasattr(value, "createDataFrame") and not isinstance(value, type)
 
 
 def is_connect(session: SparkSession) -> bool:

@@ -59,7 +59,7 @@ def cancelled(session: Any, path: str) -> str:
         run = Run(factory, shard)
         settled: list[Any] = []
         commit = factory._committer._commit
-        factory._committer._commit = lambda pieces: settled.append(commit(pieces)) or settled[-1]
+        factory._committer._commit = lambda pieces, jobs: settled.append(commit(pieces, jobs)) or settled[-1]
         run.read(1)
         assert started.wait(PATIENCE_SECONDS)
         run.stop(ShutdownReason.ZOMBIE)

@@ -19,7 +19,9 @@ from streamclient.errors import (
     UnfitValueError,
 )
 from streamclient.model import ShutdownReason
+from streamclient.records import ColumnType
 from streamclient.spark import BatchContext, SparkConfig, SparkRecordProcessorFactory
+from streamclient.spark.jobs import CancellableJobs
 from tests.patience import FOREVER_MILLIS, PATIENCE_SECONDS, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -184,10 +186,11 @@ def test_transform_runs_again_without_the_shard_that_was_overtaken_meanwhile(spa
     ("transform", "error", "text"),
     [
         (lambda frame, context: None, ConfigurationError, "transform must return the DataFrame to store, not None"),
+        (lambda frame, context: frame.select(), ConfigurationError, "must return a DataFrame with columns"),
         (lambda frame, context: frame.selectExpr("1 / (pk - pk)"), ApplicationException, "DIVIDE_BY_ZERO"),
         (lambda frame, context: frame.selectExpr("cast(pk as string) as pk"), UnfitValueError, "'pk' is string, in"),
     ],
-    ids=["nothing", "failing", "other types"],
+    ids=["nothing", "no columns", "failing", "other types"],
 )
 def test_transform_that_fails_stores_nothing_and_says_why(spark: Any, transform: Any, error: Any, text: str) -> None:
     destination, shard = MemoryDestination(), StoredShard("s1", puts(2))
@@ -202,6 +205,43 @@ def test_transform_that_fails_stores_nothing_and_says_why(spark: Any, transform:
             run.stop()
     assert shard.checkpoints == ["after 1"]
     assert len(list(destination.log())) == 1
+
+
+def test_end_of_a_shard_without_changes_is_stored_before_a_transform_knows_any_column(spark: Any) -> None:
+    """As of a table whose shards split before it is written to: the children wait for this end."""
+    destination, empty, child = MemoryDestination(), StoredShard("empty"), StoredShard("child", puts(2))
+
+    def transform(frame: Any, context: BatchContext) -> Any:
+        return frame.selectExpr("pk", "v * 2 as doubled", "cast(_timestamp as string) as at")
+
+    with SparkRecordProcessorFactory(destination, transform, session=spark) as factory:
+        Run(factory, empty).stop(ShutdownReason.TERMINATE)
+        run = Run(factory, child)
+        run.read(2)
+        run.stop(ShutdownReason.TERMINATE)
+
+    assert (empty.checkpoints, child.checkpoints) == (["SHARD_END"], ["after 2", "SHARD_END"])
+    (stored,) = destination.rows()
+    assert [(row["pk"], row["doubled"]) for row in stored.to_pylist()] == [(1, 2), (2, 4)]
+
+
+def test_transform_that_needs_a_column_which_no_change_had_is_told_to_declare_it(spark: Any) -> None:
+    shard, destination = StoredShard("s1", [put(1, 1, amount=2), delete(2, 1)]), MemoryDestination()
+
+    def transform(frame: Any, context: BatchContext) -> Any:
+        return frame.selectExpr("pk", "amount * 2 as twice")
+
+    def work(**declared: Any) -> None:
+        with SparkRecordProcessorFactory(destination, transform, session=spark, **declared) as factory:
+            run = Run(factory, shard)
+            run.read(1)
+            run.stop()
+
+    work()
+    with pytest.raises(ApplicationException, match=r"declare what the transform or sink relies on.*UNRESOLVED_COLUMN"):
+        work()
+    work(schema={"amount": ColumnType.INTEGER})
+    assert shard.checkpoints == ["after 1", "after 2"]
 
 
 def test_column_that_another_worker_saw_first_with_another_type_is_taken_over_for_a_transform(spark: Any) -> None:
@@ -496,7 +536,7 @@ def test_job_of_a_lost_lease_is_cancelled_while_all_that_could_say_so_wait_for_r
     assert (lost.checkpoints, held.checkpoints) == ([], ["after 2"])
 
 
-def test_batch_is_cancelled_only_when_all_of_its_shards_are_lost(spark: Any) -> None:
+def test_batch_is_cancelled_only_when_all_of_its_shards_are_lost(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever still holds its lease gets its part written."""
     entered, go_on = threading.Event(), threading.Event()
     cancelled: list[int] = []
@@ -507,7 +547,8 @@ def test_batch_is_cancelled_only_when_all_of_its_shards_are_lost(spark: Any) -> 
 
     shards = [StoredShard(name, puts(1)) for name in ("s1", "s2")]
     with make(Recorder(hold), spark, **NEVER) as factory:
-        factory._committer._cancel = lambda: cancelled.append(1)
+        cancel = CancellableJobs.cancel
+        monkeypatch.setattr(CancellableJobs, "cancel", lambda jobs: (cancelled.append(1), cancel(jobs)))
         runs = [Run(factory, shard) for shard in shards]
         with factory._committer._changed:  # so both become due together
             for run in runs:
@@ -519,6 +560,67 @@ def test_batch_is_cancelled_only_when_all_of_its_shards_are_lost(spark: Any) -> 
         go_on.set()
         runs[1].stop()
     assert [shard.checkpoints for shard in shards] == [[], ["after 1"]]
+
+
+def test_whoever_cancels_a_batch_too_late_ends_no_other_one(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch in vain is over, and what fails is that of somebody who holds its lease."""
+    lost, held = StoredShard("lost", puts(1)), StoredShard("held", puts(1))
+    entered = {"lost": threading.Event(), "held": threading.Event()}
+    go_on = {"lost": threading.Event(), "held": threading.Event()}
+
+    def sink(context: BatchContext) -> None:
+        (shard,) = [one.shard_id for one in context.ranges]
+        entered[shard].set()
+        assert_set(go_on[shard])
+        raise OSError("disk full")
+
+    cancel = CancellableJobs.cancel
+
+    def cancel_late(jobs: CancellableJobs) -> None:
+        go_on["lost"].set()
+        assert_set(entered["held"])
+        cancel(jobs)
+        go_on["held"].set()
+
+    monkeypatch.setattr(CancellableJobs, "cancel", cancel_late)
+    with make(Recorder(sink), spark, max_records=1) as factory:
+        runs = [Run(factory, shard) for shard in (lost, held)]
+        runs[0].read(1)
+        assert_set(entered["lost"])
+        runs[1].read(1)
+        runs[0].stop(ShutdownReason.ZOMBIE)
+        with pytest.raises(ApplicationException, match="disk full"):
+            runs[1].stop()
+    assert (lost.checkpoints, held.checkpoints) == ([], [])
+
+
+def test_job_of_a_lost_lease_is_cancelled_in_a_thread_of_the_sink_too(spark: Any) -> None:
+    """Through the session of the frame; what somebody else runs goes on."""
+    failed, over = threading.Event(), threading.Event()
+
+    def sink(frame: Any, context: BatchContext) -> None:
+        def run() -> None:
+            try:
+                frame.sparkSession.range(10**13).selectExpr("sum(hash(id))").collect()
+            except Exception:
+                failed.set()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+        over.set()
+
+    shard = StoredShard("s1", puts(1))
+    with make(sink, spark, max_records=1) as factory:
+        run = Run(factory, shard)
+        run.read(1)
+        until(lambda: bool(spark.sparkContext.statusTracker().getActiveJobsIds()), "the job")
+        run.stop(ShutdownReason.ZOMBIE)
+        is_cancelled = failed.wait(PATIENCE_SECONDS)
+        spark.sparkContext.cancelAllJobs()
+        assert_set(over)
+    assert is_cancelled
+    assert shard.checkpoints == []
 
 
 def test_refused_checkpoint_ends_the_processor_with_its_own_error(spark: Any) -> None:
@@ -575,6 +677,32 @@ def test_full_buffers_block_process_records_until_a_batch_is_written(spark: Any)
         assert not blocked.is_alive()
         run.stop()
     assert shard.checkpoints == ["after 1", "after 3"]
+
+
+def test_what_waits_for_the_rest_of_a_prepared_batch_takes_no_room_from_others() -> None:
+    """It becomes free after further calls only, and all threads of an executor may wait for room."""
+    destination, prepared = MemoryDestination(), StoredShard("prepared", puts(4))
+    destination.commit = fail_to_commit  # type: ignore[method-assign]
+    with SparkRecordProcessorFactory(destination) as factory:
+        run = Run(factory, prepared, epoch=1)
+        run.read(4)
+        with pytest.raises(ApplicationException, match="power cut"):
+            run.stop()
+    del destination.commit
+
+    other, limits = StoredShard("other", puts(1)), SparkConfig(max_bytes=1, max_buffered_bytes=1, max_wait_millis=1_000)
+    with SparkRecordProcessorFactory(destination, config=limits) as factory:
+        half, whole = Run(factory, prepared, epoch=2), Run(factory, other, epoch=2)
+        half.read(2)
+        whole.read(1)
+        whole.stop()
+        half.read(2)
+        half.stop()
+    assert (prepared.checkpoints, other.checkpoints) == (["after 4"], ["after 1"])
+
+
+def fail_to_commit(rows: Any, commits: Any) -> None:
+    raise OSError("power cut")
 
 
 def test_many_tiny_reads_of_a_shard_meet_a_bound_of_their_own(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:

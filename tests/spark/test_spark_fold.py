@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from spark_helpers import Run, StoredShard, delete, delete_cell, put, put_cell, update
 
 from streamclient.destinations.names import original_name
+from streamclient.errors import ConfigurationError
 from streamclient.spark import BatchContext, SparkConfig, SparkRecordProcessorFactory, fold_changes, row_history
 from tests.patience import FOREVER_MILLIS
 
@@ -81,3 +83,25 @@ def test_the_history_of_rows_has_each_state_and_from_when_to_when(spark: Any) ->
         assert {"_sequence": "s", "_events": "e"}.items() <= values.items()
         assert "v" in row.asDict().values()
     assert len(found) == 5
+
+
+@pytest.mark.parametrize("fold", [fold_changes, row_history])
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ([], "primary_key must be a sequence of one or more names of key columns, not []"),
+        ("pk", "primary_key must be a sequence of one or more names of key columns, not 'pk'"),
+        (iter(["pk"]), "primary_key must be a sequence of one or more names of key columns, not <list_iterator"),
+        (["pk", "PK"], "primary_key names 'PK', and the changes have the columns ['pk', 'v']"),
+    ],
+    ids=["none", "text", "iterator", "unknown"],
+)
+def test_what_is_no_key_of_the_changes_is_refused(spark: Any, fold: Any, key: Any, text: str) -> None:
+    """Folded by it, all rows would become one."""
+    with pytest.raises(ConfigurationError, match=re.escape(text)):
+        fold(spark.createDataFrame([(1, 2)], ["pk", "v"]), key)
+
+
+def test_more_versions_than_a_table_can_have_are_refused(spark: Any) -> None:
+    with pytest.raises(ConfigurationError, match="max_versions must be a whole number from 1 to 2147483647, not 4294"):
+        fold_changes(spark.createDataFrame([(1, 2)], ["pk", "v"]), ["pk"], max_versions=2**32)

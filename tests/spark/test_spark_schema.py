@@ -108,6 +108,8 @@ def test_schema_with_a_type_that_tablestore_lacks_is_refused() -> None:
     [
         ({"max_records": 0}, "max_records must be a whole number above 0, not 0"),
         ({"max_age_millis": 1.5}, "max_age_millis must be a whole number"),
+        ({"max_age_millis": 2**63 - 1}, "max_age_millis must be a whole number from 1 to 1000000000000, not 9223"),
+        ({"max_wait_millis": 10**400}, "max_wait_millis must be a whole number from 1 to 1000000000000, not 1000"),
         ({"max_bytes": 2, "max_buffered_bytes": 1}, "max_bytes=2 must not be above max_buffered_bytes=1"),
     ],
 )

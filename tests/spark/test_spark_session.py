@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,10 +15,11 @@ from typing import Any
 import pytest
 from spark_helpers import Run, StoredShard, put
 
-from streamclient.errors import ConfigurationError
-from streamclient.spark import BatchContext, SparkRecordProcessorFactory, local_session
+from streamclient.errors import ConfigurationError, StreamClientException
+from streamclient.model import ShutdownReason
+from streamclient.spark import BatchContext, SparkConfig, SparkRecordProcessorFactory, local_session
 from streamclient.spark.session import SharedSession, running_session
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -150,3 +154,109 @@ def test_a_session_that_ran_before_is_never_stopped(spark: Any) -> None:
 
     assert running_session() is not None
     assert spark.range(3).count() == 3
+
+
+def stop_python(session: Any) -> None:
+    session.stop()
+
+
+def stop_java(session: Any) -> None:
+    """As a cluster does when its master or the application is gone: PySpark is not told."""
+    session._jsc.sc().stop()
+
+
+STOPS = pytest.mark.parametrize("stop", [stop_python, stop_java], ids=["by the program", "by the cluster"])
+
+
+def keys_through(factory: SparkRecordProcessorFactory, stop: Callable[[Any], None]) -> list[str]:
+    """Three batches, each by a processor of its own; what is checkpointed. The session is stopped after the first."""
+    shard = StoredShard("s1", [put(number, number, v=number) for number in range(1, 4)])
+    for number in range(3):
+        run = Run(factory, shard)
+        run.read(1)
+        run.stop()
+        if number == 0:
+            stop(factory._session)
+    return shard.checkpoints
+
+
+def count(frame: Any, context: BatchContext) -> None:
+    assert frame.count() == 1
+
+
+@STOPS
+@pytest.mark.parametrize("makes", [False, True], ids=["of the factory", "of a function"])
+def test_another_session_is_made_when_one_was_stopped(no_session: None, stop: Any, makes: bool) -> None:
+    """It would be given out again and again, and each batch would fail until somebody starts the worker anew."""
+    with SparkRecordProcessorFactory(count, session=local_session if makes else None) as factory:
+        assert keys_through(factory, stop) == ["after 1", "after 2", "after 3"]
+    left = running_session()
+    assert (left is not None) is makes
+    if left is not None:
+        left.stop()
+
+
+@STOPS
+def test_a_session_that_was_given_and_stopped_is_named(no_session: None, stop: Any) -> None:
+    with (
+        SparkRecordProcessorFactory(count, session=local_session()) as factory,
+        pytest.raises(StreamClientException, match="the SparkSession that the factory was given was stopped: give it"),
+    ):
+        keys_through(factory, stop)
+
+
+def test_batch_of_a_lost_lease_ends_although_its_session_was_stopped(no_session: None) -> None:
+    session, shard, entered, go_on = local_session(), StoredShard("s1", [put(1, 1, v=1)]), *events(2)
+
+    def sink(frame: Any, context: BatchContext) -> None:
+        entered.set()
+        assert go_on.wait(PATIENCE_SECONDS)
+
+    with SparkRecordProcessorFactory(sink, session=session, config=SparkConfig(max_records=1)) as factory:
+        run = Run(factory, shard)
+        run.read(1)
+        assert entered.wait(PATIENCE_SECONDS)
+        session.stop()
+        run.stop(ShutdownReason.ZOMBIE)
+        go_on.set()
+        until(lambda: factory.buffered_bytes == 0)
+    assert shard.checkpoints == []
+
+
+def events(count: int) -> list[threading.Event]:
+    return [threading.Event() for _ in range(count)]
+
+
+def test_java_that_has_ended_is_named_and_so_is_what_to_do() -> None:
+    """In a process of its own, as Spark starts no second one."""
+    program = (
+        "import os, signal\n"
+        "from streamclient.errors import StreamClientException\n"
+        "from streamclient.spark import SparkRecordProcessorFactory, local_session\n"
+        "def attempt(call):\n"
+        "    try:\n"
+        "        call()\n"
+        "    except StreamClientException as error:\n"
+        "        print(error)\n"
+        "with SparkRecordProcessorFactory(lambda frame, context: None) as factory:\n"
+        "    factory.create_processor()\n"
+        "    java = factory._session.sparkContext._gateway.proc\n"
+        "    pid = factory._session._jvm.java.lang.ProcessHandle.current().pid()\n"
+        "    os.kill(pid, signal.SIGKILL)\n"
+        "    java.wait()\n"
+        "    attempt(factory.create_processor)\n"
+        "attempt(local_session)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert re.findall(
+        r"Spark has lost its Java, process \d+, which ended with code -?\d+, .*: end this program", done.stdout
+    )
+    assert done.stdout.count("end this program and start it again") == 2
