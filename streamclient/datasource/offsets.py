@@ -24,6 +24,7 @@ from attrs import evolve, field, frozen
 from streamclient.errors import StreamClientException
 from streamclient.model import Shard
 from streamclient.records import SequenceInfo
+from streamclient.stream.api import StreamDescription
 
 FORMAT = 1
 
@@ -75,6 +76,9 @@ class StreamOffset:
     shards: Mapping[str, ShardOffset] = field(factory=dict)
     begins: Mapping[str, str] = field(factory=dict)
     """Where the batch that ends here began, by shard, if not where the batch before it ended."""
+    listed_micros: int | None = None
+    """Since when, by the planner's clock, a shard was opened that is not among these. ``None`` in offsets of versions
+    that did not store it."""
 
     @property
     def is_beginning(self) -> bool:
@@ -85,7 +89,8 @@ class StreamOffset:
         """As Spark stores it; equal offsets are equal text."""
         shards = {shard: self.shards[shard].to_json() for shard in sorted(self.shards)}
         begins = {shard: self.begins[shard] for shard in sorted(self.begins)}
-        return {"format": FORMAT, "stream": self.stream_id, "shards": shards, "begins": begins}
+        stored = {"format": FORMAT, "stream": self.stream_id, "shards": shards, "begins": begins}
+        return stored if self.listed_micros is None else {**stored, "listed": self.listed_micros}
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> StreamOffset:
@@ -98,11 +103,15 @@ class StreamOffset:
             if given["format"] != FORMAT:
                 raise ValueError(f"format {given['format']!r}, expected {FORMAT}")
             shards = {shard: ShardOffset.from_json(one) for shard, one in given["shards"].items()}
-            return cls(given["stream"], shards, dict(given["begins"]))
+            return cls(given["stream"], shards, dict(given["begins"]), given.get("listed"))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise StreamClientException(
                 f"the checkpoint holds an offset that is none of this source ({error}): {json.dumps(given)[:200]}"
             ) from error
+
+    def is_where(self, other: StreamOffset) -> bool:
+        """Whether a query there has read the same records of the same shards."""
+        return self.stream_id == other.stream_id and self.shards == other.shards
 
     def readable(self) -> list[str]:
         """Shards that a batch which begins here may read."""
@@ -175,15 +184,34 @@ def new_shards(offset: StreamOffset, listing: Iterable[Shard]) -> list[Shard]:
     return [shard for shard in listing if shard.shard_id not in offset.shards]
 
 
-def may_have_lost(shard: Shard, offset: StreamOffset, listing: Iterable[Shard], hours: int, now_micros: int) -> str:
-    """Why records before the first one left in a new shard may be gone; empty if they cannot be."""
-    unknown = shard.parent_shard_ids - offset.shards.keys() - {one.shard_id for one in listing}
+def may_have_lost(
+    shard: Shard, offset: StreamOffset, described: StreamDescription, now_micros: int, not_listed_micros: int
+) -> str:
+    """Why records before the first one left in a new shard may be gone; empty if they cannot be.
+
+    Args:
+        shard: it is not among those of the offset.
+        offset: where the query is.
+        described: the stream, with all shards that there are.
+        now_micros: the present.
+        not_listed_micros: when the shard was surely not there yet, as far as this process has seen; 0 if it has not.
+    """
+    hours = described.expiration_time_hours
+    unknown = shard.parent_shard_ids - offset.shards.keys() - {one.shard_id for one in described.shards}
     if unknown:
         return f"its parent {min(unknown)} was never seen and is gone"
     for parent in shard.parent_shard_ids & offset.shards.keys():
         ended = offset.shards[parent].ended_micros
         if ended is not None and now_micros - ended > hours * HOUR_MICROS:
             return f"its parent {parent} was read to the end longer ago than the {hours} hours that records are kept"
+    lasts = [offset.shards[parent].last for parent in shard.parent_shard_ids & offset.shards.keys()]
+    # It was opened behind the last record of each parent, too.
+    opened = max([offset.listed_micros or 0, not_listed_micros, *(one.timestamp_micros for one in lasts if one)])
+    if shard.parent_shard_ids and offset.listed_micros is not None and now_micros - opened > hours * HOUR_MICROS:
+        return (
+            f"it was opened at some time in the last {(now_micros - opened) / HOUR_MICROS:.1f} hours, and records are "
+            f"kept for {hours} hours: the query was stopped for too long"
+        )
     return ""
 
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor, Future, wait
-from threading import Event
+from concurrent.futures import Executor
 from typing import Any, Protocol
 
 from attrs import Factory, define, evolve, field
 
+from streamclient.datasource.ahead import PagesAhead
 from streamclient.datasource.offsets import (
+    HOUR_MICROS,
     ShardOffset,
     ShardSlice,
     StreamOffset,
@@ -44,6 +45,10 @@ LIST_SECONDS = 5.0
 IDLE_SECONDS = 0.5
 """Before a shard that had nothing new is asked again. Spark asks up to a hundred times a second."""
 
+LISTED_PART = 24
+"""After this part of the time that records are kept, an empty batch stores that no other shards were opened: whoever
+goes on from the checkpoint knows that those which are new then are younger."""
+
 READERS = 8
 """Shards that are walked side by side; a read is mostly waiting."""
 
@@ -70,63 +75,6 @@ class _Seen:
     until: float = 0.0
     """By the monotonic clock, when it may be asked again."""
     empty_pages: int = 0
-
-
-@define(eq=False)
-class PagesAhead:
-    """Asks for pages of the next batch while Spark works on the present one.
-
-    Kept is what has more behind it: the last page of a shard will be a larger one by the time that it is needed.
-    """
-
-    summary: Callable[[str, str, int], PageSummary]
-    pool: Executor
-    _pages: dict[tuple[str, str, int], PageSummary] = field(init=False, factory=dict)
-    _walks: dict[str, Future[None]] = field(init=False, factory=dict)
-    _is_over: Event = field(init=False, factory=Event)
-
-    def start(self, places: Mapping[str, str], sizes: Mapping[str, Sequence[int]]) -> None:
-        """Ask from these iterators on, by shard, for pages of these sizes, and forget the pages before."""
-        self.stop()
-        is_over, pages = Event(), dict[tuple[str, str, int], PageSummary]()
-        self._is_over, self._pages = is_over, pages
-        self._walks = {
-            shard: self.pool.submit(self._walk, pages, is_over, shard, at, sizes[shard]) for shard, at in places.items()
-        }
-
-    def stop(self) -> None:
-        """Ask for no more. A read that is under way goes on."""
-        self._is_over.set()
-
-    def page(self, shard: str, iterator: str, size: int) -> PageSummary:
-        """A page, whether or not it was asked for before. Waits until its shard is no longer asked ahead.
-
-        Raises:
-            StreamClientError: it cannot be read now. What an earlier read met is not said: it may be over.
-        """
-        walk = self._walks.pop(shard, None)
-        if walk is not None:
-            wait([walk])
-        found = self._pages.get((shard, iterator, size))
-        return self.summary(shard, iterator, size) if found is None else found
-
-    def _walk(
-        self,
-        pages: dict[tuple[str, str, int], PageSummary],
-        is_over: Event,
-        shard: str,
-        at: str | None,
-        sizes: Sequence[int],
-    ) -> None:
-        for size in sizes:
-            if at is None or is_over.is_set():
-                return
-            page = self.summary(shard, at, size)
-            has_more = page.record_count >= size if page.may_more_record is None else page.may_more_record
-            if not has_more:
-                return
-            pages[shard, at, size] = page
-            at = page.next_shard_iterator
 
 
 class ShardListing(Protocol):
@@ -158,6 +106,9 @@ class StreamPlanner:
     """Whose threads do not keep the process alive: a read ahead may hang when the query ends."""
     _described: StreamDescription | None = field(init=False, default=None)
     _listed_at: float = field(init=False, default=float("-inf"))
+    _listed_micros: int = field(init=False, default=0)
+    _not_listed_micros: dict[str, int] = field(init=False, factory=dict)
+    """When each shard was not listed yet; 0 for those that the first listing had."""
     _seen: dict[str, _Seen] = field(init=False, factory=dict)
     _chain: list[StreamOffset] | None = field(init=False, default=None)
     """Ends of all batches of a query that reads what is there now; ``None`` for one that goes on."""
@@ -267,7 +218,12 @@ class StreamPlanner:
         end = self._walk(end, readable, most, per_shard, latest_micros)
         if any(end.shards[shard].is_ended for shard in readable):
             self._listed_at = float("-inf")
-        return start if evolve(end, begins={}) == evolve(start, begins={}) else end
+        return start if end.is_where(start) and not self._is_old(start, described) else end
+
+    def _is_old(self, start: StreamOffset, described: StreamDescription) -> bool:
+        """Whether a checkpoint there would soon not tell a shard that is new from one whose first records are gone."""
+        most = described.expiration_time_hours * HOUR_MICROS // LISTED_PART
+        return start.listed_micros is None or self.now_micros() - start.listed_micros > most
 
     def _may_ask(self, shard: str) -> bool:
         return self._wants_chain or self._chain is not None or self.monotonic() >= self._seen[shard].until
@@ -289,8 +245,11 @@ class StreamPlanner:
                     f"table {self.options.table!r} has no stream: check the name and the instance, or enable it by "
                     "UpdateTable with a StreamSpecification"
                 )
+            before = self.now_micros()  # what is opened meanwhile, the answer may lack
             self._described = self.streams.describe_stream(found[0].stream_id)
-            self._listed_at = self.monotonic()
+            listed, known = [shard.shard_id for shard in self._described.shards], self._not_listed_micros
+            self._not_listed_micros = {shard: known.get(shard, self._listed_micros) for shard in listed}
+            self._listed_at, self._listed_micros = self.monotonic(), before
         return self._described
 
     def _beginning(self, described: StreamDescription) -> StreamOffset:
@@ -319,19 +278,21 @@ class StreamPlanner:
             shard.shard_id: ShardOffset(at, parents=frozenset(shard.parent_shard_ids & listed))
             for shard, at in places.items()
         }
-        return StreamOffset(described.stream_id, shards, {shard.shard_id: at for shard, at in places.items()})
+        begins = {shard.shard_id: at for shard, at in places.items()}
+        return StreamOffset(described.stream_id, shards, begins, self._listed_micros)
 
     def _checked(self, start: StreamOffset, described: StreamDescription) -> StreamOffset:
         """The start with the shards that are new, and without those that need not be remembered any more."""
         if described.stream_id != start.stream_id:
             self._lost(
                 f"the stream of table {self.options.table!r} is {described.stream_id}, and the checkpoint is of "
-                f"{start.stream_id}: the stream was switched off and on again, and its records are gone"
+                f"{start.stream_id}: the stream was switched off and on again, so its records are gone, or the option "
+                "table named another table before"
             )
             return self._other_stream(start, described)
-        end, now = start, self.now_micros()
+        end, now = evolve(start, listed_micros=self._listed_micros), self.now_micros()
         for shard in new_shards(start, described.shards):
-            doubt = may_have_lost(shard, start, described.shards, described.expiration_time_hours, now)
+            doubt = may_have_lost(shard, start, described, now, self._not_listed_micros[shard.shard_id])
             if doubt:
                 self._lost(f"of shard {shard.shard_id} records may be gone: {doubt}")
             at = self.streams.get_shard_iterator(described.stream_id, shard.shard_id)
@@ -344,7 +305,7 @@ class StreamPlanner:
         shards = dict(start.shards)
         now = self.now_micros()
         ended = {shard: evolve(one, at=None, ended_micros=one.ended_micros or now) for shard, one in shards.items()}
-        end = StreamOffset(described.stream_id, ended)
+        end = StreamOffset(described.stream_id, ended, listed_micros=self._listed_micros)
         for shard in described.shards:
             at = self.streams.get_shard_iterator(described.stream_id, shard.shard_id)
             parents = frozenset(shard.parent_shard_ids)

@@ -47,6 +47,10 @@ BATCH_RECORDS = 16_000
 """Records that become one Arrow batch: below a few thousand the fixed cost of each column shows, and far above a task
 holds more memory than it needs to."""
 
+BATCH_BYTES = 64 * 1_024 * 1_024
+"""Of pages that become one Arrow batch, so that large records do not fill the memory of a task, nor a column beyond the
+two gigabytes of text that it may have."""
+
 LAYOUT_COLUMNS_MAX = 1_024
 """Columns of pages, wanted or not: a write has no more, and each takes some twenty bytes of memory in every record."""
 
@@ -223,6 +227,7 @@ class RangeReader:
     """Those that hold a range's records and no other."""
     columns: Schema
     batch_records: int = field(default=BATCH_RECORDS)
+    batch_bytes: int = field(default=BATCH_BYTES)
 
     def read(self, part: ShardSlice) -> Iterator[RecordBatch]:
         """The rows of a range, oldest first: the same ones each time.
@@ -241,18 +246,19 @@ class RangeReader:
         decoder = PageDecoder(dict(types))
         asks_for_values = OF_CHANGES.issuperset(name for name in self.columns.names if name in RESERVED)
         waiting: list[RecordBatch] = []
-        rows, are_values, is_checked = 0, asks_for_values, False
+        rows, size, are_values, is_checked = 0, 0, asks_for_values, False
         for page in self.pages(part):
             if page.record_count and not is_checked:
                 check_key(self.columns, dict(page.records[0].primary_key), f"shard {part.shard_id}")
                 is_checked = True
             values = page.values(types) if asks_for_values else None
-            if waiting and (rows >= self.batch_records or are_values is not (values is not None)):
+            is_full = rows >= self.batch_records or size >= self.batch_bytes
+            if waiting and (is_full or are_values is not (values is not None)):
                 yield waiting, are_values
-                waiting, rows = [], 0
+                waiting, rows, size = [], 0, 0
             are_values = values is not None
             waiting.append(decoder.batch(page) if values is None else pyarrow().record_batch(values))
-            rows += page.record_count
+            rows, size = rows + page.record_count, size + waiting[-1].nbytes
         if waiting:
             yield waiting, are_values
 

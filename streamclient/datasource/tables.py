@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 BATCH_ROWS = 10_000
 """Rows that become one Arrow batch; two answers of the service."""
 
+BATCH_PAGES = 16
+"""Answers of the service, of 4 MB at most, that become one Arrow batch where rows are large."""
+
 MEGABYTE = 1_024 * 1_024
 
 MOST_FILTERS = 10
@@ -135,14 +138,16 @@ class TableRows:
         only = sorted(wanted) if wanted <= set(self.key) else []
         start: Sequence[Any] = part.start
         waiting: list[Row] = []
+        pages = 0
         while start:
             rows, start = range_page(
                 self.options, list(self.key), start, part.end, only=only, row_filter=part.row_filter
             )
             waiting += rows
-            if len(waiting) >= BATCH_ROWS:
+            pages += 1
+            if len(waiting) >= BATCH_ROWS or (waiting and pages >= BATCH_PAGES):
                 yield rows_as_columns(waiting, self.columns, self.options.table)
-                waiting = []
+                waiting, pages = [], 0
         if waiting:
             yield rows_as_columns(waiting, self.columns, self.options.table)
 

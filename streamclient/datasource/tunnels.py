@@ -230,10 +230,15 @@ class TunnelPlanner(StreamPlanner):
         return end
 
     def committed(self, end: StreamOffset) -> None:
-        """Tell the tunnel how far each channel is."""
+        """Tell the tunnel how far each channel is.
+
+        Raises:
+            ConfigurationError: the offset is of another tunnel, or of a stream; the tunnel was told nothing.
+            StreamClientException: another consumer tells it, too.
+        """
         if end.is_beginning:
             return
-        self._listing()
+        self._check_tunnel(end, self._listing())
         for channel, one in end.shards.items():
             token = one.at or FINISHED
             if self._told.get(channel) == token or channel not in self._channels.listed:
@@ -273,12 +278,17 @@ class TunnelPlanner(StreamPlanner):
         return end
 
     def _checked(self, start: StreamOffset, described: StreamDescription) -> StreamOffset:
-        if start.stream_id != described.stream_id:
-            raise ConfigurationError(
-                f"the checkpoint is of {start.stream_id}, and the option tunnelId says {described.stream_id}: name "
-                "that one, or begin with a new checkpoint"
-            )
+        self._check_tunnel(start, described)
         return super()._checked(start, described)
+
+    def _check_tunnel(self, offset: StreamOffset, described: StreamDescription) -> None:
+        # Another tunnel of the table may have channels of the same ids, whose changes nobody would read once it is told
+        # that they were.
+        if offset.stream_id != described.stream_id:
+            raise ConfigurationError(
+                f"the checkpoint is of {offset.stream_id}, and the option tunnelId says {described.stream_id}: name "
+                "that one if it is a tunnel, leave the option out if it is a stream, or begin with a new checkpoint"
+            )
 
 
 # --- executors --------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 from attrs import define, field
 
-from streamclient.datasource.offsets import ShardSlice, StreamOffset
+from streamclient.datasource.offsets import HOUR_MICROS, ShardSlice, StreamOffset
 from streamclient.datasource.options import SourceOptions
 from streamclient.datasource.planner import StreamPlanner
 from streamclient.datasource.reading import RangeReader, StreamPages
@@ -212,13 +212,15 @@ class Query(AnyQuery):
 
     stream: MemoryStream
     options: SourceOptions = field(factory=options)
+    passed_hours: float = 0.0
+    """By the clock of the planner."""
 
     def new_planner(self) -> StreamPlanner:
         return StreamPlanner(
             self.options,
             self.stream,  # type: ignore[arg-type]
             self.stream.summary,
-            now_micros=lambda: NOW_MICROS + self.stream.written,
+            now_micros=lambda: NOW_MICROS + self.stream.written + int(self.passed_hours * HOUR_MICROS),
             monotonic=self.tick,
             pool=AtOnce(),  # what was asked for ahead is as old as it can be
         )

@@ -11,7 +11,7 @@ from threading import Event
 import pytest
 from attrs import define, field
 
-from streamclient.datasource.planner import PagesAhead
+from streamclient.datasource.ahead import PagesAhead
 from streamclient.errors import DependencyException, StreamClientException
 from streamclient.wire.pages import PageSummary
 from tests.at_once import AtOnce

@@ -380,6 +380,76 @@ def test_lost_records_end_the_query_unless_that_is_allowed(lose: Any, said: str,
             assert len(query.keys()) == len(set(query.keys())), "none twice"
 
 
+def stopped_for_30_hours(query: Query) -> None:
+    """Meanwhile s1, of which nothing is left to read, splits, and the first records of a child go."""
+    query.stream.split("s1")
+    query.stream.write("s1a", 5)
+    query.stream.trimmed["s1a"] = 3
+    query.passed_hours += 30
+    query.start()
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_the_first_records_of_a_shard_that_was_opened_meanwhile_are_not_skipped_in_silence(allowed: bool) -> None:
+    """No iterator of it is stored, so no reading of the stream says that anything is gone."""
+    query = Query(two_shards(5), options(failOnDataLoss=str(not allowed)))
+    query.catch_up()
+    stopped_for_30_hours(query)
+    if allowed:
+        query.catch_up()
+        assert query.keys() == [*range(10), 13, 14]
+        return
+    said = (
+        "of shard s1a records may be gone: it was opened at some time in the last 30.0 hours, .* are kept for 24 hours"
+    )
+    for _ in range(2):
+        with pytest.raises(StreamClientException, match=said):
+            query.plan()
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["goes on", "ends with what is there"])
+def test_a_query_without_new_records_knows_all_the_same_how_young_a_new_shard_is(ends: bool) -> None:
+    """While it runs, and after a short stop: an empty batch now and then stores which shards there were."""
+    query = Query(two_shards(5))
+    query.catch_up()
+    batches = len(query.log)
+    for _ in range(60):
+        query.passed_hours += 0.5
+        if ends:
+            query.start()
+            query.planner.stop_at_present()
+        query.catch_up()
+    assert 10 <= len(query.log) - batches <= 30, "about one an hour"
+    assert all(rows == [] for rows in query.output[batches:])
+    query.stream.split("s1")
+    query.stream.write("s1a", 5)
+    query.start()
+    query.catch_up()
+    assert query.keys() == list(range(15))
+
+    query.passed_hours += 5
+    query.catch_up()
+    query.passed_hours += 5  # of which the checkpoint knows nothing
+    query.stream.split("s2")
+    query.stream.write("s2a", 5)
+    query.catch_up()
+    assert query.keys() == list(range(20))
+
+
+def test_a_checkpoint_that_does_not_say_when_its_shards_were_listed_goes_on() -> None:
+    """It is of an earlier version. The next batch says it."""
+    query = Query(two_shards(5))
+    query.catch_up()
+    query.log = [
+        json.dumps({name: one for name, one in json.loads(text).items() if name != "listed"}) for text in query.log
+    ]
+    stopped_for_30_hours(query)
+    query.catch_up()
+
+    assert query.keys() == [*range(10), 13, 14]
+    assert query.offset(len(query.log) - 1).listed_micros is not None
+
+
 @pytest.mark.parametrize("trimmed", [1, 3, 4])
 @pytest.mark.parametrize("given", [{}, {"maxRecordsPerPartition": "3"}], ids=["whole", "cut"])
 def test_a_loss_between_plan_and_read_is_allowed_or_ends_the_query(given: dict[str, str], trimmed: int) -> None:

@@ -91,6 +91,20 @@ def test_rows_without_words_on_cells_are_what_the_records_say(
     assert all(one.num_rows < batch + stream.page_records for one in read)
 
 
+@pytest.mark.parametrize("further", [[], [UNFIT]], ids=["values alone", "records"])
+def test_large_records_become_batches_of_few_rows(further: list[str]) -> None:
+    """However many would be one batch by their number: a column of text cannot be larger than two gigabytes."""
+    text = RecordColumn("v", ColumnOperation.PUT, "x" * 1_000, 1)
+    stream, part = whole_range(changes([[text]] * 60))
+    stream.page_records = 5
+    columns = pa.schema([("pk", pa.int64()), ("v", pa.string()), *((name, added_types()[name]) for name in further)])
+    reader = RangeReader(StreamPages(stream), columns, batch_bytes=9_000)  # type: ignore[arg-type]
+    read = list(reader.read(part))
+
+    assert [one.num_rows for one in read] == [10] * 6
+    assert [row["pk"] for one in read for row in one.to_pylist()] == list(range(60))
+
+
 def test_a_record_without_a_value_for_a_column_that_is_declared_not_null_is_an_error() -> None:
     """Spark looks for no null there, so it would read what happens to stand in its place."""
     cell = RecordColumn("v", ColumnOperation.PUT, 1, 1)

@@ -84,6 +84,23 @@ def test_every_row_is_read_once_from_ranges_of_keys(local: LocalTablestore, thin
     assert [row["number"] for row in rows] == list(range(60))
 
 
+def test_large_rows_become_batches_of_few_rows(
+    local: LocalTablestore, things: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many would be one batch by their number: a task would hold them all in memory."""
+    monkeypatch.setattr("streamclient.datasource.tables.BATCH_PAGES", 2)
+    text = "x" * 1_500_000
+    for number in range(9):
+        put(things, "n", number, text=text)
+    columns = pa.schema([("number", pa.int64()), ("text", pa.string())])
+    (part,) = TablePlan(options(local), columns).ranges()
+    batches = list(TableRows(options(local), columns, ("name", "number")).read(part))
+
+    assert [row["number"] for batch in batches for row in batch.to_pylist()] == list(range(9))
+    assert len(batches) > 1
+    assert max(batch.nbytes for batch in batches) < 2 * 6_000_000
+
+
 def test_a_row_that_has_none_of_the_columns_is_still_a_row(local: LocalTablestore, things: Any) -> None:
     """The service leaves such a row out of an answer to a request that names columns."""
     put(things, "a", 1, size=5)

@@ -23,7 +23,7 @@ from tablestore import (
 
 from streamclient.datasource.options import SourceOptions
 from streamclient.datasource.planner import StreamPlanner
-from streamclient.datasource.reading import RangeReader
+from streamclient.datasource.reading import RangeReader, StreamService
 from streamclient.datasource.tunnels import IDLE_MOVE_SECONDS, PlannedPages, TunnelPlanner, TunnelService
 from streamclient.errors import ConfigurationError, StreamClientException
 from streamclient.server import FaultRule, LocalTablestore
@@ -103,6 +103,12 @@ class TunnelQuery(AnyQuery):
 
     def reader(self) -> RangeReader:
         return RangeReader(PlannedPages(self.service), COLUMNS)
+
+
+def stream_of(query: TunnelQuery) -> tuple[Any, Any]:
+    """What the planner of a query over the table's stream asks."""
+    service = StreamService(query.service.connection)
+    return service.streams(), service.summary
 
 
 @pytest.fixture
@@ -227,6 +233,33 @@ def test_what_is_no_tunnel_of_the_table_is_refused(orders: Orders) -> None:
     query.start()
     with pytest.raises(ConfigurationError, match=f"the checkpoint is of {tunnel}"):
         query.plan()
+
+
+@pytest.mark.parametrize("was_of_a_tunnel", [True, False], ids=["another tunnel", "the stream"])
+def test_a_checkpoint_of_something_else_is_refused_before_the_tunnel_is_told_anything(
+    was_of_a_tunnel: bool, orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Channels of two tunnels may have one id: what is told of the one would be skipped by readers of the other."""
+    query = TunnelQuery(orders.local, orders.tunnel())
+    given = orders.tunnels.create_tunnel(TABLE, "given", TunnelType.STREAM)
+    orders.write(5)
+    if was_of_a_tunnel:
+        query.catch_up()
+    else:
+        monkeypatch.setattr(query, "planner", StreamPlanner(options(table=TABLE), *stream_of(query)))
+        assert query.plan()
+    query.tunnel_id = given
+    query.start()
+    before = orders.tunnels.describe_tunnel(TABLE, "given")
+    end = query.offset(len(query.log) - 1)
+    for use in (lambda: query.planner.latest(end, None, None), lambda: query.planner.committed(end)):
+        with pytest.raises(ConfigurationError, match=rf"the checkpoint is of .*, and the option tunnelId says {given}"):
+            use()
+    assert orders.tunnels.describe_tunnel(TABLE, "given") == before
+
+    fresh = TunnelQuery(orders.local, given)
+    fresh.catch_up()
+    assert {row["pk"] for rows in fresh.output for row in rows} == set(range(5))
 
 
 def test_channels_without_records_make_no_batches(orders: Orders) -> None:
