@@ -11,14 +11,14 @@ from streamclient._lazy import loader
 
 if TYPE_CHECKING:
     from streamclient.mirror.run import Mirror, mirror
+    from streamclient.mirror.shards import MergeLimits
     from streamclient.mirror.verify import Comparison, MirrorDifference
-    from streamclient.mirror.writer import MergeLimits
 
 __all__ = ["Comparison", "MergeLimits", "Mirror", "MirrorDifference", "mirror"]
 
 _HOMES = {
     "Comparison": "verify",
-    "MergeLimits": "writer",
+    "MergeLimits": "shards",
     "Mirror": "run",
     "MirrorDifference": "verify",
     "mirror": "run",

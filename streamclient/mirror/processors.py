@@ -12,7 +12,8 @@ from streamclient.interfaces import (
     ProcessRecordsInput,
     ShutdownInput,
 )
-from streamclient.mirror.writer import MirroredShard, MirrorWriter
+from streamclient.mirror.shards import MirroredShard
+from streamclient.mirror.writer import MirrorWriter
 from streamclient.model import CheckpointPosition, ShutdownReason
 
 
@@ -32,7 +33,7 @@ class MirrorProcessor(IRecordProcessor):
 
         Whatever it raises is marked as a restart first: no record of this call is to blame.
         """
-        records = list(process_records_input.records)
+        records = process_records_input.records
         if not records:
             return
         try:

@@ -15,10 +15,12 @@ from streamclient.destinations.commit import Destination, MergingDestination, la
 from streamclient.destinations.delta import DeltaDestination
 from streamclient.errors import ConfigurationError, StreamClientException, WorkerFailedError
 from streamclient.mirror.fold import stored_keys
+from streamclient.mirror.listing import ShardWatch
 from streamclient.mirror.processors import MirrorProcessors
-from streamclient.mirror.source import COPY, CopyPlan, SourceTable, TableCopy, check_changes_are_kept, now_micros
+from streamclient.mirror.shards import MergeLimits
+from streamclient.mirror.source import COPY, CopyPlan, SourceTable, TableCopy, now_micros
 from streamclient.mirror.verify import Comparison, compare
-from streamclient.mirror.writer import MergeLimits, MirrorWriter
+from streamclient.mirror.writer import MirrorWriter
 from streamclient.model import InitialPosition
 from streamclient.processes import unique_name
 from streamclient.stream.api import StreamSummary
@@ -137,9 +139,10 @@ class Mirror:
         self._copy.run(sum(self._worker_name.encode()))
         if self._stop.is_set():
             return
-        # Looked up again, as the copy may have taken long.
-        self._check_kept(self._source.stream_of(self._copy.plan))
-        writer = self._writer = MirrorWriter(self._source, destination, rule, self._history, self._limits)
+        self._source.stream_of(self._copy.plan)  # again, as the copy may have taken long
+        watch = ShardWatch(self._source, destination, self._copy.plan)
+        watch.look()
+        writer = self._writer = MirrorWriter(self._source, destination, rule, self._history, self._limits, watch)
         writer.start()
         try:
             self._follow(writer)
@@ -213,14 +216,6 @@ class Mirror:
                     "without a gap; begin a new mirror with it, or leave it out"
                 )
 
-    def _check_kept(self, stream: StreamSummary) -> None:
-        """Only before the first change is read: from then on the stream itself tells what it has lost."""
-        assert self._copy is not None
-        described = self._source.api.describe_stream(stream.stream_id)
-        lasts = self._destination.last_commits([shard.shard_id for shard in described.shards])
-        if not any(lasts.values()):
-            check_changes_are_kept(self._copy.plan, now_micros(), described.expiration_time_hours)
-
     def shutdown(self, wait: bool = True) -> None:
         """End: merge what waits, hand the leases over. Any thread; the next run goes on."""
         with self._lock:
@@ -265,6 +260,7 @@ class Mirror:
             self._worker.health.reason,
             "" if lost is None else f"shard {lost.shard_id}: {lost.reason}",
             self._unmerged_because(statuses, limit_seconds),
+            "" if self._writer is None else self._writer.loss,
         )
         reasons = [reason for reason in found if reason]
         return WorkerHealth(not reasons, "; ".join(reasons))

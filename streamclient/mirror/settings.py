@@ -22,7 +22,7 @@ from streamclient.config import ClientConfig
 from streamclient.destinations.commit import Destination, MergingDestination
 from streamclient.errors import ConfigurationError
 from streamclient.mirror.run import HISTORY_SUFFIX, Mirror
-from streamclient.mirror.writer import MergeLimits
+from streamclient.mirror.shards import MergeLimits
 from streamclient.tablestore.connect import Connection
 
 if sys.version_info >= (3, 11):
@@ -70,6 +70,7 @@ _KEYS: Mapping[str, Mapping[str, checks.Check]] = {
         "worker": checks.text,
         "lease_seconds": checks.seconds,
         "max_records": checks.positive,
+        "max_mebibytes": checks.positive,
         "max_age_seconds": checks.seconds,
         "expiry_seconds": checks.seconds,
         "piece_mebibytes": checks.positive,
@@ -138,7 +139,7 @@ class MirrorSettings:
         return PostgresDestination(given["conninfo"], given["table"] + suffix, application=application)
 
 
-_LIMITS = ("max_records", "max_age_seconds", "expiry_seconds")
+_LIMITS = ("max_records", "max_mebibytes", "max_age_seconds", "expiry_seconds")
 
 
 def load_mirror_settings(path: Path, environment: Mapping[str, str]) -> MirrorSettings:

@@ -27,12 +27,12 @@ from streamclient.destinations.changes import COMMIT, change_rows, records_of
 from streamclient.destinations.commit import Commit, Destination, MergingDestination
 from streamclient.destinations.digest import records_digest
 from streamclient.destinations.extra import compute, pyarrow
-from streamclient.errors import ConfigurationError, StreamClientException
+from streamclient.errors import ConfigurationError, StreamClientException, TrimmedDataException
 from streamclient.mirror.fold import copied, empty_rows, stored_keys
 from streamclient.mirror.rows import CLOCKS_MARGIN_MICROS, TableRule
 from streamclient.model import CheckpointPosition
 from streamclient.records import KeyValue, SequenceInfo, StreamRecord
-from streamclient.stream.api import StreamSummary
+from streamclient.stream.api import StreamDescription, StreamSummary
 from streamclient.stream.retry import ReadRetry, Repeater
 from streamclient.stream.scanning import key_from, key_text, read_page, record_of
 from streamclient.stream.tables import TableDescription
@@ -141,6 +141,23 @@ class SourceTable:
                 "begin a new mirror, with another destination and status table"
             )
         return found
+
+    def describe_stream(self, stream_id: str) -> StreamDescription:
+        """A stream with its shards."""
+        return self._repeater.call("DescribeStream", lambda: self.api.describe_stream(stream_id))
+
+    def place_at(self, shard_id: str, plan: CopyPlan) -> str:
+        """Where the changes of a shard begin that a mirror reads."""
+        find = partial(self.api.get_shard_iterator, plan.stream_id, shard_id, plan.start_micros)
+        return self._repeater.call("GetShardIterator", find)
+
+    def check_kept(self, place: str) -> None:
+        """Whether the stream still has what lies behind a place.
+
+        Raises:
+            TrimmedDataException: it does not.
+        """
+        self._repeater.call("GetStreamRecord", lambda: self.api.get_stream_record(place, 1))
 
     def split_points(self, mebibytes: int) -> list[tuple[KeyValue, ...]]:
         """Keys, perhaps with their first columns only, that cut the table into pieces of about this size."""
@@ -396,10 +413,10 @@ def check_changes_are_kept(plan: CopyPlan, now: int, hours: int) -> None:
     """Whether the stream still has the changes since the copy began.
 
     Raises:
-        StreamClientException: it does not, or may not.
+        TrimmedDataException: it does not, or may not.
     """
     if now - plan.start_micros > hours * _HOUR_MICROS - CLOCKS_MARGIN_MICROS:
-        raise StreamClientException(
+        raise TrimmedDataException(
             f"the copy began {(now - plan.start_micros) / _HOUR_MICROS:.1f} h ago, and the stream keeps changes for "
             f"{hours} h: those since the beginning are not all there any more; mirror into a new table, with a stream "
             "that keeps them longer, or with more processes that copy"

@@ -17,33 +17,33 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from attrs import define, field, frozen
+from attrs import define, field
 
-from streamclient import checks
 from streamclient.destinations.changes import VERSION, change_rows
 from streamclient.destinations.commit import Commit, Destination, FencedCommit, MergingDestination, is_stored
 from streamclient.destinations.digest import records_digest
 from streamclient.destinations.extra import pyarrow
-from streamclient.errors import DependencyException, StreamClientException
+from streamclient.errors import DependencyException, StreamClientException, TrimmedDataException
 from streamclient.interfaces import (
     InitializationInput,
-    IPreparedCheckpoint,
-    IRecordProcessorCheckpointer,
-    IShutdownMarker,
 )
 from streamclient.mirror.again import as_changes, remember
-from streamclient.mirror.batches import ChangeBatch, ShardChanges
+from streamclient.mirror.batches import ChangeBatch
 from streamclient.mirror.fold import copied, fold, stored_keys, types_of, with_keys
 from streamclient.mirror.rows import CLOCKS_MARGIN_MICROS, TableRule, expired
+from streamclient.mirror.shards import MergeLimits, MirroredShard, ShardCut, WaitingPage
 from streamclient.mirror.source import SourceTable, now_micros
 from streamclient.mirror.unmerged import WAIT_SECONDS, UnmergedChanges
-from streamclient.model import CheckpointPosition, ShardInfo
+from streamclient.model import CheckpointPosition
 from streamclient.records import StreamRecord
 
 if TYPE_CHECKING:
     from pyarrow import Table
+
+    from streamclient.mirror.listing import ShardWatch
 
 _log = logging.getLogger(__name__)
 
@@ -59,110 +59,6 @@ _LOOK_SECONDS = 0.25
 CLOSED = "the mirror has ended"
 
 
-@checks.explains_names
-@frozen(kw_only=True)
-class MergeLimits:
-    """When changes are merged.
-
-    Raises:
-        ConfigurationError: a setting cannot work.
-    """
-
-    max_records: int = field(default=10_000, validator=checks.positive)
-    """A shard's batch is due once it has so many changes."""
-    max_age_seconds: float = field(default=2.0, validator=checks.seconds)
-    """A shard's batch is due once its first change waited so long; each merge writes files anew."""
-    expiry_seconds: float = field(default=300.0, validator=checks.seconds)
-    """Between two removals of expired cells."""
-
-
-@define
-class _Page:
-    records: Sequence[StreamRecord]
-    end: str
-    arrived: float
-
-
-@define(eq=False)
-class MirroredShard:
-    """One shard while a processor has it. Guarded by the writer's lock."""
-
-    info: ShardInfo
-    checkpointer: IRecordProcessorCheckpointer
-    marker: IShutdownMarker
-    start: str
-    """Where the next commit begins."""
-    promised: Commit | None = None
-    """A batch that an earlier owner has cut, and that must be stored as it was cut."""
-    pages: list[_Page] = field(factory=list)
-    is_flushing: bool = False
-    is_ending: bool = False
-    """Whether the shard ends behind its last page."""
-    is_under_way: bool = False
-    is_lost: bool = False
-    error: Exception | None = None
-
-    @property
-    def waiting(self) -> int:
-        """Changes that wait."""
-        return sum(len(page.records) for page in self.pages)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing more of it is merged."""
-        return self.is_lost or self.error is not None or self.checkpointer.is_closed
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether nothing is left to wait for."""
-        if self.is_under_way:
-            return False
-        return self.is_over or (not self.pages and not (self.is_ending and self.start != CheckpointPosition.SHARD_END))
-
-    def due_at(self, limits: MergeLimits) -> float | None:
-        """When a batch of it must be merged; ``None`` if none can be cut."""
-        if self.is_over or self.is_under_way or self._pages_to_cut(limits.max_records) is None:
-            return None
-        if self.is_flushing or self.promised is not None or self.waiting >= limits.max_records:
-            return 0.0
-        return self.pages[0].arrived + limits.max_age_seconds
-
-    def cut(self, limits: MergeLimits) -> ShardCut:
-        """Take the pages of the next batch."""
-        count = self._pages_to_cut(limits.max_records) or 0
-        pages, self.pages = self.pages[:count], self.pages[count:]
-        is_end = self.is_ending and not self.pages
-        end = CheckpointPosition.SHARD_END if is_end else pages[-1].end
-        self.is_under_way = True
-        records = [record for page in pages for record in page.records]
-        return ShardCut(self, ShardChanges.of(self.info.shard_id, records), end)
-
-    def _pages_to_cut(self, most: int) -> int | None:
-        """How many pages the next batch has; ``None`` while it cannot be cut."""
-        if self.promised is not None:
-            if self.promised.end == CheckpointPosition.SHARD_END:
-                return len(self.pages) if self.is_ending else None
-            ends = [page.end for page in self.pages]
-            return ends.index(self.promised.end) + 1 if self.promised.end in ends else None
-        count = records = 0
-        while count < len(self.pages) and records < most:
-            records += len(self.pages[count].records)
-            count += 1
-        is_at_end = self.is_ending and self.start != CheckpointPosition.SHARD_END
-        return count if count or is_at_end else None
-
-
-@define(eq=False)
-class ShardCut:
-    """A shard's part of one merge."""
-
-    shard: MirroredShard
-    part: ShardChanges
-    end: str
-    commit: Commit | None = None
-    prepared: IPreparedCheckpoint | None = None
-
-
 @define(eq=False)
 class MirrorWriter:
     """Merges the changes of all shards of a process, in a thread of its own. Thread-safe."""
@@ -172,6 +68,9 @@ class MirrorWriter:
     rule: TableRule
     history: Destination | None = None
     limits: MergeLimits = field(factory=MergeLimits)
+    watch: ShardWatch | None = None
+    loss: str = ""
+    """Why changes may be missing, once the watch has found that; any thread may ask."""
     clock: Callable[[], float] = time.monotonic
     merges: int = 0
     """Commits that were made."""
@@ -230,13 +129,14 @@ class MirrorWriter:
 
     def offer(self, shard: MirroredShard, records: Sequence[StreamRecord], end: str) -> None:
         """Have a page merged; waits while the shard has too many waiting, and raises what stops the shard."""
+        page = WaitingPage.of(records, end, self.clock())
         with self._changed:
             self._raise(shard)
-            shard.pages.append(_Page(records, end, self.clock()))
-            self.unmerged.waits(shard.info.shard_id, shard.start, records)
+            shard.pages.append(page)
+            self.unmerged.waits(shard.info.shard_id, shard.start, page.records)
             self._changed.notify_all()
             if shard.promised is None:
-                self._await(lambda: shard.is_over or shard.waiting < 2 * self.limits.max_records, shard)
+                self._await(lambda: shard.is_over or not shard.is_full(self.limits, 2), shard)
             self._raise(shard)
 
     def flush(self, shard: MirroredShard, *, is_end: bool) -> None:
@@ -291,6 +191,8 @@ class MirrorWriter:
                     cut.shard.marker.mark_for_process_restart()
             if self._is_expiry_due():
                 self._expire_safely()
+            if self._is_look_due():
+                self._look_safely()
 
     def _note(self, cut: ShardCut, error: Exception | None) -> None:
         shard, shard_id = cut.shard, cut.part.shard
@@ -313,12 +215,20 @@ class MirrorWriter:
                     # Those that are due soon come along: one merge of many shards costs about as much as of one.
                     soon = now + self.limits.max_age_seconds / 2
                     self.unmerged.merging(now)
-                    return [one.cut(self.limits) for at, one in dates if at <= soon]
-                if self._is_expiry_due():
+                    return self._cut([one for at, one in sorted(dates, key=itemgetter(0)) if at <= soon])
+                if self._is_expiry_due() or self._is_look_due():
                     return []
                 waits = [at - now for at, _ in dates] + [self.limits.expiry_seconds]
                 self._changed.wait(max(0.001, min(waits)))
         return None
+
+    def _cut(self, due: Sequence[MirroredShard]) -> list[ShardCut]:
+        """The batches of some shards, as many as may be merged at once; the others are due still."""
+        cuts: list[ShardCut] = []
+        for shard in due:
+            if sum(cut.size_bytes for cut in cuts) < self.limits.max_bytes:
+                cuts.append(shard.cut(self.limits))
+        return cuts
 
     def _store_safely(self, cuts: Sequence[ShardCut]) -> dict[str, Exception]:
         """Why shards were not stored, by shard."""
@@ -444,6 +354,23 @@ class MirrorWriter:
         columns = self.destination.columns()
         assert columns is not None  # the copy has made the table
         return columns.empty_table()
+
+    # --- shards that are new ----------------------------------------------------------------------------------------
+
+    def _is_look_due(self) -> bool:
+        return self.watch is not None and self.watch.is_due and not (self._is_closed or self.loss)
+
+    def _look_safely(self) -> None:
+        assert self.watch is not None
+        try:
+            with self._using:
+                self.watch.look()
+        except TrimmedDataException as error:
+            self.loss = str(error)
+            _log.error("the mirror may lack changes: %s", error)
+        except Exception as error:
+            self.watch.try_later()
+            _log.warning("the shards of the stream were not looked at, which is tried again: %s", error)
 
     # --- expired cells ----------------------------------------------------------------------------------------------
 
