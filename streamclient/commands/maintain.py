@@ -7,7 +7,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from streamclient.commands.verify import add_store_option, finding_lines, store_options
+from streamclient.commands.verify import add_store_option, finding_lines, said_in_words, store_options
 from streamclient.terminal.output import print_text
 from streamclient.terminal.running import EXIT_DONE, EXIT_REFUSED, CommandFailed, runs
 
@@ -56,7 +56,8 @@ def _maintain(arguments: argparse.Namespace) -> int:
         heard=_say,
     )
     if arguments.once:
-        return _run_once(maintenance, [*named])
+        with said_in_words(arguments.destination):
+            return _run_once(maintenance, [*named])
     with suppress(KeyboardInterrupt), maintenance:  # how it is meant to end
         due = maintenance.next_runs()
         for task in named:

@@ -400,6 +400,14 @@ class RowFiles(Protocol):
         """The name of each file, and how to read its rows, in parts that fit in memory."""
 
 
+@runtime_checkable
+class Fences(Protocol):
+    """A destination that can list the shards whose late writers it refuses, those too that its log has lost wholly."""
+
+    def fenced_shards(self) -> Iterable[str]:
+        """The shards of its application that have a last commit, by what it goes by and not by its log."""
+
+
 class MergingDestination(Destination, Protocol):
     """A destination whose rows have a key and are replaced, beside those that are only added to."""
 

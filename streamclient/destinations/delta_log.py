@@ -186,14 +186,28 @@ def read_files(location: Location, versions: range) -> dict[int, bytes]:
             return bytes(handler.open_input_file(name).readall())
         except FileNotFoundError:
             return None
+        except OSError:
+            if _is_empty(location, name):
+                return b""
+            raise
 
     with ThreadPoolExecutor(min(_READERS, len(names)), "streamclient-delta-log") as pool:
         texts = dict(zip(names, pool.map(read, names.values()), strict=True))
     return {version: text for version, text in texts.items() if text is not None}
 
 
+def _is_empty(location: Location, name: str) -> bool:
+    """Whether there is nothing in a file. Its first byte was asked for, and that is an error then."""
+    (found,) = load("deltalake.fs", "delta").DeltaStorageHandler(location.url, location.options).get_file_info([name])
+    return bool(found.size == 0)
+
+
 def entry_of(place: str, text: bytes) -> LogEntry | None:
     """Our entry in a file of Delta's log; ``None`` if it has none."""
+    if not text:
+        return LogEntry(
+            place, damage=f"entry {place} is empty, as after a power loss: what was committed there is lost"
+        )
     try:
         actions = [json.loads(one) for one in text.splitlines() if b'"commitInfo"' in one or b'"txn"' in one]
         found = next((one["commitInfo"][ENTRY] for one in actions if ENTRY in one.get("commitInfo", {})), None)

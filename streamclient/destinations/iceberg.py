@@ -21,7 +21,13 @@ from streamclient.destinations.changes import SHARD
 from streamclient.destinations.commit import Commit, LogEntry, are_among, check_commits, is_stored
 from streamclient.destinations.extra import load, pyarrow
 from streamclient.destinations.schemas import check_fit, check_table_types
-from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, StreamClientError
+from streamclient.errors import (
+    ConfigurationError,
+    DependencyException,
+    ErrorKind,
+    StreamClientError,
+    StreamClientException,
+)
 
 if TYPE_CHECKING:
     from pyarrow import ChunkedArray, DataType, Schema
@@ -47,6 +53,10 @@ _PAUSE_SECONDS = 0.05
 
 
 _catalog = checks.Check("a catalog of pyiceberg", lambda value: hasattr(type(value), "load_table"))
+_identifier = checks.Check(
+    "a namespace and a name with a dot between them, such as 'lake.orders'",
+    lambda value: isinstance(value, str) and "." in value and all(value.split(".")),
+)
 
 
 @checks.explains_names
@@ -71,13 +81,15 @@ class IcebergDestination:
     ) -> None:
         load("pyiceberg", "iceberg")
         _catalog.require("catalog", catalog)
-        checks.text.require("identifier", identifier)
+        _identifier.require("identifier", identifier)
         checks.text.require("application", application)
         checks.seconds.require("answer_seconds", answer_seconds)
         self._catalog = catalog
         self._identifier = identifier
         self._application = application
         self._answer_seconds = answer_seconds
+        self._has_seen = False
+        """Whether the table was there: then it is never created anew."""
 
     @property
     def application(self) -> str:
@@ -130,7 +142,8 @@ class IcebergDestination:
         if table is None:
             return
         snapshots = _unbroken(table)
-        if snapshots and (snapshots[0].sequence_number or 0) > 1:
+        # Those of Iceberg's first format have no numbers, so nobody can tell whether there were others before them.
+        if snapshots and snapshots[0].sequence_number != 1:
             lasts = [text for name, text in table.properties.items() if name.startswith(LAST)]
             yield LogEntry.from_json("properties", f'{{"carried":[{",".join(lasts)}]}}')
         ancestors = load("pyiceberg.table.snapshots", "iceberg").ancestors_of
@@ -138,6 +151,12 @@ class IcebergDestination:
         for one in snapshots:
             for entry in _entries_of(one):
                 yield entry if one.snapshot_id in present else _set_back(entry)
+
+    def fenced_shards(self) -> list[str]:
+        """See ``Fences``."""
+        table, prefix = self._load(), self._property("")
+        names = [] if table is None else [name for name in table.properties if name.startswith(prefix)]
+        return [name.removeprefix(prefix) for name in names]
 
     def rows(self, shards: Sequence[str] | None = None) -> Iterator[ArrowTable]:
         """See ``Destination``."""
@@ -167,8 +186,14 @@ class IcebergDestination:
         errors = load("pyiceberg.exceptions", "iceberg")
         try:
             table: Table = self._catalog.load_table(self._identifier)
-        except errors.NoSuchTableError:
+        except errors.NoSuchTableError as error:
+            if self._has_seen:
+                raise StreamClientException(
+                    f"the table {self._identifier} is gone, with all its commits: bring it back, or write to another "
+                    "destination from the beginning; a new one here would begin in the middle"
+                ) from error
             return None
+        self._has_seen = True
         if table.properties.get("commit.retry.num-retries") != "0":
             raise ConfigurationError(
                 f"{self._identifier} needs the property commit.retry.num-retries=0: otherwise a refused commit is put "

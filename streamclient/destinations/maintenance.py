@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
+from streamclient import checks
 from streamclient.cron import CronSchedule
 from streamclient.destinations.commit import LogEntry
 from streamclient.destinations.delta import DeltaDestination
 from streamclient.destinations.delta_log import ENTRY, DeltaLog, read_files, transaction_of
 from streamclient.destinations.extra import compute, load, pyarrow
+from streamclient.destinations.proof import Proof, read_chains
 from streamclient.destinations.removal import remove_files
-from streamclient.destinations.verify import Proof, read_chains, refuse_mirror, verify
+from streamclient.destinations.verify import refuse_mirror, verify
 from streamclient.errors import ConfigurationError, DependencyException, StreamClientException
 
 if TYPE_CHECKING:
@@ -42,6 +44,11 @@ CARRYING_TRIES = 30
 
 KEEP_HOURS = 7 * 24
 """How long files are kept that the table no longer has; a query must not take longer."""
+
+_KEEP_HOURS_MAX = 1_000_000
+"""More than a century; delta-rs aborts beyond what its clock can count."""
+
+_target_bytes = checks.optional(checks.positive)
 
 
 @frozen
@@ -70,22 +77,30 @@ def compact(destination: DeltaDestination, *, target_bytes: int | None = None) -
         target_bytes: size up to which files are joined; the table's own by default, 100 MB.
 
     Raises:
-        ConfigurationError: this version of delta-rs may double the rows.
+        ConfigurationError: this version of delta-rs may double the rows, or an argument cannot work.
         StreamClientException: the rows are not as many as before; the message says how to undo it.
     """
+    _target_bytes.require("target_bytes", target_bytes)
     check_compacting_version(load("deltalake", "delta").__version__)
     errors = load("deltalake.exceptions", "delta")
-    handle = destination.handle()
+    handle, run = destination.handle(), uuid.uuid4().hex
     before, version = len(handle.file_uris()), handle.version()
-    properties = load("deltalake", "delta").CommitProperties(custom_metadata={_RUN: uuid.uuid4().hex})
+    properties = load("deltalake", "delta").CommitProperties(custom_metadata={_RUN: run})
+    failure: Exception | None = None
     try:
         handle.optimize.compact(target_size=target_bytes, commit_properties=properties)
-    except errors.CommitFailedError as error:
-        _log.info("compaction of %s was refused, another writer was quicker: %s", destination.location.url, error)
-        return Compaction(before, before, is_refused=True)
-    for own in _versions_of(destination, properties.custom_metadata[_RUN], range(version + 1, handle.version() + 1)):
-        _check_rows(destination, own)
-    return Compaction(before, len(handle.file_uris()))
+    except Exception as error:  # whatever it is, the compaction may be in: a store may lose the answer
+        failure = error
+    handle = destination.handle()
+    own = _versions_of(destination, run, range(version + 1, handle.version() + 1))
+    for one in own:
+        _check_rows(destination, one)
+    if failure is None or own:
+        return Compaction(before, len(handle.file_uris()))
+    if not isinstance(failure, errors.CommitFailedError):
+        raise failure
+    _log.info("compaction of %s was refused, another writer was quicker: %s", destination.location.url, failure)
+    return Compaction(before, before, is_refused=True)
 
 
 def check_compacting_version(version: str) -> None:
@@ -139,10 +154,7 @@ def clean(destination: DeltaDestination, *, keep_hours: int = KEEP_HOURS) -> Cle
             table's own, for example those of another table in its directory.
         StreamClientException: the log has lost a shard's last commit; nothing was removed.
     """
-    if keep_hours < 1:
-        raise ConfigurationError(
-            f"keep_hours must be at least 1, not {keep_hours!r}: younger files may be of a commit on its way"
-        )
+    _check_keep_hours(keep_hours)
     handle = destination.handle()
     unused = _unused_files(handle, keep_hours)
     _check_own(handle, unused)
@@ -155,6 +167,14 @@ def clean(destination: DeltaDestination, *, keep_hours: int = KEEP_HOURS) -> Cle
     handle.create_checkpoint()
     handle.cleanup_metadata()
     return Cleaning(removed, log.first_version(handle.version()) - before)
+
+
+def _check_keep_hours(keep_hours: int) -> None:
+    if not checks.whole(1, _KEEP_HOURS_MAX).fits(keep_hours):
+        raise ConfigurationError(
+            f"keep_hours must be a whole number from 1 to {_KEEP_HOURS_MAX}, not {keep_hours!r}: younger files may be "
+            "of a commit on its way"
+        )
 
 
 def _unused_files(handle: DeltaTable, keep_hours: int) -> list[str]:
@@ -302,7 +322,8 @@ class Maintenance:
         heard: hears of each run; errors and findings are logged in any case. Called by the thread of the runs.
 
     Raises:
-        ConfigurationError: an expression is no cron expression, or names a time that never comes.
+        ConfigurationError: an expression is no cron expression, or names a time that never comes; or ``clean`` would
+            refuse ``keep_hours`` each time.
     """
 
     def __init__(
@@ -316,6 +337,7 @@ class Maintenance:
         verify_rows: bool = False,
         heard: Heard | None = None,
     ) -> None:
+        _check_keep_hours(keep_hours)
         self._destination = destination.another()
         self._keep_hours = keep_hours
         self._verify_rows = verify_rows

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from itertools import count, groupby
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
@@ -34,23 +34,18 @@ from streamclient.destinations.postgres_rows import (
     table_of,
     without_unfit,
 )
+from streamclient.destinations.postgres_session import Answer, PostgresSession, check_server, refusal
 from streamclient.destinations.schemas import check_fit, check_table_types
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, StreamClientError
 
 if TYPE_CHECKING:
-    from psycopg import Connection, Cursor
+    from psycopg import Cursor
     from pyarrow import Schema, Table
-
-Answer = TypeVar("Answer")
-
-_SERVER_MIN = 120_000
-"""Version 12, the oldest one that was supported when this was written."""
 
 _COPIED = "streamclient_copied"
 """The temporary table of a transaction's rows."""
 
 _FETCH_ROWS = 10_000
-_PAUSE_SECONDS = 0.1
 
 
 @checks.explains_names
@@ -82,10 +77,9 @@ class PostgresDestination:
         checks.text.require("application", application)
         checks.seconds.require("answer_seconds", answer_seconds)
         self._names = _Names.of(table)
-        self._conninfo = conninfo
+        self._session = PostgresSession(conninfo, answer_seconds)
         self._application = application
         self._answer_seconds = answer_seconds
-        self._connection: Connection[Any] | None = None
         self._key: tuple[str, ...] = ()
         self._is_ready = False
 
@@ -96,7 +90,7 @@ class PostgresDestination:
 
     def probe(self) -> None:
         """Check the server, and that the tables are there or can be made; see ``Destination.probe``."""
-        self._retrying(self._rehearse)
+        self._session.retrying(self._rehearse)
 
     def columns(self) -> Schema | None:
         """See ``Destination``."""
@@ -131,7 +125,7 @@ class PostgresDestination:
         self._make_ready()
         digests = key_digests(keys, self._key)
         deadline, tries = time.monotonic() + self._answer_seconds, count()
-        while (found := self._retrying(lambda cursor: self._look(cursor, digests, commits, tries))) is not None:
+        while (found := self._session.retrying(lambda cursor: self._look(cursor, digests, commits, tries))) is not None:
             present, replaced = found
             try:
                 self._store(fold(present), commits, tries, replaced)
@@ -155,6 +149,12 @@ class PostgresDestination:
         for step, lines in groupby(found, key=lambda line: line[0]):
             yield LogEntry.from_json(str(step), f'{{"commits":[{",".join(text for _, text in lines)}]}}')
 
+    def fenced_shards(self) -> list[str]:
+        """See ``Fences``."""
+        query = f"select shard from {self._names.shards} where application = %s and commit is not null"
+        found = self._looking(lambda cursor: cursor.execute(query, (self._application,)).fetchall()) or []
+        return [shard for (shard,) in found]
+
     def rows(self, shards: Sequence[str] | None = None) -> Iterator[Table]:
         """See ``Destination``."""
         if shards is None:
@@ -170,26 +170,26 @@ class PostgresDestination:
         if values is not None:
             query = f"{query.replace('%', '%%')} {condition}"
         # By another handle, as the caller may commit with this one between two parts.
-        reader = self.another()
+        reader = self._session.another()
         try:
-            with reader._connect().transaction(), reader._connect().cursor(name="streamclient_rows") as cursor:
+            with reader.connection().transaction(), reader.connection().cursor("streamclient_rows") as cursor:
                 cursor.itersize = _FETCH_ROWS
-                cursor.execute(query, values)
+                cursor.execute(query, values, binary=True)
                 while lines := cursor.fetchmany(_FETCH_ROWS):
                     yield table_of(lines, columns)
+        except load("psycopg", "postgres").Error as error:
+            raise refusal(error) from error
         finally:
             reader.close()
 
     def close(self) -> None:
         """See ``Destination``."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        self._session.close()
 
     def another(self) -> PostgresDestination:
         """A further handle over the same table, for another thread."""
         made = copy(self)
-        made._connection = None
+        made._session = self._session.another()
         return made
 
     # --- inside ---------------------------------------------------------------------------------------------------
@@ -208,6 +208,7 @@ class PostgresDestination:
         cursor.execute(
             f"select {quoted(KEY)}, xmin::text{names} from {self._names.rows} where {quoted(KEY)} = any(%s)",
             [list(digests)],
+            binary=True,
         )
         found = cursor.fetchall()
         seen = frozenset((bytes(line[0]), line[1]) for line in found)
@@ -225,56 +226,9 @@ class PostgresDestination:
         if {(bytes(digest), written) for digest, written in cursor.fetchall()} != replaced.seen:
             raise _OthersWereQuickerError
 
-    def _connect(self) -> Connection[Any]:
-        if self._connection is None or self._connection.closed:
-            seconds, connect = max(2, int(self._answer_seconds)), load("psycopg", "postgres").connect
-            # Without a transaction of its own: one that is open already would take the next one for a part of it, and
-            # nothing would be stored at its end.
-            self._connection = connect(self._conninfo, connect_timeout=seconds, autocommit=True)
-        return self._connection
-
-    def _retrying(self, work: Callable[[Cursor[Any]], Answer]) -> Answer:
-        """Do some work in one transaction; again after whatever breaks the connection or the transaction."""
-        psycopg = load("psycopg", "postgres")
-        deadline = time.monotonic() + self._answer_seconds
-        while True:
-            try:
-                with self._connect().transaction(), self._connect().cursor() as cursor:
-                    self._set_limits(cursor)
-                    return work(cursor)
-            except psycopg.Error as error:
-                self.close()
-                # Internal ones are transactions that the server has ended.
-                if not isinstance(error, psycopg.OperationalError | psycopg.InternalError):
-                    raise DependencyException(
-                        f"PostgreSQL refuses: {error}", kind=ErrorKind.PERMANENT, code=error.sqlstate
-                    ) from error
-                # Whether it broke before COMMIT or in it: the next try looks whether the commit is in.
-                if time.monotonic() + _PAUSE_SECONDS >= deadline:
-                    raise DependencyException(
-                        f"PostgreSQL gave no answer within {self._answer_seconds:g} s, the last error was: {error}",
-                        kind=ErrorKind.AMBIGUOUS,
-                    ) from error
-                time.sleep(_PAUSE_SECONDS)
-
-    def _set_limits(self, cursor: Cursor[Any]) -> None:
-        """For this transaction only, as a pool may give the connection to others.
-
-        Without the last one a writer that is frozen in the middle of it would keep the shard from its successor.
-        """
-        millis = str(int(self._answer_seconds * 1000))
-        settings = {
-            "synchronous_commit": "on",
-            "statement_timeout": millis,
-            "lock_timeout": millis,
-            "idle_in_transaction_session_timeout": millis,
-        }
-        for name, value in settings.items():
-            cursor.execute("select set_config(%s, %s, true)", (name, value))
-
     def _looking(self, work: Callable[[Cursor[Any]], Answer]) -> Answer | None:
         """What some work finds in the tables; ``None`` as long as there are none."""
-        return self._retrying(lambda cursor: work(cursor) if self._are_there(cursor) else None)
+        return self._session.retrying(lambda cursor: work(cursor) if self._are_there(cursor) else None)
 
     def _are_there(self, cursor: Cursor[Any]) -> bool:
         """Whether the tables are there, all of them or none.
@@ -301,7 +255,7 @@ class PostgresDestination:
     def _make_ready(self) -> None:
         """Before the first write: afterwards the tables are there."""
         if not self._is_ready:
-            self._retrying(self._create)
+            self._session.retrying(self._create)
             self._is_ready = True
 
     def _rehearse(self, cursor: Cursor[Any]) -> None:
@@ -309,8 +263,9 @@ class PostgresDestination:
             self._create(cursor)
 
     def _create(self, cursor: Cursor[Any]) -> None:
-        _check_server(cursor)
+        check_server(cursor)
         if self._are_there(cursor):  # without a lock: a writer that is frozen with one holds nobody up
+            self._check_whole(cursor)
             self._check_key(cursor)
             return
         # Two creators at once would meet in PostgreSQL's catalogue, with an error.
@@ -329,6 +284,20 @@ class PostgresDestination:
             "primary key (application, shard, number))"
         )
         self._check_key(cursor)  # another creator may have been quicker
+
+    def _check_whole(self, cursor: Cursor[Any]) -> None:
+        """Refuse copies that lack what keeps two first commits of a shard apart, and their steps in order."""
+        names = self._names
+        cursor.execute(
+            "select pg_get_serial_sequence(%s, 'id') is not null and count(*) = 2 from pg_index "
+            "where indisprimary and indrelid = any(array[%s::regclass, %s::regclass])",
+            (names.commits, names.shards, names.commits),
+        )
+        if cursor.fetchone() != (True,):
+            raise ConfigurationError(
+                f"{names.shards} or {names.commits} lacks its primary key, or the sequence of its column id, so they "
+                "are copies that a commit could get into twice: copy the three tables by dumping and restoring them"
+            )
 
     def _check_key(self, cursor: Cursor[Any]) -> None:
         cursor.execute(
@@ -361,7 +330,9 @@ class PostgresDestination:
     def _store(
         self, rows: Table, commits: Sequence[Commit], tries: Iterator[int], replaced: _Replaced | None = None
     ) -> None:
-        self._retrying(lambda cursor: self._try_to_store(cursor, rows, commits, replaced, is_repeated=next(tries) > 0))
+        self._session.retrying(
+            lambda cursor: self._try_to_store(cursor, rows, commits, replaced, is_repeated=next(tries) > 0)
+        )
 
     def _try_to_store(
         self,
@@ -374,10 +345,12 @@ class PostgresDestination:
     ) -> None:
         rows = self._fitted(cursor, rows)
         self._copy(cursor, rows)
+        # Many shards by one statement, here and below: an answer waited for each would be most of such a commit.
         # A shard's first commit needs a row that it can lock.
-        cursor.executemany(
-            f"insert into {self._names.shards} (application, shard) values (%s, %s) on conflict do nothing",
-            [(self._application, shard) for shard in sorted(one.shard for one in commits)],
+        cursor.execute(
+            f"insert into {self._names.shards} (application, shard) select %s, unnest(%b::text[]) "
+            "on conflict do nothing",
+            (self._application, sorted(one.shard for one in commits)),
         )
         if self._is_stored(cursor, commits, "for update", is_repeated=is_repeated):
             return
@@ -387,15 +360,18 @@ class PostgresDestination:
         # Behind the lock, so that steps of a shard stand in their order.
         cursor.execute("select nextval(pg_get_serial_sequence(%s, 'id'))", (self._names.commits,))
         (step,) = cursor.fetchone() or (None,)
-        # Many at a time: an answer waited for each would be most of a commit of many shards.
-        cursor.executemany(
+        shards, texts = [one.shard for one in commits], [one.to_json() for one in commits]
+        cursor.execute(
             f"insert into {self._names.commits} (application, shard, number, epoch, commit, step) "
-            "values (%s, %s, %s, %s, %s, %s)",
-            [(self._application, one.shard, one.number, one.epoch, one.to_json(), step) for one in commits],
+            "select %s, shard, number, epoch, commit, %s "
+            "from unnest(%b::text[], %b::bigint[], %b::bigint[], %b::text[]) as given (shard, number, epoch, commit)",
+            (self._application, step, shards, [one.number for one in commits], [one.epoch for one in commits], texts),
         )
-        cursor.executemany(
-            f"update {self._names.shards} set commit = %s where application = %s and shard = %s",
-            [(one.to_json(), self._application, one.shard) for one in commits],
+        cursor.execute(
+            f"update {self._names.shards} as present set commit = given.commit "
+            "from unnest(%b::text[], %b::text[]) as given (shard, commit) "
+            "where present.application = %s and present.shard = given.shard",
+            (shards, texts, self._application),
         )
 
     def _is_stored(self, cursor: Cursor[Any], commits: Sequence[Commit], lock: str, *, is_repeated: bool) -> bool:
@@ -431,7 +407,7 @@ class PostgresDestination:
         kinds = [(one.name, sql_type(one.type)) for one in rows.schema]
         columns = ", ".join(f"{sql_name(name)} {kind}" for name, kind in kinds)
         cursor.execute(f"create temporary table {_COPIED} ({columns}) on commit drop")
-        values = [python_values(rows.column(one.name), one.type) for one in rows.schema]
+        values = [python_values(rows.column(one.name), one) for one in rows.schema]
         with cursor.copy(f"copy pg_temp.{_COPIED} from stdin (format binary)") as copying:
             # To the server the bytes of a JSON document are those of its text.
             copying.set_types([kind.replace("json", "text") for _, kind in kinds])
@@ -486,15 +462,3 @@ class _Names:
                 f"before it, and without a percent sign, not {table!r}"
             )
         return cls(schema, name)
-
-
-def _check_server(cursor: Cursor[Any]) -> None:
-    version = cursor.connection.info.server_version
-    if version < _SERVER_MIN:
-        raise ConfigurationError(
-            f"PostgreSQL must be of version {_SERVER_MIN // 10_000} or later, not {version // 10_000}"
-        )
-    for name, wanted in (("server_encoding", "UTF8"), ("transaction_read_only", "off")):
-        (found,) = cursor.execute("select current_setting(%s)", (name,)).fetchone() or ("",)
-        if found != wanted:
-            raise ConfigurationError(f"the database has {name}={found}, and rows can only be stored with {wanted}")

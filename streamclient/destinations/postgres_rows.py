@@ -11,10 +11,10 @@ from streamclient.destinations.changes import ADDED, UNFIT, added_types
 from streamclient.destinations.extra import pyarrow
 from streamclient.destinations.names import marked, original_name
 from streamclient.destinations.types import text_of, type_of
-from streamclient.errors import ConfigurationError, UnfitValueError
+from streamclient.errors import CodecError, ConfigurationError, UnfitValueError
 
 if TYPE_CHECKING:
-    from pyarrow import DataType, Schema, Table
+    from pyarrow import Array, DataType, Field, Schema, Table
 
 NAME_BYTES_MAX = 63
 """PostgreSQL cuts longer names off, so that two columns could become one."""
@@ -82,25 +82,41 @@ def arrow_type(name: str, sql: str) -> DataType:
     return stamp if arrow == str(stamp) else pa.type_for_alias(arrow)
 
 
-def python_values(column: Any, kind: DataType) -> list[Any]:
-    """A column as psycopg copies it."""
-    values: list[Any] = column.to_pylist()
-    if sql_type(kind) != "json":
+def python_values(column: Any, field: Field) -> list[Any]:
+    """A column as psycopg copies it.
+
+    Raises:
+        UnfitValueError: a date or a time lies outside the years that Python knows.
+    """
+    try:
+        values: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError) as error:
+        raise UnfitValueError(
+            f"column {field.name!r} of type {field.type} holds a value outside the years 1 to 9999, which cannot be "
+            f"stored here: make it null, or a text ({error})"
+        ) from error
+    if sql_type(field.type) != "json":
         return values
     # Most lists and maps are empty, and need no encoder.
     return [None if value is None else json.dumps(value) if value else "[]" for value in values]
 
 
 def table_of(lines: Sequence[Sequence[Any]], columns: Schema) -> Table:
-    """Rows that were selected, with these columns."""
+    """Rows that were selected, with these columns; ``CodecError`` if a value is none that a commit stores."""
     pa = pyarrow()
     if not lines:
         return columns.empty_table()
-    arrays = [
-        pa.array([_arrow_value(value, one.type) for value in values], one.type)
-        for one, values in zip(columns, zip(*lines, strict=True), strict=True)
-    ]
+    arrays = [_array(values, one) for one, values in zip(columns, zip(*lines, strict=True), strict=True)]
     return pa.table(arrays, schema=columns)
+
+
+def _array(values: Sequence[Any], field: Field) -> Array:
+    try:
+        return pyarrow().array([_arrow_value(value, field.type) for value in values], field.type)
+    except (TypeError, ValueError) as error:
+        raise CodecError(
+            f"column {field.name!r} holds something that no row of ours had, so it was altered: {error}"
+        ) from error
 
 
 def _arrow_value(value: Any, kind: DataType) -> Any:
@@ -139,11 +155,12 @@ def without_unfit(rows: Table, columns: Schema) -> Table:
     for one in rows.schema:
         if one.name in ADDED or (one.name in columns.names and one.type != pa.string()):
             continue
-        values = rows.column(one.name).to_pylist()
         if one.name not in columns.names:
             room -= 1
         is_no_name = len(one.name.encode()) > NAME_BYTES_MAX
-        if is_no_name or (room < 0 and one.name not in columns.names):
+        is_moved = is_no_name or (room < 0 and one.name not in columns.names)
+        values = python_values(rows.column(one.name), one) if is_moved or one.type == pa.string() else []
+        if is_moved:
             moved[one.name] = values
             rows = rows.drop_columns([one.name])
         elif any(isinstance(value, str) and "\0" in value for value in values):

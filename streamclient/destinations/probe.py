@@ -59,10 +59,12 @@ def probe_store(location: Location, seconds: float) -> None:
 
 
 def _probe_directory(directory: Path) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
     scratch = directory / f"{SCRATCH}-{uuid.uuid4().hex}"  # another handle that probes removes its own
-    scratch.mkdir()
     source, target = scratch / "source", scratch / "target"
+    try:
+        scratch.mkdir(parents=True)
+    except OSError as error:
+        raise DependencyException(f"{directory} cannot be written to: {error}", kind=ErrorKind.TRANSIENT) from error
     try:
         source.touch()
         try:

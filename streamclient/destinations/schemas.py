@@ -63,8 +63,8 @@ def check_table_types(schema: Schema) -> Schema:
     """The schema for a table that is made for such rows: every column may be null.
 
     Raises:
-        ConfigurationError: two names differ only in case, or a type is none that every writer keeps as it is, or has
-            null within, for which no value comes in later.
+        ConfigurationError: two names differ only in case, in a struct too, or a type is none that every writer keeps as
+            it is, or has null within, for which no value comes in later.
     """
     pa = pyarrow()
     seen: dict[str, str] = {}
@@ -72,6 +72,7 @@ def check_table_types(schema: Schema) -> Schema:
         other = seen.setdefault(one.name.lower(), one.name)
         if (other is not one.name and other != one.name) or schema.names.count(one.name) > 1:
             raise ConfigurationError(f"columns {other!r} and {one.name!r} differ only in case, or not at all")
+        _refuse_structs(one.name, one.type)
         for leaf in _leaves(one.type):
             if pa.types.is_null(leaf) and leaf != one.type:
                 raise ConfigurationError(
@@ -81,9 +82,34 @@ def check_table_types(schema: Schema) -> Schema:
             if not _is_kept(leaf):
                 raise ConfigurationError(
                     f"column {one.name!r} has type {one.type}, and tables do not keep {leaf} as it is: use int64, "
-                    "float64, bool, string, binary, date32, decimal128 or timestamp[us, tz=UTC]"
+                    "float64, bool, string, binary, date32, decimal128 whose scale is none below 0, or timestamp[us, "
+                    "tz=UTC]"
                 )
     return pa.schema([pa.field(one.name, one.type) for one in schema if not pa.types.is_null(one.type)])
+
+
+def _refuse_structs(column: str, kind: DataType) -> None:
+    for names in _field_names(kind):
+        if not names:
+            raise ConfigurationError(
+                f"column {column!r} has type {kind}, and no file holds a struct without fields: leave it out"
+            )
+        twice = [name for name in names if [one.lower() for one in names].count(name.lower()) > 1]
+        if twice:
+            raise ConfigurationError(
+                f"column {column!r} has type {kind}, and tables do not tell its fields {', '.join(map(repr, twice))} "
+                "apart: give them names that differ not only in case"
+            )
+
+
+def _field_names(kind: DataType) -> Iterator[list[str]]:
+    """Of each struct in a type."""
+    pa = pyarrow()
+    if pa.types.is_struct(kind):
+        yield [one.name for one in kind]
+    if pa.types.is_nested(kind):
+        for place in range(kind.num_fields):
+            yield from _field_names(kind.field(place).type)
 
 
 def same_type(left: DataType, right: DataType) -> bool:
@@ -125,5 +151,5 @@ def _is_kept(kind: DataType) -> bool:
         kind in {pa.null(), pa.bool_(), pa.string(), pa.binary(), pa.date32()}
         or pa.types.is_signed_integer(kind)
         or kind in {pa.float32(), pa.float64()}
-        or pa.types.is_decimal128(kind)
+        or (pa.types.is_decimal128(kind) and kind.scale >= 0)
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from attrs import frozen
@@ -109,6 +110,10 @@ def check_location(url: str, options: Mapping[str, str] | None, answer_seconds: 
         given = {"retry_timeout": f"{answer_seconds:g}s", "timeout": f"{answer_seconds:g}s"} | given
     location = Location(url, scheme, given)
     _refuse_misread(location)
+    if scheme == "file":
+        _refuse_files(location)
+    elif scheme != "hdfs" and not location.bucket:
+        raise ConfigurationError(f"{url} names no bucket or container: write {scheme}://BUCKET/PATH")
     endpoint = location.option("aws_endpoint_url", "aws_endpoint", "endpoint_url", "endpoint")
     if scheme in {"s3", "s3a"} and "aliyuncs.com" in endpoint:
         raise ConfigurationError(
@@ -140,6 +145,16 @@ def _refuse_misread(location: Location) -> None:
         raise ConfigurationError(
             f"{location.url}: delta-rs misreads {misread[0]!r} in the path {path!r}, and would not find there what it "
             "has written; use another name"
+        )
+
+
+def _refuse_files(location: Location) -> None:
+    """A table is a directory, and lies in directories."""
+    path = Path(os.path.abspath(location.path))
+    found = next((one for one in (path, *path.parents) if os.path.exists(one)), path)
+    if os.path.exists(found) and not os.path.isdir(found):
+        raise ConfigurationError(
+            f"{location.url}: {found} is a file, and a table is a directory: name one that is there, or can be made"
         )
 
 

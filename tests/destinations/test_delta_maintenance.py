@@ -227,7 +227,7 @@ def test_command_compacts_and_proves_once(tmp_path: Path, capsys: pytest.Capture
     [
         ([], "nothing to do: name at least one of --compact"),
         (["--clean", "daily"], "must be a cron expression of five fields"),
-        (["--clean", "0 0 * * *", "--keep-hours", "0", "--once"], "keep_hours must be at least 1"),
+        (["--clean", "0 0 * * *", "--keep-hours", "0", "--once"], "keep_hours must be a whole number from 1"),
     ],
 )
 def test_command_refuses_what_it_cannot_do(

@@ -11,7 +11,7 @@ import pytest
 from object_store import PROBE, Fault, ObjectStore
 
 from streamclient.destinations import Commit, DeltaDestination, FencedCommit, Key
-from streamclient.destinations.maintenance import clean, compact
+from streamclient.destinations.maintenance import Compaction, clean, compact
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, StreamClientException
 from streamclient.testing.destination_contracts import (
     DESTINATION_SCENARIOS,
@@ -182,6 +182,35 @@ def test_cleaning_removes_what_a_table_no_longer_has(mode: str) -> None:
         assert clean(destination).files == len(leftovers) == 2
         assert {key for key in objects.objects if key.endswith(".parquet") and "_delta_log" not in key} == kept
         assert stored_numbers(opened(objects, partition_by=Key("id"))) == [0, 1]
+
+
+@pytest.mark.parametrize("fault", [Fault.LOSE_ANSWER, Fault.STORE_AND_FAIL])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_compaction_whose_answer_is_lost_is_not_called_refused(mode: str, fault: Fault) -> None:
+    """On S3 it conflicts with itself when it is sent again, on OSS it is an error at once; it is in both times."""
+    with ObjectStore(mode) as objects:
+        destination = opened(objects, answer_seconds=60.0)
+        last: Commit | None = None
+        for number in range(4):
+            last = store(destination, last, [change(number)])
+        objects.fail_commits([fault])
+
+        assert compact(destination) == Compaction(4, 1)
+        assert objects.met.count(fault) == 1
+        assert stored_numbers(opened(objects)) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_compaction_that_a_store_does_not_take_is_an_error(mode: str) -> None:
+    with ObjectStore(mode) as objects:
+        destination = opened(objects, answer_seconds=2.0)
+        store(destination, store(destination, None, [change(0)]), [change(1)])
+        objects.fail_commits([Fault.FAIL] * 10_000)
+        with pytest.raises(OSError, match="_delta_log"):
+            compact(destination)
+        objects.faults.clear()
+
+        assert compact(destination) == Compaction(2, 1)
 
 
 def test_a_kept_handle_makes_few_requests_per_commit() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from streamclient.destinations import Commit, DeltaDestination
+from streamclient.destinations import Commit, Day, DeltaDestination, Key
 from streamclient.destinations.commit import LogEntry, last_of
 from streamclient.destinations.memory import MemoryDestination, MemoryPlace
 from streamclient.testing.destination_contracts import (
@@ -26,10 +26,14 @@ def test_memory_keeps_the_contract(scenario: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("partition", [None, Day(), Key("id")], ids=["whole", "by day", "by key"])
 @pytest.mark.parametrize("scenario", DESTINATION_SCENARIOS)
-def test_delta_in_a_directory_keeps_the_contract(scenario: str, tmp_path: Path) -> None:
+def test_delta_in_a_directory_keeps_the_contract(scenario: str, partition: Day | Key | None, tmp_path: Path) -> None:
     check_destination_scenario(
-        scenario, lambda name, application: DeltaDestination(str(tmp_path / name), application=application)
+        scenario,
+        lambda name, application: DeltaDestination(
+            str(tmp_path / name), application=application, partition_by=partition
+        ),
     )
 
 

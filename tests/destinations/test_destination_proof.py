@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -241,6 +241,41 @@ class Racing(MemoryDestination):
 @pytest.mark.parametrize("with_rows", [False, True])
 def test_a_writer_that_goes_on_meanwhile_is_no_finding(with_rows: bool) -> None:
     assert verify(Racing(filled()), with_rows=with_rows).findings == []
+
+
+class Hasty(MemoryDestination):
+    """Between two looks at its log a writer commits twice, and the first of these is cleared away again."""
+
+    moment = ""
+
+    def last_commits(self, shards: Sequence[str]) -> dict[str, Commit | None]:
+        if self.moment != "fences":
+            return super().last_commits(shards)
+        last = store(self, commit_of(self.place, "shard-a", COMMITS), [change(98)], shard="shard-a", epoch=9)
+        found = super().last_commits(shards)
+        self._commit_and_clear(last)
+        return found
+
+    def rows(self, shards: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        if self.moment == "rows":
+            last = store(self, commit_of(self.place, "shard-a", COMMITS), [change(98)], shard="shard-a", epoch=9)
+            self._commit_and_clear(last)
+        yield from super().rows(shards)
+
+    def _commit_and_clear(self, last: Commit) -> None:
+        self.moment = ""
+        carried = [commit_of(self.place, shard, COMMITS) for shard in SHARDS if shard != last.shard]
+        carried.append(store(self, last, [change(99)], shard=last.shard, epoch=9))
+        self.place.entries[:] = [LogEntry("carried", carried=tuple(carried))]
+
+
+@pytest.mark.parametrize("moment", ["fences", "rows"])
+def test_what_was_committed_and_cleared_away_meanwhile_is_no_finding(moment: str) -> None:
+    destination = Hasty(filled())
+    destination.moment = moment
+
+    assert verify(destination, with_rows=True).findings == []
+    assert destination.moment == ""
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownExcept
 from pyiceberg.table import Table
 
 from streamclient.destinations import Commit, FencedCommit
-from streamclient.destinations.iceberg import IcebergDestination
+from streamclient.destinations.iceberg import PROPERTIES, IcebergDestination
 from streamclient.destinations.verify import Flaw, verify
-from streamclient.errors import ConfigurationError, DependencyException, ErrorKind
+from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, StreamClientException
 from streamclient.testing.destination_contracts import (
     DESTINATION_SCENARIOS,
     batch,
@@ -223,8 +223,30 @@ def test_a_namespace_that_is_not_there_is_named(catalogs: Callable[[], SqlCatalo
         store(IcebergDestination(catalogs(), "nowhere.orders"), None, [change(1)])
 
 
-def test_snapshots_that_expired_are_no_hole_and_forget_no_commit(catalogs: Callable[[], SqlCatalog]) -> None:
+@pytest.mark.parametrize("identifier", ["orders", "lake.", ".orders", "lake..orders", ""])
+def test_a_name_without_a_namespace_is_refused(identifier: str, catalogs: Callable[[], SqlCatalog]) -> None:
+    with pytest.raises(ConfigurationError, match=r"such as 'lake\.orders'"):
+        IcebergDestination(catalogs(), identifier)
+
+
+def test_a_table_that_was_there_and_is_gone_is_not_made_anew(catalogs: Callable[[], SqlCatalog]) -> None:
+    destination, _ = stored(catalogs, 2)
+    catalogs().drop_table("lake.orders")
+    with pytest.raises(StreamClientException, match="is gone, with all its commits"):
+        store(destination, None, [change(5)], shard="shard-2")
+
+    assert not catalogs().table_exists("lake.orders")
+    store(IcebergDestination(catalogs(), "lake.orders"), None, [change(6)])
+
+
+@pytest.mark.parametrize("format_version", ["1", "2"])
+def test_snapshots_that_expired_are_no_hole_and_forget_no_commit(
+    format_version: str, catalogs: Callable[[], SqlCatalog]
+) -> None:
+    """Snapshots of Iceberg's first format have no numbers."""
     destination = IcebergDestination(catalogs(), "lake.orders")
+    schema = rows_for(destination, [change(500)], batch(None, [change(500)])).schema
+    catalogs().create_table("lake.orders", schema, properties={**PROPERTIES, "format-version": format_version})
     idle = store(destination, None, [change(500)], shard="idle")
     last: Commit | None = None
     for number in range(5):
@@ -251,6 +273,25 @@ def test_a_snapshot_that_a_tag_keeps_is_no_hole(tagged: int, catalogs: Callable[
     proof = verify(destination, with_rows=True)
 
     assert (proof.findings, proof.commits, proof.rows) == ([], 2, 6)
+
+
+def test_a_table_of_the_first_format_goes_on_in_the_second(catalogs: Callable[[], SqlCatalog]) -> None:
+    """Some of its snapshots have no numbers then, and their first ones have expired."""
+    destination = IcebergDestination(catalogs(), "lake.orders")
+    schema = rows_for(destination, [change(0)], batch(None, [change(0)])).schema
+    catalogs().create_table("lake.orders", schema, properties={**PROPERTIES, "format-version": "1"})
+    last: Commit | None = None
+    for number in range(3):
+        last = store(destination, last, [change(number)])
+    table = catalogs().load_table("lake.orders")
+    table.maintenance.expire_snapshots().by_id(table.snapshots()[0].snapshot_id).commit()
+    with catalogs().load_table("lake.orders").transaction() as step:
+        step.upgrade_table_version(2)
+    for number in range(3, 5):
+        last = store(destination, last, [change(number)])
+    proof = verify(destination, with_rows=True)
+
+    assert (proof.findings, proof.commits, proof.rows) == ([], 4, 5)
 
 
 def test_a_table_that_was_set_back_is_found_by_its_log(catalogs: Callable[[], SqlCatalog]) -> None:

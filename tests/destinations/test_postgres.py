@@ -184,7 +184,9 @@ def test_a_writer_that_freezes_while_it_copies_holds_nobody_up(opened: Open, mon
     assert isinstance(errors[0], FencedCommit)
 
 
-def test_a_merge_may_fold_for_longer_than_the_server_lets_a_transaction_wait(opened: Open) -> None:
+def test_a_merge_may_fold_for_longer_than_the_server_lets_a_transaction_wait(
+    server: PostgresServer, opened: Open
+) -> None:
     """It would be ended each time, and a batch that was promised cannot become smaller."""
     writer = opened(answer_seconds=30.0)
     writer.key_by(["id"])
@@ -192,7 +194,7 @@ def test_a_merge_may_fold_for_longer_than_the_server_lets_a_transaction_wait(ope
     seen: list[int] = []
 
     def fold(rows: pa.Table) -> pa.Table:
-        with psycopg.connect(writer._conninfo, autocommit=True) as other:
+        with psycopg.connect(server.conninfo, autocommit=True) as other:
             query = (
                 "select pid from pg_stat_activity where state like 'idle in transaction%' and pid <> pg_backend_pid()"
             )

@@ -90,6 +90,21 @@ def test_rows_that_are_gone_are_named_and_end_with_1(tmp_path: Path, capsys: pyt
     assert "1 finding(s)\nrows lost: shard shard-1 from place-1 to place-2: commit 2 has 2 records" in out
 
 
+@pytest.mark.parametrize("command", [["verify"], ["maintain", "--once", "--verify", "now"]])
+def test_a_table_that_its_library_cannot_read_ends_with_2_and_one_sentence(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake = tmp_path / "lake"
+    fill(DeltaDestination(str(lake)))
+    (lake / "_delta_log" / f"{2:020}.json").write_bytes(b"\xff\xfe")
+    code = main([*command, str(lake)])
+    out, err = capsys.readouterr()
+
+    assert (code, out) == (2, "")
+    assert err.startswith(f"streamclient {command[0]}: {lake} cannot be read, DeltaError: ")
+    assert err.count("\n") == 1
+
+
 def test_what_holds_no_commit_proves_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A mistyped address must not look like a destination in order."""
     code, out, err = ended(capsys, str(tmp_path / "nothing"))

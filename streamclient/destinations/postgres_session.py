@@ -1,0 +1,135 @@
+"""A connection to PostgreSQL on which values and transactions are the same, whatever the other side is set to.
+
+A server, a database or a role may have defaults of its own: another isolation, under which a transaction does not see
+the column that another one has just brought, and casts; another encoding; a form of numbers and times as text in which
+digits get lost. None of them may decide what is stored. A pool may give the connection to others after each
+transaction, and take another one for the next; so nothing is left on it, no prepared statement either.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from streamclient.destinations.extra import load
+from streamclient.errors import ConfigurationError, DependencyException, ErrorKind
+
+if TYPE_CHECKING:
+    from psycopg import Connection, Cursor
+
+Answer = TypeVar("Answer")
+
+_SERVER_MIN = 120_000
+"""Version 12, the oldest one that was supported when this was written."""
+
+_PAUSE_SECONDS = 0.1
+
+_TIMEOUT_MAX = 2**31 - 1
+"""What the server takes at most, in milliseconds, and libpq in seconds."""
+
+
+class PostgresSession:
+    """Transactions on one connection, which is made when it is needed. Used by one thread at a time."""
+
+    def __init__(self, conninfo: str, answer_seconds: float) -> None:
+        self._conninfo = conninfo
+        self._answer_seconds = answer_seconds
+        self._connection: Connection[Any] | None = None
+
+    def another(self) -> PostgresSession:
+        """A further connection of the same kind."""
+        return PostgresSession(self._conninfo, self._answer_seconds)
+
+    def close(self) -> None:
+        """Let go of the connection; the next transaction makes one anew."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def connection(self) -> Connection[Any]:
+        """The connection; results that hold values of rows are to be asked for in binary, which no setting changes."""
+        if self._connection is None or self._connection.closed:
+            psycopg = load("psycopg", "postgres")
+            self._connection = psycopg.connect(
+                self._conninfo,
+                connect_timeout=min(max(2, int(self._answer_seconds)), _TIMEOUT_MAX),
+                client_encoding="UTF8",
+                prepare_threshold=None,
+                # Without a transaction of its own: one that is open already would take the next one for a part of it,
+                # and nothing would be stored at its end.
+                autocommit=True,
+            )
+            # Nothing stronger: a statement must see what was committed while the one before it waited for a lock.
+            self._connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+        return self._connection
+
+    def retrying(self, work: Callable[[Cursor[Any]], Answer]) -> Answer:
+        """Do some work in one transaction; again after whatever breaks the connection or the transaction.
+
+        Raises:
+            DependencyException: the server refuses, or gives no answer in time; then nobody knows whether it is done.
+        """
+        psycopg = load("psycopg", "postgres")
+        deadline = time.monotonic() + self._answer_seconds
+        while True:
+            try:
+                with self.connection().transaction(), self.connection().cursor() as cursor:
+                    self._set_limits(cursor)
+                    return work(cursor)
+            except psycopg.Error as error:
+                self.close()
+                if not _is_passing(error):
+                    raise refusal(error) from error
+                # Whether it broke before COMMIT or in it: the next try looks whether the commit is in.
+                if time.monotonic() + _PAUSE_SECONDS >= deadline:
+                    raise DependencyException(
+                        f"PostgreSQL gave no answer within {self._answer_seconds:g} s, the last error was: {error}",
+                        kind=ErrorKind.AMBIGUOUS,
+                    ) from error
+                time.sleep(_PAUSE_SECONDS)
+
+    def _set_limits(self, cursor: Cursor[Any]) -> None:
+        """For this transaction only, as a pool may give the connection to others.
+
+        Without the last one a writer that is frozen in the middle of it would keep the shard from its successor.
+        """
+        millis = str(min(max(1, int(self._answer_seconds * 1000)), _TIMEOUT_MAX))  # 0 would be no limit at all
+        settings = {
+            "synchronous_commit": "on",
+            "statement_timeout": millis,
+            "lock_timeout": millis,
+            "idle_in_transaction_session_timeout": millis,
+        }
+        for name, value in settings.items():
+            cursor.execute("select set_config(%s, %s, true)", (name, value))
+
+
+def refusal(error: Any) -> DependencyException:
+    """What is raised for an error of psycopg's after which no further try is made."""
+    if _is_passing(error):
+        return DependencyException(f"PostgreSQL broke off: {error}", kind=ErrorKind.TRANSIENT, code=error.sqlstate)
+    return DependencyException(f"PostgreSQL refuses: {error}", kind=ErrorKind.PERMANENT, code=error.sqlstate)
+
+
+def _is_passing(error: Exception) -> bool:
+    """Whether another try may find it gone. Internal errors are transactions that the server has ended."""
+    psycopg = load("psycopg", "postgres")
+    return isinstance(error, psycopg.OperationalError | psycopg.InternalError)
+
+
+def check_server(cursor: Cursor[Any]) -> None:
+    """Refuse a server on which rows cannot be stored.
+
+    Raises:
+        ConfigurationError: it is too old, only reads, or has another encoding than UTF-8.
+    """
+    version = cursor.connection.info.server_version
+    if version < _SERVER_MIN:
+        raise ConfigurationError(
+            f"PostgreSQL must be of version {_SERVER_MIN // 10_000} or later, not {version // 10_000}"
+        )
+    for name, wanted in (("server_encoding", "UTF8"), ("transaction_read_only", "off")):
+        (found,) = cursor.execute("select current_setting(%s)", (name,)).fetchone() or ("",)
+        if found != wanted:
+            raise ConfigurationError(f"the database has {name}={found}, and rows can only be stored with {wanted}")

@@ -1,0 +1,238 @@
+"""What a proof finds, and what a log says by itself: whether the commits of each shard form one chain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+
+from attrs import define, field, frozen
+
+from streamclient.destinations.commit import Commit, LogEntry
+from streamclient.model import CheckpointPosition
+
+
+class Flaw(Enum):
+    """What is wrong with a range of a shard."""
+
+    UNREADABLE = "unreadable"
+    """An entry of the log, or a file of rows, is no longer what was written."""
+    HOLE = "hole"
+    """No commit says what became of the range."""
+    OVERLAP = "overlap"
+    """More than one commit has the range, or they stand in the wrong order."""
+    ALTERED = "altered"
+    """A commit's values do not give its digest."""
+    EPOCH = "epoch"
+    """A commit of an earlier owner follows one of a later owner, or the log gives it two epochs."""
+    FENCE = "fence"
+    """What refuses late writers of the shard does not name the commit with which its log ends."""
+    TREE = "tree"
+    """A child shard began before a parent had ended."""
+    CHECKPOINT = "checkpoint"
+    """The status table is at another place than the destination."""
+    ROWS_LOST = "rows lost"
+    ROWS_REPEATED = "rows repeated"
+    ROWS_ALTERED = "rows altered"
+    ROWS_UNKNOWN = "rows unknown"
+    """Rows that belong to no commit of the log."""
+
+
+@frozen
+class Finding:
+    """One thing that is wrong, and where."""
+
+    flaw: Flaw
+    shard: str
+    """Empty if what is unreadable, or rows that are nobody's, do not say."""
+    start: str
+    """Position behind which the range lies."""
+    end: str
+    text: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.flaw.value}: shard {self.shard or '?'} from {self.start or '?'} to {self.end or '?'}: {self.text}"
+        )
+
+
+@define
+class Proof:
+    """What was looked at, and what was found."""
+
+    commits: int = 0
+    records: int = 0
+    """By the commits."""
+    rows: int | None = None
+    """Rows that were read; ``None`` without the data."""
+    findings: list[Finding] = field(factory=list)
+    losses: list[Commit] = field(factory=list)
+    """Commits before whose records others were lost, as they had left the stream, and that was accepted."""
+    lasts: dict[tuple[str, str], Commit] = field(factory=dict)
+    """The last commit of each application and shard."""
+
+    def note_damage(self, text: str) -> None:
+        """Something that cannot be read, and so does not say what it held."""
+        self.findings.append(Finding(Flaw.UNREADABLE, "", "", "", text))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.findings
+
+    def __str__(self) -> str:
+        read = "" if self.rows is None else f", {self.rows} rows read"
+        lost = "".join(f", behind {one.start} of shard {one.shard} records lost and given up" for one in self.losses)
+        head = f"{len(self.lasts)} shards, {self.commits} commits, {self.records} records{read}{lost}: "
+        if self.is_whole:
+            return head + "each record once"
+        return head + f"{len(self.findings)} findings\n" + "\n".join(map(str, self.findings))
+
+
+# --- the chains of commits --------------------------------------------------------------------------------------------
+
+
+@define
+class Chain:
+    """The commits of one shard in one application, in the order of the log, each with the place of its entry."""
+
+    commits: list[tuple[int, Commit]] = field(factory=list)
+    carried: list[Commit] = field(factory=list)
+    """Those that were carried on: entries up to the highest of them may have been cleared away."""
+    totals: dict[int, int] = field(factory=dict)
+    """Records up to a commit that was carried on, by its number."""
+
+    @property
+    def last_carried(self) -> int:
+        """The highest number that was carried on; 0 if none was."""
+        return max((one.number for one in self.carried), default=0)
+
+    @property
+    def last(self) -> int:
+        """The highest number that it has."""
+        return max(self.last_carried, *(one.number for _, one in self.commits), 0)
+
+    @property
+    def places(self) -> set[str]:
+        """The ends of all its ranges."""
+        return {end for one in (*self.carried, *(one for _, one in self.commits)) for end in (one.start, one.end)}
+
+    @property
+    def first(self) -> int:
+        """The number of the first commit whose entry is there."""
+        return min((one.number for _, one in self.commits), default=self.last_carried + 1)
+
+    @property
+    def cleared(self) -> int:
+        """The number of the last commit whose entry is cleared away; 0 if none is."""
+        return min(self.first - 1, self.last_carried)
+
+    def records_up_to(self, number: int) -> int | None:
+        """Records up to a commit, also of entries that are cleared away; ``None`` if nobody can tell any more."""
+        counts = {one.number: one.count for _, one in self.commits}
+        for known, total in (self.totals or {0: 0}).items():
+            less, more = range(number + 1, known + 1), range(known + 1, number + 1)
+            if counts.keys() >= {*less, *more}:
+                return total - sum(counts[one] for one in less) + sum(counts[one] for one in more)
+        return None
+
+
+Chains = dict[tuple[str, str], Chain]
+
+
+def ends_of(entries: Iterable[LogEntry]) -> dict[tuple[str, str], int]:
+    """The number of the last commit of each application and shard.
+
+    For a second look at a log that writers go on with: what stands before it may be cleared away again already.
+    """
+    ends: dict[tuple[str, str], int] = {}
+    for entry in entries:
+        for one in (*entry.carried, *entry.commits):
+            key = one.application, one.shard
+            ends[key] = max(ends.get(key, 0), one.number)
+    return ends
+
+
+def read_chains(entries: Iterable[LogEntry], proof: Proof) -> Chains:
+    """The commits of each application and shard; what is wrong with their chains is noted."""
+    chains: Chains = {}
+    for place, entry in enumerate(entries):
+        if entry.damage and not entry.disputed:
+            proof.note_damage(entry.damage)
+        proof.findings.extend(found_in(Flaw.EPOCH, one, f"{one}: {entry.damage}") for one in entry.disputed)
+        for commit in entry.commits:
+            chains.setdefault((commit.application, commit.shard), Chain()).commits.append((place, commit))
+        for commit in entry.carried:
+            chain = chains.setdefault((commit.application, commit.shard), Chain())
+            chain.carried.append(commit)
+            if commit.digest in entry.totals:
+                chain.totals[commit.number] = entry.totals[commit.digest]
+    for key, chain in chains.items():
+        last = _check_chain(chain, proof)
+        if last is not None:
+            proof.lasts[key] = last
+    return chains
+
+
+def _check_chain(chain: Chain, proof: Proof) -> Commit | None:
+    known = _check_carried(chain, proof)
+    last: Commit | None = known.get(chain.first - 1)
+    for _, commit in chain.commits:
+        proof.commits += 1
+        proof.records += commit.count
+        if commit.is_past_loss:
+            proof.losses.append(commit)
+        if not commit.is_intact:
+            proof.findings.append(
+                found_in(Flaw.ALTERED, commit, f"the digest of {commit} does not belong to its values")
+            )
+        if last is None:
+            _check_first(commit, chain.last_carried, proof)
+        else:
+            _check_next(last, commit, proof)
+        if last is None or commit.number > last.number:
+            last = commit
+    for commit in chain.carried:
+        if last is None or commit.number > last.number:
+            if last is not None and chain.commits:
+                text = f"commit {commit.number} was carried on, but the log ends at {last.number}"
+                proof.findings.append(Finding(Flaw.HOLE, commit.shard, last.end, commit.end, text))
+            last = commit
+    return last
+
+
+def _check_carried(chain: Chain, proof: Proof) -> dict[int, Commit]:
+    """What is carried on must be what was committed, each time; the commits by their numbers."""
+    known = {one.number: one for _, one in chain.commits}
+    for commit in chain.carried:
+        if not commit.is_intact or known.setdefault(commit.number, commit) != commit:
+            text = f"{commit} was carried on, and is not what was committed"
+            proof.findings.append(found_in(Flaw.ALTERED, commit, text))
+    return known
+
+
+def _check_first(commit: Commit, carried: int, proof: Proof) -> None:
+    if commit.number > 1 and carried < commit.number - 1:
+        text = f"the log begins with commit {commit.number}, and none of its entries carries an earlier one on"
+        proof.findings.append(Finding(Flaw.HOLE, commit.shard, CheckpointPosition.TRIM_HORIZON, commit.start, text))
+
+
+def _check_next(last: Commit, commit: Commit, proof: Proof) -> None:
+    if commit.number <= last.number:
+        text = f"commit {commit.number} stands behind commit {last.number}"
+        proof.findings.append(found_in(Flaw.OVERLAP, commit, text))
+    elif commit.number > last.number + 1:
+        text = f"commit {commit.number} stands behind commit {last.number}"
+        proof.findings.append(Finding(Flaw.HOLE, commit.shard, last.end, commit.start, text))
+    elif commit.previous_digest != last.digest or commit.start != last.end:
+        text = f"{commit} does not follow {last}"
+        flaw = Flaw.ALTERED if commit.start == last.end else Flaw.HOLE
+        proof.findings.append(Finding(flaw, commit.shard, last.start, commit.end, text))
+    if last.end == CheckpointPosition.SHARD_END and commit.number > last.number:
+        proof.findings.append(found_in(Flaw.OVERLAP, commit, f"{commit} stands behind the end of the shard"))
+    if commit.epoch < last.epoch:
+        proof.findings.append(found_in(Flaw.EPOCH, commit, f"{commit} stands behind {last}"))
+
+
+def found_in(flaw: Flaw, commit: Commit, text: str) -> Finding:
+    """What is wrong with the range of one commit."""
+    return Finding(flaw, commit.shard, commit.start, commit.end, text)
