@@ -20,6 +20,7 @@ TESTS ?=
 help:
 	@echo "make demo      the main job on one laptop: a table, a fleet, a lake; under two minutes (SEED=$(SEED))"
 	@echo "make test      lint, types, all tests, documentation"
+	@echo "make check     lint, types, documentation"
 	@echo "make test-twenty  every test that starts a thread, a process or a server, TIMES=$(TIMES) times in a row (TESTS=tests/worker)"
 	@echo "make test-busy    all tests once, at nice 19 beside eight busy processes (TESTS=tests/worker)"
 	@echo "make test-late    all tests once, with threads that begin and go on late by chance (TESTS=tests/worker)"
@@ -29,6 +30,7 @@ help:
 	@echo "make rounds    worker processes killed, frozen and lied to, splits and merges (ROUNDS=$(ROUNDS) SEED=$(SEED))"
 	@echo "make soak      the same without an end for MINUTES=$(MINUTES): one fleet, one table, lap after lap (SEED=$(SEED))"
 	@echo "make simulate  simulated fleets under faults that each seed decides (SEEDS=$(SEEDS))"
+	@echo "make simulate-mutations  whether the laws of the simulation notice mistakes that are put into the core"
 	@echo "make simulate-tunnels simulated tunnel clients under faults (SEEDS=$(SEEDS))"
 	@echo "make fuzz-server      strange requests to the local server for SECONDS=$(SECONDS), tunnels included (SEED=$(SEED))"
 	@echo "make tunnel-rounds    a tunnel of each kind over ROWS rows, workers killed and joining (ROUNDS=$(ROUNDS))"

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 
 from streamclient._version import __version__
-from streamclient.terminal.running import Parser, run_command
+from streamclient.terminal.running import Parser, open_standard_streams, run_command
 
 COMMANDS: Mapping[str, str] = {
     "sample": "streamclient.commands.sample",
@@ -44,6 +44,7 @@ def make_parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line, ``sys.argv`` by default; returns the exit code. Wrong arguments exit with 2."""
+    open_standard_streams()
     given = sys.argv[1:] if arguments is None else arguments
     # Making the parsers of all subcommands takes as long as many a subcommand itself.
     named = [name for name in given[:1] if name in COMMANDS]

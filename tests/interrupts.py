@@ -14,16 +14,18 @@ from tests.patience import PATIENCE_SECONDS
 
 @contextmanager
 def handled_by_python() -> Iterator[None]:
-    """SIGINT raises ``KeyboardInterrupt`` in here, as in a new program.
+    """SIGINT raises ``KeyboardInterrupt`` in here, and SIGHUP is not ignored, as in a new program; nor in its children.
 
     It does not where a shell started the process in the background, nor, in Python's own way, where the process has
-    had a Spark: that leaves a handler of its own behind.
+    had a Spark: that leaves a handler of its own behind. SIGHUP is ignored under ``nohup``.
     """
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

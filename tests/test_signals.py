@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from streamclient.signals import RaisedBySignal
-from streamclient.terminal.running import EXIT_INTERRUPTED, EXIT_TERMINATED, run_command
+from streamclient.terminal.running import EXIT_HUNG_UP, EXIT_INTERRUPTED, EXIT_TERMINATED, run_command
 from streamclient.worker.running import EndedBySigterm, wait_awake
 from tests.interrupts import handled_by_python
 from tests.patience import PATIENCE_SECONDS
@@ -97,7 +97,10 @@ def test_a_handler_of_somebody_else_is_left_alone() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, EXIT_TERMINATED), (signal.SIGINT, EXIT_INTERRUPTED)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGTERM, EXIT_TERMINATED), (signal.SIGINT, EXIT_INTERRUPTED), (signal.SIGHUP, EXIT_HUNG_UP)],
+)
 def test_a_command_ends_though_its_signal_was_swallowed(number: int, code: int) -> None:
     def run(_: argparse.Namespace) -> int:
         swallow(number)

@@ -26,7 +26,7 @@ from streamclient.commands.worker_process import SILENT_SECONDS, Log, Supervised
 from streamclient.core.retry import doubling_millis, with_jitter
 from streamclient.reasons import times
 from streamclient.tablestore.connect import option_value
-from streamclient.terminal.running import EXIT_DONE, EXIT_INTERRUPTED, EXIT_TERMINATED, CommandFailed
+from streamclient.terminal.running import EXIT_DONE, EXIT_INTERRUPTED, CommandFailed
 from streamclient.worker.running import wait_awake
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def run_processes(arguments: argparse.Namespace) -> int:
                 end_all(supervisor.processes(), log, lambda: signal.SIGINT in came[1:])
     if signal.SIGINT in came[1:]:
         return EXIT_INTERRUPTED
-    return EXIT_TERMINATED if came[0] == signal.SIGTERM else EXIT_DONE
+    return EXIT_DONE if came[0] == signal.SIGINT else 128 + came[0]  # as shells have it
 
 
 def given_arguments(arguments: argparse.Namespace) -> Mapping[str, Any]:
@@ -231,7 +231,7 @@ def given_arguments(arguments: argparse.Namespace) -> Mapping[str, Any]:
 
 @contextmanager
 def ended_by_signals(supervisor: Supervisor) -> Iterator[list[int]]:
-    """While the block runs SIGTERM and Ctrl-C end the supervisor, and are put into the list.
+    """While the block runs SIGTERM, SIGHUP and Ctrl-C end the supervisor, and are put into the list.
 
     Ctrl-C after another signal means hurry. No handler raises: nothing that starts or ends a process is cut short.
     """
@@ -241,7 +241,7 @@ def ended_by_signals(supervisor: Supervisor) -> Iterator[list[int]]:
         came.append(number)
         supervisor.request_stop()
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
     for number, handler in before.items():
         if handler is not signal.SIG_IGN:  # in the background of a shell that has no jobs
             signal.signal(number, handle)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from streamclient.errors import StreamClientError
 from streamclient.tablestore.connect import connection_of, option_value
 from streamclient.terminal.output import complain, log_to_terminal
-from streamclient.terminal.running import EXIT_DONE, EXIT_REFUSED, EXIT_TERMINATED, CommandFailed, Terminated
+from streamclient.terminal.running import EXIT_DONE, EXIT_REFUSED, CommandFailed, Terminated
 
 if TYPE_CHECKING:
     from streamclient.config import ClientConfig
@@ -39,8 +39,8 @@ def run_worker(worker: Worker) -> int:
     """
     try:
         worker.run()
-    except Terminated:
-        return EXIT_TERMINATED
+    except Terminated as ended:
+        return ended.exit_code
     except KeyboardInterrupt:
         return EXIT_DONE
     except StreamClientError as error:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tablestore import CapacityUnit, OTSClient, ReservedThroughput, TableMeta, TableOptions
 
-from streamclient.errors import ConfigurationError, DependencyException
+from streamclient.errors import ConfigurationError, DependencyException, StreamClientException
 from streamclient.stream.tables import TableDescription
 from streamclient.stream.tablestore import TablestoreStreamApi
 from streamclient.wire.service_errors import OBJECT_NOT_EXIST
@@ -27,8 +27,9 @@ def prepare_destination(source: OTSClient, source_table: str, destination: OTSCl
 
     Raises:
         ConfigurationError: the table exists and would lose or refuse rows; the text names each reason.
+        StreamClientException: there is no source table.
     """
-    wanted = TablestoreStreamApi(source).describe_table(source_table)
+    wanted = described(source, source_table, "source")
     api = TablestoreStreamApi(destination)
     found = _describe(api, table)
     if found is None:
@@ -39,6 +40,25 @@ def prepare_destination(source: OTSClient, source_table: str, destination: OTSCl
         lines = "\n".join(f"  {line}" for line in problems)
         raise ConfigurationError(f"table {table!r} exists and cannot take the rows of {source_table!r}:\n{lines}")
     return False
+
+
+def described(client: OTSClient, table: str, side: str) -> TableDescription:
+    """What the service says of a table.
+
+    Raises:
+        StreamClientException: there is none of that name; the text names it, and the side that it is of.
+    """
+    found = _describe(TablestoreStreamApi(client), table)
+    if found is None:
+        raise StreamClientException(
+            f"the {side} has no table {table!r} ({OBJECT_NOT_EXIST}): check its name, the instance and the endpoint"
+        )
+    return found
+
+
+def shown_key(key: Any) -> str:
+    """The columns of a key with their types, for people."""
+    return "(" + ", ".join(f"{name} {kind.value}" for name, kind in key) + ")"
 
 
 def _describe(api: TablestoreStreamApi, table: str) -> TableDescription | None:
@@ -70,7 +90,7 @@ def _problems(wanted: TableDescription, found: TableDescription) -> Iterator[str
     """What would lose or refuse rows, with what to do about it."""
     key, other = wanted.definition.primary_key, found.definition.primary_key
     if key != other:
-        yield f"its key is {_shown(other)}, expected {_shown(key)}"
+        yield f"its key is {shown_key(other)}, expected {shown_key(key)}"
     if found.auto_increment_key is not None:
         yield f"its key column {found.auto_increment_key!r} is generated and takes no values; make the table anew"
     options = found.options
@@ -99,7 +119,3 @@ def _keeps_shorter(seconds: int | None, wanted: int | None) -> bool:
 
 def _lifetime(seconds: int | None) -> str:
     return "ever" if seconds in (None, FOREVER) else f"{seconds} s"
-
-
-def _shown(key: Any) -> str:
-    return "(" + ", ".join(f"{name} {kind.value}" for name, kind in key) + ")"

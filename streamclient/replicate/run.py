@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from typing import Any
 from attrs import define, field, frozen
 from tablestore import OTSClient
 
-from streamclient.errors import StreamClientError, StreamClientException
+from streamclient.errors import ConfigurationError, StreamClientError, StreamClientException
 from streamclient.replicate.changes import RowChange
 from streamclient.replicate.destination import prepare_destination
 from streamclient.replicate.processor import ReplicationProcessors
@@ -50,6 +51,20 @@ class PoisonFile:
     path: Path
     _lock: threading.Lock = field(factory=threading.Lock)
 
+    def make(self) -> None:
+        """Have the file, empty if it is new: a row that cannot be kept would hold up its shard until somebody looks.
+
+        Raises:
+            ConfigurationError: it cannot be written.
+        """
+        try:
+            self.path.open("a", encoding="utf-8").close()
+        except OSError as error:
+            raise ConfigurationError(
+                f"ots-writer.poisonFile: {self.path} cannot be written ({error.strerror}); name a file that may be "
+                "written, in a folder that is there"
+            ) from error
+
     def take(self, change: RowChange, error: StreamClientError) -> None:
         """Append one row."""
         document = {
@@ -64,6 +79,7 @@ class PoisonFile:
         with self._lock, self.path.open("a", encoding="utf-8") as lines:
             lines.write(json.dumps(document) + "\n")
             lines.flush()
+            os.fsync(lines.fileno())
 
 
 def _shown(value: Any) -> Any:
@@ -101,16 +117,18 @@ class Replication:
         """Copy until the end time is past, ``stop`` is set, or it cannot go on.
 
         Raises:
-            ConfigurationError: the destination cannot take the rows; nothing was copied.
+            ConfigurationError: the destination cannot take the rows, or the file of refused ones cannot be written;
+                nothing was copied.
             StreamClientError: source or destination cannot be reached or prepared; nothing was copied by this run.
         """
         settings = self.settings
-        reader, writer_client = client_for(settings.reader), client_for(settings.writer)
-        was_made = prepare_destination(reader, settings.reader.table_name, writer_client, settings.writer.table_name)
-        self.say(f"{'made' if was_made else 'going on with'} destination table {settings.writer.table_name!r}")
         poison = None
         if settings.poison_row is PoisonRow.SKIP and settings.poison_file is not None:
             poison = PoisonFile(settings.poison_file)
+            poison.make()
+        reader, writer_client = client_for(settings.reader), client_for(settings.writer)
+        was_made = prepare_destination(reader, settings.reader.table_name, writer_client, settings.writer.table_name)
+        self.say(f"{'made' if was_made else 'going on with'} destination table {settings.writer.table_name!r}")
         writer = DestinationWriter(
             SignedCalls(writer_client), settings.writer.table_name, settings.batch_rows, poison, self.stop
         )

@@ -169,17 +169,18 @@ class _Section:
         self._environment = environment
         self._mistakes: list[str] = []
         self._asked: set[str] = set()
+        self._is_object = isinstance(content, dict)
         self._content: dict[str, Any] = content if isinstance(content, dict) else {}
         if content is None:
             self._mistakes.append(f"{name}: missing; expected an object")
-        elif not isinstance(content, dict):
+        elif not self._is_object:
             self._mistakes.append(f"{name}: expected an object, got {content!r}")
 
     def complain(self, key: str, text: str) -> None:
         self._mistakes.append(f"{self._name}.{key}: {text}")
 
     def finish(self) -> list[str]:
-        if not self._content:
+        if not self._is_object:
             return self._mistakes[:1]
         unknown = sorted(self._content.keys() - self._asked)
         hints = (f"{self._name}.{key}: unknown{did_you_mean(key, self._asked)}" for key in unknown)

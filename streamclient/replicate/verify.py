@@ -10,8 +10,9 @@ from typing import cast
 from attrs import frozen
 from tablestore import OTSClient
 
-from streamclient.errors import StreamClientException
+from streamclient.errors import ConfigurationError, StreamClientException
 from streamclient.records import ColumnValue, KeyValue
+from streamclient.replicate.destination import described, shown_key
 from streamclient.stream.retry import ReadRetry, Repeater
 from streamclient.stream.scanning import key_of, read_page
 from streamclient.stream.tablestore import TablestoreStreamApi
@@ -70,8 +71,20 @@ def compare_tables(
     """Differences in key order. ``progress`` is told how many rows were compared, with each that either table has.
 
     Both tables are read while they may change: compare when nothing is written, or expect the latest changes here.
+    Values are equal if their types are, too: 1, 1.0 and true are different, and so are 0.0 and -0.0.
+
+    Raises:
+        ConfigurationError: the tables have different keys.
+        StreamClientException: one of them is not there.
     """
-    versions = TablestoreStreamApi(source).describe_table(source_table).options.max_versions or 1
+    wanted, found = described(source, source_table, "source"), described(destination, table, "destination")
+    key, other = wanted.definition.primary_key, found.definition.primary_key
+    if key != other:
+        raise ConfigurationError(
+            f"the key of the source table {source_table!r} is {shown_key(key)}, that of the destination {table!r} "
+            f"{shown_key(other)}: their rows cannot be compared"
+        )
+    versions = wanted.options.max_versions or 1
     yield from compare_rows(
         scan(source, source_table, versions), scan(destination, table, versions), progress or _no_progress
     )
@@ -103,8 +116,17 @@ def compare_rows(
 def _column_differences(row: TableRow, other: TableRow) -> Iterator[Difference]:
     for name in sorted(row.columns.keys() | other.columns.keys()):
         here, there = row.columns.get(name), other.columns.get(name)
-        if here != there:
+        if not _are_equal(here, there):
             yield Difference(DifferenceKind.COLUMN, row.key, name, here, there)
+
+
+def _are_equal(here: Versions | None, there: Versions | None) -> bool:
+    """Whether they are the same versions; by ``==`` alone 1, 1.0 and true were, and 0.0 and -0.0."""
+    return here == there and _exact(here or ()) == _exact(there or ())
+
+
+def _exact(versions: Versions) -> list[tuple[type, object]]:
+    return [(type(value), value.hex() if isinstance(value, float) else value) for _, value in versions]
 
 
 def scan(client: OTSClient, table: str, max_versions: int) -> Iterator[TableRow]:

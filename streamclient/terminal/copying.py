@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from streamclient.terminal.output import complain, print_json_line, print_text
-from streamclient.terminal.running import EXIT_DONE
+from streamclient.terminal.running import EXIT_DONE, EXIT_REFUSED
 
 Answer = TypeVar("Answer")
 
@@ -20,6 +20,9 @@ SHOWN_DIFFERENCES = 100
 
 EXIT_DIFFERENT = 3
 """The comparison was carried out, and rows differ."""
+
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What ends a copy in order."""
 
 LOOK_SECONDS = 0.2
 """Between two looks at what is to be shown, and at whether a signal came: little for a person, and no load."""
@@ -32,6 +35,7 @@ def add_copy_options(parser: argparse.ArgumentParser, configuration: str) -> Non
     parser.add_argument("--all", action="store_true", help="with --verify: print every difference")
     parser.add_argument("--check", action="store_true", help="only check the configuration; nothing is called")
     parser.add_argument("--json", action="store_true", help="one JSON object at the end, for programs")
+    parser.set_defaults(unread=EXIT_REFUSED)  # neither a copy nor a comparison is done then
 
 
 def say_valid(options: argparse.Namespace) -> int:
@@ -52,8 +56,9 @@ def run_until_signal(
     work ended, and the exit code of the signal if there was one.
     """
     stopped_by: list[int] = []
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, _: stopped_by.append(number))
+    for number in ENDING_SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has one, and a shell's background another
+            signal.signal(number, lambda number, _: stopped_by.append(number))
     with ThreadPoolExecutor(1, thread_name_prefix=name) as pool:
         running = pool.submit(work)
         try:

@@ -35,12 +35,18 @@ def has_rich() -> bool:
 
 def print_json(document: Any) -> None:
     """One JSON document, keys in the order of the documentation."""
-    print(json.dumps(document, ensure_ascii=False, indent=2))
+    print(_json(document, indent=2))
 
 
 def print_json_line(document: Any) -> None:
     """One JSON document on one line, at once."""
-    print(json.dumps(document, ensure_ascii=False), flush=True)
+    print(_json(document), flush=True)
+
+
+def _json(document: Any, indent: int | None = None) -> str:
+    """As text that standard output can hold: where its encoding lacks characters, they are escaped as JSON has it."""
+    is_unicode = (sys.stdout.encoding or "utf-8").lower().startswith("utf")
+    return json.dumps(document, ensure_ascii=not is_unicode, indent=indent)
 
 
 def print_text(text: str, *, flush: bool = False) -> None:

@@ -27,6 +27,7 @@ from streamclient.commands.worker_process import Log, SupervisedWorker, end_all
 from streamclient.lease import LeaseManager
 from streamclient.metrics import MemoryMetrics, table
 from streamclient.server import LocalTablestore
+from tests.interrupts import handled_by_python
 from tests.operate.operate_scene import TABLE, Scene, run_cli
 from tests.patience import PATIENCE_SECONDS, until
 
@@ -174,13 +175,13 @@ def processed_by(run: Run) -> dict[str, float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_processes_share_the_shards_and_a_signal_ends_all_in_order(
     scene: Scene, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     write_processor(tmp_path)
     words = ["--processes", "2", "--log", "info", "--metrics-port", "0"]
-    with running(tmp_path, scene.local.endpoint, *words) as run:
+    with handled_by_python(), running(tmp_path, scene.local.endpoint, *words) as run:
         both_at_work(run, scene)
         children = [run.pids(name)[-1] for name in ("w-1", "w-2")]
         scene.write(40, start=40)

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from streamclient.errors import ConfigurationError
+from streamclient.replicate.run import Replication
+from streamclient.replicate.settings import parse_settings
 from streamclient.server import Fail, FaultRule, LocalTablestore
 from tests.patience import PATIENCE_SECONDS
 from tests.replicate.drill import command, configuration, drill, make_source
@@ -117,6 +120,19 @@ def test_row_that_is_refused_for_good_ends_the_replication_and_is_named(reader: 
 
     assert ended.returncode == 1
     assert "streamclient replicate: ended: table 'orders_copy' refuses put of row {'id': 0}" in ended.stderr
+
+
+def test_a_file_for_refused_rows_that_cannot_be_written_is_named_before_any_effect(tmp_path: Path) -> None:
+    with LocalTablestore() as source, LocalTablestore() as destination:
+        make_source(source.client(), 1)
+        document = configuration(source, destination, endTime="2020-01-01 00:00:00")
+        missing = tmp_path / "nothing" / "refused"
+        document["ots-writer"] |= {"onPoisonRow": "skip", "poisonFile": str(missing)}
+        with pytest.raises(ConfigurationError, match=r"ots-writer\.poisonFile: .*refused cannot be written"):
+            Replication(parse_settings(document, {}), print, print).run()
+        tables = destination.client().list_table()
+
+    assert list(tables) == []
 
 
 @pytest.mark.slow

@@ -130,6 +130,19 @@ def test_all_mistakes_are_named_at_once() -> None:
     assert [line.split(":")[0] for line in found] == ["ots-reader.tableName", "ots-writer.batchWriteCount"]
 
 
+def test_an_empty_part_lacks_every_key_that_is_needed() -> None:
+    found = mistakes({"ots-reader": {}, "ots-writer": WRITER})
+
+    assert [line.partition(":")[0].removeprefix("ots-reader.") for line in found] == [
+        "endpoint",
+        "instanceName",
+        "tableName",
+        "accessId",
+        "accessKey",
+        "tunnelName",
+    ]
+
+
 def test_copying_a_table_onto_itself_is_refused() -> None:
     content = document(
         writer_endpoint=READER["endpoint"] + "/", writer_instanceName="a", writer_tableName=READER["tableName"]

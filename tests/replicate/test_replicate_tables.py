@@ -260,6 +260,47 @@ def test_each_difference_is_named(local: LocalTablestore) -> None:
     assert str(found[2]) == "row (2) is missing in the destination"
 
 
+def test_values_of_different_types_are_different_though_they_are_equal_in_python(local: LocalTablestore) -> None:
+    client = local.client()
+    pairs = [(1, True), (1, 1.0), (0, False), (0.0, -0.0), ("a", bytearray(b"a")), (2.5, 2.5), (True, True)]
+    for side, table in enumerate(("from", "to")):
+        make(client, table)
+        writer(local, table).write([put(number, pair[side]) for number, pair in enumerate(pairs)])
+
+    found = [str(each).partition("source ")[2] for each in compare_tables(client, "from", client, "to")]
+
+    assert found == [
+        f"1@{OLD}, destination True@{OLD}",
+        f"1@{OLD}, destination 1.0@{OLD}",
+        f"0@{OLD}, destination False@{OLD}",
+        f"0.0@{OLD}, destination -0.0@{OLD}",
+        f"'a'@{OLD}, destination b'a'@{OLD}",
+    ]
+
+
+def test_tables_of_different_keys_are_not_compared(local: LocalTablestore) -> None:
+    client = local.client()
+    make(client, "from")
+    capacity = ReservedThroughput(CapacityUnit(0, 0))
+    TablestoreStreamApi(client).create_table(TableMeta("other", [("id", "STRING")]), TableOptions(), capacity)
+
+    with pytest.raises(ConfigurationError, match=r"'from' is \(id INTEGER\), that of the destination 'other' \(id STR"):
+        list(compare_tables(client, "from", client, "other"))
+
+
+def test_a_table_that_is_not_there_is_named_with_its_side(local: LocalTablestore) -> None:
+    client = local.client()
+    make(client, "from")
+
+    with pytest.raises(StreamClientError, match="the destination has no table 'to'"):
+        list(compare_tables(client, "from", client, "to"))
+    with pytest.raises(StreamClientError, match="the source has no table 'nothing'"):
+        list(compare_tables(client, "nothing", client, "from"))
+    with pytest.raises(StreamClientError, match="the source has no table 'nothing'"):
+        prepare_destination(client, "nothing", client, "to")
+    assert client.list_table() == ("from",)
+
+
 def test_a_comparison_goes_on_with_every_row_of_either_table() -> None:
     """A long stretch that only the destination has is not silent, either."""
     here, there = ([TableRow((key,), {}) for key in keys] for keys in ((5, 6), (1, 2, 3, 6, 7, 8)))

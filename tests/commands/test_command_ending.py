@@ -1,0 +1,155 @@
+"""How a command ends where nobody reads it, where nothing can be written, and where its terminal is closed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from streamclient.server import LocalTablestore
+from streamclient.terminal.copying import run_until_signal
+from tests.patience import PATIENCE_SECONDS
+from tests.replicate.drill import configuration, make_source
+
+FULL = Path("/dev/full")
+
+
+def run(
+    *words: str,
+    stdout: int | IO[Any] = subprocess.PIPE,
+    stderr: int | IO[Any] = subprocess.PIPE,
+    encoding: str = "utf-8",
+    is_buffered: bool = True,
+) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own, which writes in blocks as it does for everybody who does not forbid it."""
+    variables = {"PYTHONIOENCODING": encoding, "PYTHONUNBUFFERED": "" if is_buffered else "1"}
+    return subprocess.run(
+        [sys.executable, "-m", "streamclient.cli", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        env={**os.environ, **variables},
+        timeout=PATIENCE_SECONDS,
+        encoding=encoding,
+        check=False,
+    )
+
+
+def run_without(stream: int, *words: str) -> subprocess.CompletedProcess[str]:
+    """The command with a standard stream closed, as by ``2>&-``."""
+    command = [sys.executable, "-m", "streamclient.cli", *words]
+    return subprocess.run(
+        ["/bin/sh", "-c", f'exec "$@" {stream}>&-', "sh", *command], capture_output=True, encoding="utf-8", check=False
+    )
+
+
+@contextmanager
+def nobody() -> Iterator[int]:
+    """A pipe whose reader has gone."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        yield writer
+    finally:
+        os.close(writer)
+
+
+@pytest.mark.parametrize("words", [["sample"], ["sample", "--json"], ["--help"], ["--version"], ["tail", "--help"]])
+@pytest.mark.parametrize("is_buffered", [True, False])
+def test_a_reader_who_has_seen_enough_is_no_error(words: list[str], is_buffered: bool) -> None:
+    with nobody() as writer:
+        ended = run(*words, stdout=writer, is_buffered=is_buffered)
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.slow
+def test_a_copy_that_nobody_reads_any_more_is_not_done(tmp_path: Path) -> None:
+    with LocalTablestore() as source, LocalTablestore() as destination, nobody() as writer:
+        make_source(source.client(), 3)
+        path = tmp_path / "copy.json"
+        path.write_text(json.dumps(configuration(source, destination)))
+        ended = run("replicate", str(path), stdout=writer)
+
+    assert ended.returncode == 1
+    assert ended.stderr == "streamclient replicate: ended: nobody reads its output any more\n"
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="there is no file that is always full")
+@pytest.mark.parametrize("words", [["sample"], ["sample", "--json"]])
+@pytest.mark.parametrize("is_buffered", [True, False])
+def test_output_for_which_there_is_no_room_is_one_sentence(words: list[str], is_buffered: bool) -> None:
+    with FULL.open("w") as full:
+        ended = run(*words, stdout=full, is_buffered=is_buffered)
+
+    assert ended.returncode == 1
+    assert ended.stderr == "streamclient sample: ended: its output cannot be written: No space left on device\n"
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="there is no file that is always full")
+@pytest.mark.parametrize("words", [["sample", "nothing"], ["sample", "--nothing"]])
+def test_the_exit_code_stands_although_the_complaint_cannot_be_written(words: list[str]) -> None:
+    with FULL.open("w") as full:
+        assert run(*words, stderr=full).returncode == 2
+
+
+def test_a_closed_stream_is_no_error_and_gets_nothing_into_the_other_one(tmp_path: Path) -> None:
+    refused = run_without(2, "sample", "nothing")
+    written = run_without(1, "sample", "print_changes", "--directory", str(tmp_path))
+
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert (written.returncode, written.stderr) == (0, "")
+    assert (tmp_path / "print_changes.py").exists()
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "gbk"])
+def test_what_an_encoding_lacks_is_escaped_and_json_stays_json(encoding: str, tmp_path: Path) -> None:
+    place = tmp_path / "é 订单 \N{SNOWMAN} \N{GRINNING FACE}"
+    words = ["sample", "print_changes", "--directory", str(place)]
+    text = run(*words, stderr=subprocess.STDOUT, encoding=encoding)
+    document = run(*words, "--force", "--json", encoding=encoding)
+
+    assert text.returncode == 0, text.stdout
+    assert "\\U0001f600/print_changes.py" in text.stdout
+    assert json.loads(document.stdout)["files"] == [str(place / "print_changes.py")]
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """Those of the signals are as before afterwards."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_copy_ends_in_order_by_a_signal_unless_that_is_ignored(number: signal.Signals, code: int) -> None:
+    def ended_by(handler: Any) -> int | None:
+        signal.signal(number, handler)
+        over, looks = threading.Event(), 0
+
+        def look() -> None:
+            nonlocal looks
+            looks += 1
+            if looks == 1:
+                os.kill(os.getpid(), number)
+            else:
+                over.set()
+
+        running, ended = run_until_signal("copy", lambda: over.wait(PATIENCE_SECONDS), over.set, look)
+        assert running.result()
+        return ended
+
+    assert ended_by(signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL) == code
+    assert ended_by(signal.SIG_IGN) is None
