@@ -7,7 +7,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from streamclient.commands.verify import add_store_option, finding_lines, said_in_words, store_options
+from streamclient.commands.verify import add_store_option, finding_lines, refuse_nothing, said_in_words, store_options
 from streamclient.terminal.output import print_text
 from streamclient.terminal.running import EXIT_DONE, EXIT_REFUSED, CommandFailed, runs
 
@@ -26,7 +26,8 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "maintain",
         help="compact, clean and verify a Delta table by cron expressions",
         description="Compact, clean and verify a Delta table beside its writers, at the times of cron expressions in "
-        "UTC, until Ctrl-C; or once, now. Exit code with --once: 0 if all is well, 1 if a proof found something.",
+        "UTC, until Ctrl-C; or once, now. Exit code with --once: 0 if all is well, 1 if a proof found something, 2 if "
+        "there is nothing to prove.",
     )
     parser.add_argument("destination", help="directory or address of a Delta table")
     parser.add_argument("--compact", metavar="CRON", help='join small files, for example "0 * * * *"')
@@ -67,9 +68,13 @@ def _maintain(arguments: argparse.Namespace) -> int:
 
 
 def _run_once(maintenance: Maintenance, tasks: list[str]) -> int:
+    from streamclient.destinations.verify import Proof  # noqa: PLC0415
+
     code = EXIT_DONE
     for task in tasks:
         result = maintenance.run(task)
+        if isinstance(result, Proof):
+            refuse_nothing(result)
         _say(task, result)
         if not getattr(result, "is_whole", True):
             code = EXIT_REFUSED

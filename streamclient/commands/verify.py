@@ -75,8 +75,7 @@ def _verify(arguments: argparse.Namespace) -> int:
             )
     finally:
         destination.close()
-    if not proof.commits and not proof.lasts and proof.is_whole:
-        raise CommandFailed("the destination is not there or holds no commit, so there is nothing to verify")
+    refuse_nothing(proof)
     if getattr(arguments, "json", False):
         print_json(_document(proof))
     else:
@@ -127,6 +126,12 @@ def _opened(arguments: argparse.Namespace) -> Destination:
     if arguments.catalog:
         return IcebergDestination(_catalog(arguments.catalog), place, application=application)
     return DeltaDestination(place, application=application, storage_options=store_options(arguments))
+
+
+def refuse_nothing(proof: Proof) -> None:
+    """End the command where there was nothing to prove: a misspelt place would pass for a whole one."""
+    if not proof.commits and not proof.lasts and proof.is_whole:
+        raise CommandFailed("the destination is not there or holds no commit, so there is nothing to verify")
 
 
 @contextmanager

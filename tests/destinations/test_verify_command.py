@@ -227,6 +227,16 @@ def test_options_that_make_no_sense_are_refused(
 
 
 @pytest.mark.parametrize("words", [["verify"], ["maintain", "--verify", "now", "--once"]], ids=lambda words: words[0])
+def test_a_place_without_a_table_does_not_pass_for_a_whole_one(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, str(tmp_path / "misspelt")]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "the destination is not there or holds no commit" in err
+
+
+@pytest.mark.parametrize("words", [["verify"], ["maintain", "--verify", "now", "--once"]], ids=lambda words: words[0])
 def test_no_iterator_is_shown_as_it_is(words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lake = tmp_path / "lake"
     fill(DeltaDestination(str(lake)), place="iterator" * 20)
