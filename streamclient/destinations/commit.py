@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from attrs import evolve, field, frozen
 
+from streamclient.destinations.digest import records_digest
 from streamclient.errors import CodecError, ConfigurationError, FencedException, StreamClientException
 from streamclient.model import CheckpointPosition
 
@@ -118,6 +119,20 @@ class Commit:
         if last is not None:
             _check_continues(last, made)
         return evolve(made, digest=made.chain_digest())
+
+    @classmethod
+    def note(cls, last: Commit | None, *, application: str, shard: str, text: str) -> Commit:
+        """A commit without records of a "shard" that the stream does not have: its end is what the log is to say."""
+        return cls.after(
+            last,
+            application=application,
+            shard=shard,
+            epoch=0,
+            start=CheckpointPosition.TRIM_HORIZON if last is None else last.end,
+            end=text,
+            count=0,
+            content=records_digest(()),
+        )
 
     @property
     def order(self) -> int:

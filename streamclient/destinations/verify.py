@@ -12,11 +12,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from streamclient.destinations.changes import VERSION
 from streamclient.destinations.commit import Commit, Destination, Fences
 from streamclient.destinations.proof import Chain, Chains, Finding, Flaw, Proof, ends_of, found_in, read_chains
-from streamclient.destinations.row_proof import check_rows, readable_rows
+from streamclient.destinations.row_proof import check_rows
 from streamclient.errors import ConfigurationError, StreamClientException
 from streamclient.model import CheckpointPosition
 
-__all__ = ["Finding", "Flaw", "Proof", "readable_rows", "verify"]
+__all__ = ["Finding", "Flaw", "Proof", "verify"]
 
 _MIRRORED = (
     "the destination is a mirror: a row of it is made of many commits, so its rows cannot be counted by them. Compare "

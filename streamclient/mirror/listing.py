@@ -14,11 +14,10 @@ from collections.abc import Mapping, Sequence
 from attrs import define, field, frozen
 
 from streamclient.destinations.commit import Commit, MergingDestination
-from streamclient.destinations.digest import records_digest
 from streamclient.errors import StreamClientException, TrimmedDataException
 from streamclient.mirror.rows import CLOCKS_MARGIN_MICROS
 from streamclient.mirror.source import COPY, CopyPlan, SourceTable, check_changes_are_kept, now_micros
-from streamclient.model import CheckpointPosition, Shard
+from streamclient.model import Shard
 
 LISTED = f"{COPY}/listed"
 """The shard whose commits say which shards there were."""
@@ -122,16 +121,7 @@ class ShardWatch:
         }
 
     def _store(self, last: Commit | None, listing: Listing) -> None:
-        commit = Commit.after(
-            last,
-            application=self.destination.application,
-            shard=LISTED,
-            epoch=0,
-            start=CheckpointPosition.TRIM_HORIZON if last is None else last.end,
-            end=listing.to_text(),
-            count=0,
-            content=records_digest(()),
-        )
+        commit = Commit.note(last, application=self.destination.application, shard=LISTED, text=listing.to_text())
         columns = self.destination.columns()
         assert columns is not None  # the copy has made the table
         try:

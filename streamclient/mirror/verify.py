@@ -15,8 +15,8 @@ from typing import Any
 from attrs import define, field, frozen
 
 from streamclient.destinations.commit import Commit, MergingDestination, last_of
+from streamclient.destinations.row_proof import readable_rows
 from streamclient.destinations.types import text_of, type_of
-from streamclient.destinations.verify import readable_rows
 from streamclient.errors import StreamClientException
 from streamclient.mirror.rows import CLOCKS_MARGIN_MICROS, RowCells, TableRule, cells_of
 from streamclient.mirror.source import COPY, CopyPlan, SourceTable, now_micros

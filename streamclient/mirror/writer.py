@@ -37,7 +37,6 @@ from streamclient.mirror.rows import CLOCKS_MARGIN_MICROS, TableRule, expired
 from streamclient.mirror.shards import MergeLimits, MirroredShard, ShardCut, WaitingPage
 from streamclient.mirror.source import SourceTable, now_micros
 from streamclient.mirror.unmerged import WAIT_SECONDS, UnmergedChanges
-from streamclient.model import CheckpointPosition
 from streamclient.records import StreamRecord
 
 if TYPE_CHECKING:
@@ -400,16 +399,7 @@ class MirrorWriter:
 
     def _expire_some(self, keys: Table, before_millis: int) -> None:
         last = self.destination.last_commits([EXPIRY])[EXPIRY]
-        commit = Commit.after(
-            last,
-            application=self.destination.application,
-            shard=EXPIRY,
-            epoch=0,
-            start=CheckpointPosition.TRIM_HORIZON if last is None else last.end,
-            end=str(before_millis),
-            count=0,
-            content=records_digest(()),
-        )
+        commit = Commit.note(last, application=self.destination.application, shard=EXPIRY, text=str(before_millis))
 
         def left(present: Table) -> Table:
             return expired(present, before_millis, self.rule, types_of(present, self.rule))

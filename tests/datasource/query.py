@@ -228,3 +228,10 @@ class Query(AnyQuery):
     def reader(self) -> RangeReader:
         pages = StreamPages(self.stream, self.options.fails_on_data_loss)  # type: ignore[arg-type]
         return RangeReader(pages, COLUMNS, batch_records=10)
+
+
+def two_shards(count: int = 0, stream: MemoryStream | None = None) -> MemoryStream:
+    stream = stream or MemoryStream()
+    for shard in ("s1", "s2"):
+        stream.write(stream.open(shard), count)
+    return stream

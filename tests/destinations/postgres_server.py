@@ -8,11 +8,17 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 
+from streamclient.destinations.postgres import PostgresDestination
+
 READY_SECONDS = 120.0
+
+Open = Callable[..., PostgresDestination]
+"""Opens a further handle over the table of a test."""
 
 AS_USER = """
 import os, sys

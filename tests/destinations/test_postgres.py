@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import psycopg
 import pyarrow as pa
 import pytest
-from postgres_server import PostgresServer, binaries
+from postgres_server import Open, PostgresServer, binaries
 
 from streamclient.destinations import FencedCommit, records_of
 from streamclient.destinations.postgres import PostgresDestination
@@ -30,35 +28,6 @@ from streamclient.testing.destination_contracts import (
 from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with PostgresServer() as running:
-        yield running
-
-
-@pytest.fixture
-def table(request: pytest.FixtureRequest) -> str:
-    return f"t{abs(hash(request.node.name)) % 10**12}"
-
-
-Open = Callable[..., PostgresDestination]
-
-
-@pytest.fixture
-def opened(server: PostgresServer, table: str) -> Iterator[Open]:
-    """Opens handles over one table, and closes them."""
-    with ExitStack() as stack:
-
-        def open_handle(
-            kind: type[PostgresDestination] = PostgresDestination, conninfo: str = "", **options: float
-        ) -> PostgresDestination:
-            made = kind(f"{server.conninfo} {conninfo}", table, **options)  # type: ignore[arg-type]
-            stack.callback(made.close)
-            return made
-
-        yield open_handle
 
 
 @pytest.mark.parametrize("scenario", DESTINATION_SCENARIOS)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
 import pyarrow as pa
 import pytest
-from postgres_server import PostgresServer
+from postgres_server import Open, PostgresServer
 
 from streamclient.destinations import records_of
 from streamclient.destinations.postgres import PostgresDestination
@@ -47,43 +46,14 @@ SETTINGS = (
 )
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with PostgresServer() as running:
-        yield running
-
-
-@pytest.fixture
-def table(request: pytest.FixtureRequest) -> str:
-    return f"t{abs(hash(request.node.name)) % 10**12}"
-
-
-Open = Callable[..., PostgresDestination]
-
-
-@pytest.fixture
-def opened(server: PostgresServer, table: str) -> Iterator[Open]:
-    """Opens handles over one table, whose connections are set as given, and closes them."""
-    with ExitStack() as stack:
-
-        def open_handle(
-            settings: str = "", kind: type[PostgresDestination] = PostgresDestination, **options: float
-        ) -> PostgresDestination:
-            made = kind(f"{server.conninfo} options='{settings}'", table, **options)  # type: ignore[arg-type]
-            stack.callback(made.close)
-            return made
-
-        yield open_handle
-
-
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_settings_of_the_server_change_no_value(settings: str, opened: Open) -> None:
-    destination = opened(settings)
+    destination = opened(settings=settings)
     records = [change(1, **ODD)]
     last = store(destination, None, records)
     store(destination, last, [change(2, tenths=0.1 + 0.2)])
 
-    assert verify(opened(settings), with_rows=True).is_whole
+    assert verify(opened(settings=settings), with_rows=True).is_whole
     assert verify(opened(), with_rows=True).is_whole
 
 
@@ -98,7 +68,7 @@ def test_the_encoding_of_the_environment_is_not_taken(opened: Open, monkeypatch:
 
 def test_rows_that_a_merge_puts_back_lose_no_digits(opened: Open) -> None:
     """Read with fewer digits than they have, they would be stored with fewer, and no error would say so."""
-    destination = opened("-c extra_float_digits=0")
+    destination = opened(settings="-c extra_float_digits=0")
     destination.key_by(["id"])
     keys = pa.table({"id": [1]})
     first = batch(None, [])
@@ -118,7 +88,7 @@ def test_a_column_that_another_writer_brings_meanwhile_is_seen_whatever_the_isol
                 meanwhile.pop()()
             super()._insert(cursor, rows)
 
-    first, second = opened(), opened("-c default_transaction_isolation=repeatable\\\\ read", Second)
+    first, second = opened(), opened(Second, settings="-c default_transaction_isolation=repeatable\\\\ read")
     last = store(second, None, [change(1)], shard="shard-2")
     other = store(first, None, [change(2)])
     meanwhile.append(lambda: store(first, other, [change(3, v="text")]))
