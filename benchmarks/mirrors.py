@@ -1,4 +1,4 @@
-"""What a mirror costs: folding changes of few and of many columns, and merging them into a large Delta table."""
+"""What a mirror costs: folding changes of few and of many columns, in Spark too, and merging them into a table."""
 
 from __future__ import annotations
 
@@ -9,17 +9,26 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING
 
+from benchmarks.parquet import spark_session
 from benchmarks.report import Line, Round, aimed, at_most, compare, interleaved, ratio_of_at_least, seconds_of
 from benchmarks.settings import Settings
 from benchmarks.stage import Stage
 from streamclient.destinations import Commit, DeltaDestination
+from streamclient.destinations.changes import change_rows
 from streamclient.destinations.digest import records_digest
-from streamclient.mirror.batches import ChangeBatch, ShardChanges
-from streamclient.mirror.fold import copied, empty_rows, fold
-from streamclient.mirror.rows import TableRule
+from streamclient.folding.batches import ChangeBatch, ShardChanges
+from streamclient.folding.fold import copied, empty_rows, fold
+from streamclient.folding.rows import TableRule
 from streamclient.model import CheckpointPosition
 from streamclient.records import ColumnOperation, ColumnType, RecordColumn, RecordType, SequenceInfo, StreamRecord
+from streamclient.spark import fold_changes
+from streamclient.spark.arrow import to_frame
+from streamclient.spark.session import private_copy
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 CHANGES = 10_000
 COLUMNS = (10, 1_000)
@@ -38,6 +47,7 @@ def measure(stage: Stage, settings: Settings) -> list[Line]:
     rates = interleaved(settings.rounds, folds, is_warmed_up=settings.is_warmed_up)
     most = f"folding {settings.folded_changes:,} changes of {COLUMNS[-1]:,} columns"
     lines = aimed(compare("mirror", "cells/s of CPU", rates), {most: ratio_of_at_least(0.1)})
+    lines += _folds_in_spark(settings)
     with tempfile.TemporaryDirectory() as directory:
         merge = _Merge(Path(directory) / "mirror", settings.mirror_rows)
         name = f"merging {CHANGES:,} changes into {settings.mirror_rows:,} rows"
@@ -69,6 +79,32 @@ def _fold_round(count: int, columns: int) -> Callable[[], float]:
     def work() -> float:
         seconds = seconds_of(lambda: fold(present, ChangeBatch.of([part]), _RULE), time.process_time)
         return count * columns / seconds
+
+    return work
+
+
+def _folds_in_spark(settings: Settings) -> list[Line]:
+    """Cells per second, by the clock on the wall, from a frame to nothing."""
+    with spark_session() as session:
+        rounds: dict[str, Round] = {
+            f"fold_changes of {settings.folded_changes:,} changes of {count:,} columns, in Spark": _spark_round(
+                session, settings.folded_changes, count
+            )
+            for count in COLUMNS
+        }
+        rates = interleaved(settings.slow_rounds, rounds, is_warmed_up=settings.is_warmed_up)
+    return aimed(compare("mirror", "cells/s", rates), {[*rounds][-1]: ratio_of_at_least(0.1)})
+
+
+def _spark_round(session: SparkSession, count: int, columns: int) -> Callable[[], float]:
+    half, kinds = count // 2, (RecordType.PUT, RecordType.UPDATE)
+    changes = [_record(number % half, number // half, columns, kinds[number % 2]) for number in range(count)]
+    rows = change_rows(changes, shard="shard", number=1)
+    frame = to_frame(private_copy(session), rows)
+
+    def work() -> float:
+        folded = fold_changes(frame, ["id"])
+        return count * columns / seconds_of(lambda: folded.write.format("noop").mode("overwrite").save())
 
     return work
 

@@ -56,7 +56,8 @@ MAY_IMPORT = {
     | COMMAND_FLOOR
     | FLOOR_ZERO,
     "operate": {"operate", "parking", "stream", "lease", "wire", "core"} | COMMAND_FLOOR | FLOOR_ZERO,
-    "spark": {"spark", "destinations", "wire"} | FLOOR_ZERO,
+    "spark": {"spark", "folding", "destinations", "wire"} | FLOOR_ZERO,
+    "folding": {"folding", "destinations"} | FLOOR_ZERO,
     "destinations": {"destinations"} | FLOOR_ZERO,
     "datasource": {"datasource", "destinations", "tunnel", "stream", "metrics", "wire", "core"}
     | COMMAND_FLOOR

@@ -71,7 +71,7 @@ READ_AT = "_read_at"
 VALIDITY = VALID_FROM, VALID_TO = "_valid_from", "_valid_to"
 """Columns of a history of rows: from when to when a row was so."""
 
-PASSING = ("_gone", "_place", "_sequence", "_events", "_number")
+PASSING = ("_gone", "_place", "_key_beside")
 """Columns that tables and frames have only while they are worked on."""
 
 RESERVED = frozenset({*ADDED, DAY, KEY, VERSION, READ_AT, *VALIDITY, *PASSING})

@@ -16,8 +16,8 @@ from streamclient.destinations.changes import change_rows
 from streamclient.destinations.commit import Commit, Destination
 from streamclient.destinations.digest import records_digest
 from streamclient.errors import StreamClientException
-from streamclient.mirror.batches import ChangeBatch, ShardChanges
-from streamclient.mirror.rows import TableRule
+from streamclient.folding.batches import ChangeBatch, ShardChanges
+from streamclient.folding.rows import TableRule
 from streamclient.mirror.source import COPY
 from streamclient.model import CheckpointPosition
 from streamclient.records import KeyValue, RecordType, SequenceInfo, StreamRecord

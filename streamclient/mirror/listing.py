@@ -15,7 +15,7 @@ from attrs import define, field, frozen
 
 from streamclient.destinations.commit import Commit, MergingDestination
 from streamclient.errors import StreamClientException, TrimmedDataException
-from streamclient.mirror.rows import CLOCKS_MARGIN_MICROS
+from streamclient.folding.rows import CLOCKS_MARGIN_MICROS
 from streamclient.mirror.source import COPY, CopyPlan, SourceTable, check_changes_are_kept, now_micros
 from streamclient.model import Shard
 

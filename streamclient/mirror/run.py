@@ -14,7 +14,7 @@ from streamclient.destinations.changes import OPERATION, READ_AT
 from streamclient.destinations.commit import Destination, MergingDestination, last_of
 from streamclient.destinations.delta import DeltaDestination
 from streamclient.errors import ConfigurationError, StreamClientException, WorkerFailedError
-from streamclient.mirror.fold import stored_keys
+from streamclient.folding.fold import stored_keys
 from streamclient.mirror.listing import ShardWatch
 from streamclient.mirror.processors import MirrorProcessors
 from streamclient.mirror.shards import MergeLimits

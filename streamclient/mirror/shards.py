@@ -8,8 +8,8 @@ from attrs import define, field, frozen
 
 from streamclient import checks
 from streamclient.destinations.commit import Commit
+from streamclient.folding.batches import ShardChanges
 from streamclient.interfaces import IPreparedCheckpoint, IRecordProcessorCheckpointer, IShutdownMarker
-from streamclient.mirror.batches import ShardChanges
 from streamclient.model import CheckpointPosition, ShardInfo
 from streamclient.records import StreamRecord
 from streamclient.wire.pages import PageRecords

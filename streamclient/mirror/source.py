@@ -28,8 +28,8 @@ from streamclient.destinations.commit import Commit, Destination, MergingDestina
 from streamclient.destinations.digest import records_digest
 from streamclient.destinations.extra import compute, pyarrow
 from streamclient.errors import ConfigurationError, StreamClientException, TrimmedDataException
-from streamclient.mirror.fold import copied, empty_rows, stored_keys
-from streamclient.mirror.rows import CLOCKS_MARGIN_MICROS, TableRule
+from streamclient.folding.fold import copied, empty_rows, stored_keys
+from streamclient.folding.rows import CLOCKS_MARGIN_MICROS, TableRule
 from streamclient.model import CheckpointPosition
 from streamclient.records import KeyValue, SequenceInfo, StreamRecord
 from streamclient.stream.api import StreamDescription, StreamSummary

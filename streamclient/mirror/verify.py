@@ -18,7 +18,7 @@ from streamclient.destinations.commit import Commit, MergingDestination, last_of
 from streamclient.destinations.row_proof import readable_rows
 from streamclient.destinations.types import text_of, type_of
 from streamclient.errors import StreamClientException
-from streamclient.mirror.rows import CLOCKS_MARGIN_MICROS, RowCells, TableRule, cells_of
+from streamclient.folding.rows import CLOCKS_MARGIN_MICROS, RowCells, TableRule, cells_of
 from streamclient.mirror.source import COPY, CopyPlan, SourceTable, now_micros
 from streamclient.model import CheckpointPosition, Shard
 from streamclient.records import ColumnValue, KeyValue, StreamRecord, readable_position

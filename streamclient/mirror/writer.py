@@ -27,13 +27,13 @@ from streamclient.destinations.commit import Commit, Destination, FencedCommit, 
 from streamclient.destinations.digest import records_digest
 from streamclient.destinations.extra import pyarrow
 from streamclient.errors import DependencyException, StreamClientException, TrimmedDataException
+from streamclient.folding.batches import ChangeBatch
+from streamclient.folding.fold import copied, fold, stored_keys, types_of, with_keys
+from streamclient.folding.rows import CLOCKS_MARGIN_MICROS, TableRule, expired
 from streamclient.interfaces import (
     InitializationInput,
 )
 from streamclient.mirror.again import as_changes, remember
-from streamclient.mirror.batches import ChangeBatch
-from streamclient.mirror.fold import copied, fold, stored_keys, types_of, with_keys
-from streamclient.mirror.rows import CLOCKS_MARGIN_MICROS, TableRule, expired
 from streamclient.mirror.shards import MergeLimits, MirroredShard, ShardCut, WaitingPage
 from streamclient.mirror.source import SourceTable, now_micros
 from streamclient.mirror.unmerged import WAIT_SECONDS, UnmergedChanges

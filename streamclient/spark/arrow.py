@@ -7,7 +7,8 @@ becomes of a value whose type is not its column's, is that of every destination:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from streamclient import checks
@@ -22,8 +23,9 @@ from streamclient.spark.extra import pyarrow, spark_sql
 from streamclient.spark.session import is_connect
 
 if TYPE_CHECKING:
-    from pyarrow import DataType, Schema, Table
+    from pyarrow import DataType, RecordBatch, Schema, Table
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 _PARTITION_ROWS = 10_000
 """Below this many rows a second partition costs more than it saves (about 15 % of a small write)."""
@@ -92,6 +94,27 @@ def to_frame(session: SparkSession, table: Table) -> DataFrame:
     return frame
 
 
+def map_in_arrow(
+    frame: DataFrame, work: Callable[[Iterator[RecordBatch]], Iterator[RecordBatch]], schema: StructType
+) -> DataFrame:
+    """``frame.mapInArrow``, without the pandas that this asks for and does not use.
+
+    Once pandas is installed, pyarrow imports it in each process, for half a second and fifty megabytes.
+    """
+    if is_connect(frame.sparkSession):
+        return frame.mapInArrow(work, schema)
+    sql, kind = spark_sql(), import_module("pyspark.util").PythonEvalType.SQL_MAP_ARROW_ITER_UDF
+    function = import_module("pyspark.sql.udf").UserDefinedFunction(work, returnType=schema, evalType=kind)
+    columns = function(*(frame[quoted(name)] for name in frame.columns))
+    mapped: DataFrame = sql.DataFrame(frame._jdf.mapInArrow(columns._jc, False, None), frame.sparkSession)
+    return mapped
+
+
+def quoted(name: str) -> str:
+    """A name as Spark takes it, whatever letters it has."""
+    return f"`{name.replace('`', '``')}`"
+
+
 def to_table(frame: object) -> Table:
     """The rows of what a transform returned, in types that destinations take.
 
@@ -124,11 +147,6 @@ def _plain(kind: DataType) -> DataType:
     if types.is_struct(kind):
         return pa.struct([pa.field(one.name, _plain(one.type)) for one in kind])
     return kind
-
-
-def type_of_spark_name(name: str) -> ColumnType:
-    """Type of the values in a column whose Spark SQL type has this name."""
-    return _SPARK_NAMES[name]
 
 
 def schema_types(schema: Any) -> dict[str, ColumnType]:

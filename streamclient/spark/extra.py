@@ -31,6 +31,6 @@ def spark_sql() -> Any:
     return import_module("pyspark.sql")
 
 
-def spark_functions() -> Any:
-    """The module ``pyspark.sql.functions``."""
-    return import_module("pyspark.sql.functions")
+def spark_types() -> Any:
+    """The module ``pyspark.sql.types``."""
+    return import_module("pyspark.sql.types")

@@ -112,14 +112,6 @@ def test_lake_rows_are_measured_for_each_destination_by_its_number_of_shards(sta
 
 
 @pytest.mark.slow
-def test_mirror_rows_are_measured_for_few_and_many_columns_and_for_a_merge(stage: Stage) -> None:
-    lines = lines_of(stage, "mirror")
-
-    assert [line.name.split(" ")[0] for line in lines] == ["folding", "folding", "merging"]
-    assert [target_of(line) for line in lines] == ["", "at least 0.1 x the first", "at most 1 s per merge"]
-
-
-@pytest.mark.slow
 def test_worker_rows_are_measured_for_shards_and_page_sizes(stage: Stage) -> None:
     """Whatever the processor does with a batch, by the wall and by the client's own processor time; Java beside it."""
     lines = lines_of(stage, "worker")

@@ -34,3 +34,11 @@ def test_source_rows_are_measured_beside_spark(stage: Stage, spark: object) -> N
     whose = ["in two partitions", "batches made before", "in two tasks", "of two shards"]
     assert [line.name.rpartition(", ")[2] for line in lines[2:6]] == whose
     assert all(line.detail.endswith("in the first batch of a query") for line in lines)
+
+
+def test_mirror_rows_are_measured_for_few_and_many_columns_and_for_a_merge(stage: Stage, spark: object) -> None:
+    lines = lines_of(stage, "mirror")
+
+    assert [line.name.split(" ")[0] for line in lines] == [*["folding"] * 2, *["fold_changes"] * 2, "merging"]
+    tenth = "at least 0.1 x the first"
+    assert [target_of(line) for line in lines] == ["", tenth, "", tenth, "at most 1 s per merge"]

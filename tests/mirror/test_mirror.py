@@ -17,10 +17,10 @@ from streamclient.destinations.maintenance import clean
 from streamclient.destinations.memory import MemoryDestination, MemoryPlace
 from streamclient.destinations.verify import verify
 from streamclient.errors import ConfigurationError, StreamClientError, StreamClientException, UnfitValueError
+from streamclient.folding.fold import empty_rows, stored_keys
+from streamclient.folding.rows import TableRule, cells_of
 from streamclient.interfaces import InitializationInput
 from streamclient.mirror import MergeLimits, Mirror
-from streamclient.mirror.fold import empty_rows, stored_keys
-from streamclient.mirror.rows import TableRule, cells_of
 from streamclient.mirror.source import COPY, CopyPlan, SourceTable, TableCopy, check_changes_are_kept, now_micros
 from streamclient.mirror.writer import MirrorWriter
 from streamclient.model import PendingCheckpoint, ShardInfo, WorkerStatus

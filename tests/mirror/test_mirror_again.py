@@ -9,15 +9,15 @@ from tablestore import Row
 from streamclient.destinations import records_of
 from streamclient.destinations.memory import MemoryDestination
 from streamclient.destinations.verify import verify
+from streamclient.folding.batches import ChangeBatch, ShardChanges
+from streamclient.folding.rows import TableRule
 from streamclient.mirror import Mirror
 from streamclient.mirror.again import AGAIN, as_changes, remember
-from streamclient.mirror.batches import ChangeBatch, ShardChanges
-from streamclient.mirror.rows import TableRule
 from streamclient.records import RecordType, SequenceInfo, StreamRecord
 from streamclient.server import LocalTablestore
 from streamclient.testing.destination_contracts import change
+from tests.folding.table_model import TableModel
 from tests.mirror.mirroring import IGNORE, LIMITS, QUICK, caught_up, make_table, put, running
-from tests.mirror.table_model import TableModel
 from tests.mirror.test_mirror import DAY_SECONDS, SetClock
 
 RULE = TableRule(("id",))

@@ -13,8 +13,8 @@ from streamclient.destinations import Commit, DeltaDestination, Key, PostgresDes
 from streamclient.destinations.maintenance import compact
 from streamclient.destinations.memory import MemoryDestination, MemoryPlace
 from streamclient.destinations.postgres_rows import COLUMNS_MAX
-from streamclient.mirror.fold import copied, empty_rows, stored_keys
-from streamclient.mirror.rows import CLOCKS_MARGIN_MICROS, TableRule, cells_of
+from streamclient.folding.fold import copied, empty_rows, stored_keys
+from streamclient.folding.rows import CLOCKS_MARGIN_MICROS, TableRule, cells_of
 from streamclient.mirror.source import COPY
 from streamclient.mirror.writer import MirrorWriter
 from streamclient.records import ColumnOperation, ColumnType, RecordColumn, RecordType, SequenceInfo, StreamRecord

@@ -6,8 +6,8 @@ import pytest
 from tablestore import Row, TableOptions
 
 from streamclient.destinations.memory import MemoryDestination, MemoryPlace
+from streamclient.folding.rows import cells_of
 from streamclient.mirror import Mirror
-from streamclient.mirror.rows import cells_of
 from streamclient.mirror.source import now_micros
 from streamclient.mirror.verify import Cells
 from streamclient.records import KeyValue

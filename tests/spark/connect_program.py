@@ -12,7 +12,7 @@ from spark_helpers import Run, StoredShard, put
 
 from streamclient.destinations import DeltaDestination
 from streamclient.model import ShutdownReason
-from streamclient.spark import SparkConfig, SparkRecordProcessorFactory, find_java
+from streamclient.spark import SparkConfig, SparkRecordProcessorFactory, find_java, fold_changes
 from tests.patience import PATIENCE_SECONDS, until
 
 
@@ -21,6 +21,7 @@ def main(path: str) -> None:
     session = SparkSession.builder.remote("local[1]").getOrCreate()
     try:
         print("stored", stored(session, path))
+        print("folded", folded(session))
         print("cancelled", cancelled(session, path))
     finally:
         session.stop()
@@ -39,6 +40,20 @@ def stored(session: Any, path: str) -> list[tuple[int, int]]:
         run.stop()
     rows = [row for table in DeltaDestination(path).rows() for row in table.to_pylist()]
     return sorted((row["pk"], row["v"]) for row in rows)
+
+
+def folded(session: Any) -> list[tuple[int, int]]:
+    """The rows that three changes leave."""
+    shard, found = StoredShard("s0", [put(1, 1, v=1), put(2, 2, v=2), put(3, 1, v=3)]), []
+
+    def fold(frame: Any, context: Any) -> None:
+        found.extend(fold_changes(frame, context.primary_key).select("pk", "v").collect())
+
+    with SparkRecordProcessorFactory(fold, session=session) as factory:
+        run = Run(factory, shard)
+        run.read(3)
+        run.stop()
+    return sorted((row["pk"], row["v"]) for row in found)
 
 
 def cancelled(session: Any, path: str) -> str:

@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.skipif(find_spec("grpc") is None or find_spec("pandas") is None, reason="Spark Connect is not installed")
-def test_transform_and_cancellation_over_spark_connect(tmp_path: Path) -> None:
+def test_transform_fold_and_cancellation_over_spark_connect(tmp_path: Path) -> None:
     places = [str(HERE), str(HERE.parents[1]), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, places))}
     done = subprocess.run(
@@ -35,4 +35,5 @@ def test_transform_and_cancellation_over_spark_connect(tmp_path: Path) -> None:
     )
 
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-2:] == ["stored [(1, 2), (2, 4)]", "cancelled ShutdownException"]
+    lines = ["stored [(1, 2), (2, 4)]", "folded [(1, 3), (2, 2)]", "cancelled ShutdownException"]
+    assert done.stdout.splitlines()[-3:] == lines

@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 from spark_helpers import Run, StoredShard, delete, delete_cell, put, put_cell, update
 
+from streamclient.destinations.changes import change_rows
 from streamclient.destinations.names import original_name
 from streamclient.errors import ConfigurationError
 from streamclient.spark import BatchContext, SparkConfig, SparkRecordProcessorFactory, fold_changes, row_history
+from streamclient.spark.arrow import to_frame
+from streamclient.spark.session import private_copy
 from tests.patience import FOREVER_MILLIS
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -83,6 +86,33 @@ def test_the_history_of_rows_has_each_state_and_from_when_to_when(spark: Any) ->
         assert {"_sequence": "s", "_events": "e"}.items() <= values.items()
         assert "v" in row.asDict().values()
     assert len(found) == 5
+
+
+def test_a_thousand_columns_are_folded_in_partitions_of_any_size(spark: Any) -> None:
+    names = [f"column {number}" for number in range(1_000)]
+    records = [put(number, number % 50, **dict.fromkeys(names, number)) for number in range(1, 201)]
+    rows = change_rows(records, shard="s1", number=1)
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "7")
+    try:
+        frame = to_frame(private_copy(spark), rows)
+        for fold, states in ((fold_changes, 50), (row_history, 200)):
+            folded = fold(frame, ["pk"]).selectExpr("pk", *(f"`{name}`" for name in names)).collect()
+            assert len(folded) == states
+            assert {tuple(set(row[1:])) for row in folded} == {(number,) for number in range(201 - states, 201)}
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+
+
+def test_keys_that_differ_only_beside_their_columns_are_different_rows(spark: Any) -> None:
+    """A destination may hold no key of some kind in its column: null with the exact value beside it."""
+    frame = to_frame(private_copy(spark), change_rows([put(1, 1, a=1), put(2, 2, a=2)], shard="s1", number=1))
+    beside = "map('pk', named_struct('type', 'STRING', 'value', concat('key ', a)))"
+    others = [name for name in frame.columns if name not in {"pk", "_unfit"}]
+    changes = frame.selectExpr("cast(null as bigint) as pk", *others, f"{beside} as _unfit")
+
+    rows = fold_changes(changes, ["pk"]).orderBy("a").collect()
+
+    assert [(row["a"], row["_unfit"]["pk"]["value"]) for row in rows] == [(1, "key 1"), (2, "key 2")]
 
 
 @pytest.mark.parametrize("fold", [fold_changes, row_history])

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from table_model import KEYS, STEP, TableModel, typed, writes
 
-from streamclient.mirror.batches import ChangeBatch, ShardChanges
-from streamclient.mirror.fold import copied, empty_rows, fold
-from streamclient.mirror.rows import TableRule, cells_of
+from streamclient.folding.batches import ChangeBatch, ShardChanges
+from streamclient.folding.fold import copied, empty_rows, fold
+from streamclient.folding.rows import TableRule, cells_of
 from streamclient.records import ColumnOperation, ColumnType, RecordColumn, RecordType, SequenceInfo, StreamRecord
+from tests.folding.table_model import KEYS, STEP, TableModel, typed, writes
 
 
 class MirrorUnderTest:

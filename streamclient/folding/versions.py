@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from streamclient.destinations.changes import UNFIT, VERSION, VERSIONS
 from streamclient.destinations.columns import integers
 from streamclient.destinations.extra import compute, pyarrow
-from streamclient.mirror.rows import own_types
+from streamclient.folding.rows import own_types
 
 if TYPE_CHECKING:
     from pyarrow import Array, ChunkedArray, Table
@@ -27,7 +27,7 @@ class CellVersions:
         self._names: list[str] = []
         self._rows: list[Array] = []
         self._numbers: list[Array] = []
-        self._different = _versions_by_name(whole(present.column(VERSIONS)))
+        self._different = versions_by_name(whole(present.column(VERSIONS)))
         self._beside = _places_beside(present)
 
     def there(self, name: str, values: Array | None) -> Array | None:
@@ -114,12 +114,12 @@ def _map_of(table: Table, names: Sequence[str], size: int) -> Array:
     return pa.MapArray.from_arrays(starts, keys, whole(table.column("number")), mask=pc.is_null(counts)).cast(kind)
 
 
-def _versions_by_name(maps: Array) -> dict[str, tuple[Array, Array]]:
+def versions_by_name(maps: Array) -> dict[str, tuple[Array, Array]]:
     """The entries of a map by name: places and versions."""
     pa, pc = pyarrow(), compute()
     if maps.null_count == len(maps):
         return {}
-    lists = maps.cast(pa.list_(pa.struct([("key", pa.string()), ("value", pa.int64())])))
+    lists = as_lists(maps.cast(pa.map_(pa.string(), pa.int64())))
     rows = pc.list_parent_indices(lists).cast(pa.int64())
     names, numbers = pc.list_flatten(lists).flatten()
     names = names.dictionary_encode()
@@ -131,6 +131,14 @@ def _versions_by_name(maps: Array) -> dict[str, tuple[Array, Array]]:
         found[name] = (rows.slice(first, counts[code]), numbers.slice(first, counts[code]))
         first += counts[code]
     return found
+
+
+def as_lists(array: Array) -> Any:
+    """Maps as lists of their entries; lists as they are."""
+    pa, kind = pyarrow(), array.type
+    if not pa.types.is_map(kind):
+        return array
+    return array.cast(pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)])))
 
 
 def _places_beside(present: Table) -> dict[str, Array]:

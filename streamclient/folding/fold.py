@@ -44,9 +44,9 @@ from streamclient.destinations.changes import (
 from streamclient.destinations.columns import Cells, arrow_type, integers
 from streamclient.destinations.extra import compute, pyarrow
 from streamclient.destinations.names import stored_names
-from streamclient.mirror.batches import ChangeBatch, ShardChanges
-from streamclient.mirror.rows import OWN, RowCells, TableRule, cells_of, own_types, table_of
-from streamclient.mirror.versions import CellVersions, whole
+from streamclient.folding.batches import ChangeBatch, ShardChanges
+from streamclient.folding.rows import OWN, RowCells, TableRule, cells_of, own_types, table_of
+from streamclient.folding.versions import CellVersions, whole
 from streamclient.records import ColumnType, RecordType, SequenceInfo, StreamRecord
 
 if TYPE_CHECKING:
