@@ -5,9 +5,17 @@ from __future__ import annotations
 import argparse
 import threading
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
-from streamclient.commands.verify import add_store_option, finding_lines, refuse_nothing, said_in_words, store_options
+from streamclient.commands.verify import (
+    add_application_option,
+    add_store_option,
+    finding_lines,
+    refuse_nothing,
+    said_in_words,
+    store_options,
+)
 from streamclient.terminal.output import print_text
 from streamclient.terminal.running import EXIT_DONE, EXIT_REFUSED, CommandFailed, runs
 
@@ -37,6 +45,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument("--keep-hours", type=int, metavar="N", help="how long removed files are kept; default: a week")
     parser.add_argument("--once", action="store_true", help="do what is named now, and end; CRON may be anything")
     add_store_option(parser)
+    add_application_option(parser)
     runs(parser, _maintain)
 
 
@@ -48,17 +57,19 @@ def _maintain(arguments: argparse.Namespace) -> int:
     named = {task: getattr(arguments, task) for task in TASKS if getattr(arguments, task) is not None}
     if not named:
         raise CommandFailed("nothing to do: name at least one of --compact, --clean and --verify")
-    destination = DeltaDestination(arguments.destination, storage_options=store_options(arguments))
+    destination = DeltaDestination(
+        arguments.destination, application=arguments.application, storage_options=store_options(arguments)
+    )
     maintenance = Maintenance(
         destination,
         **({} if arguments.once else named),
         keep_hours=KEEP_HOURS if arguments.keep_hours is None else arguments.keep_hours,
         verify_rows=arguments.rows,
-        heard=_say,
+        heard=partial(_say, arguments.application),
     )
     if arguments.once:
         with said_in_words(arguments.destination):
-            return _run_once(maintenance, [*named])
+            return _run_once(maintenance, [*named], arguments.application)
     with suppress(KeyboardInterrupt), maintenance:  # how it is meant to end
         due = maintenance.next_runs()
         for task in named:
@@ -67,25 +78,25 @@ def _maintain(arguments: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def _run_once(maintenance: Maintenance, tasks: list[str]) -> int:
+def _run_once(maintenance: Maintenance, tasks: list[str], application: str) -> int:
     from streamclient.destinations.verify import Proof  # noqa: PLC0415
 
     code = EXIT_DONE
     for task in tasks:
         result = maintenance.run(task)
         if isinstance(result, Proof):
-            refuse_nothing(result)
-        _say(task, result)
+            refuse_nothing(result, application)
+        _say(application, task, result)
         if not getattr(result, "is_whole", True):
             code = EXIT_REFUSED
     return code
 
 
-def _say(task: str, result: Result) -> None:
-    print_text(f"{task}: {_text_of(result)}", flush=True)
+def _say(application: str, task: str, result: Result) -> None:
+    print_text(f"{task}: {_text_of(result, application)}", flush=True)
 
 
-def _text_of(result: Result) -> str:
+def _text_of(result: Result, application: str) -> str:
     from streamclient.destinations.maintenance import Cleaning, Compaction  # noqa: PLC0415
 
     if isinstance(result, Compaction):
@@ -95,4 +106,8 @@ def _text_of(result: Result) -> str:
         return f"{result.files} file(s) and {result.log_entries} log entries removed"
     if isinstance(result, Exception):
         return f"failed: {result}"
+    try:
+        refuse_nothing(result, application)
+    except CommandFailed as error:  # by cron, when there may be something only later
+        return f"failed: {error}"
     return "\n".join([str(result).partition("\n")[0], *finding_lines(result)])

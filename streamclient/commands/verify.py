@@ -50,9 +50,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument("--table", metavar="NAME", help="PostgreSQL: the table, perhaps with its schema before it")
     parser.add_argument("--catalog", metavar="NAME", help="Iceberg: the catalog, as pyiceberg's configuration names it")
     add_store_option(parser)
-    parser.add_argument(
-        "--application", default="default", metavar="NAME", help="the fleet that writes; default: %(default)s"
-    )
+    add_application_option(parser)
     parser.add_argument("--rows", action="store_true", help="also read, count and compare all rows")
     runs(parser, _verify)
 
@@ -75,7 +73,7 @@ def _verify(arguments: argparse.Namespace) -> int:
             )
     finally:
         destination.close()
-    refuse_nothing(proof)
+    refuse_nothing(proof, arguments.application)
     if getattr(arguments, "json", False):
         print_json(_document(proof))
     else:
@@ -128,10 +126,23 @@ def _opened(arguments: argparse.Namespace) -> Destination:
     return DeltaDestination(place, application=application, storage_options=store_options(arguments))
 
 
-def refuse_nothing(proof: Proof) -> None:
-    """End the command where there was nothing to prove: a misspelt place would pass for a whole one."""
+def refuse_nothing(proof: Proof, application: str) -> None:
+    """End the command where there was nothing to prove: a misspelt place or fleet would pass for a whole one."""
     if not proof.commits and not proof.lasts and proof.is_whole:
         raise CommandFailed("the destination is not there or holds no commit, so there is nothing to verify")
+    applications = sorted({one for one, _ in proof.lasts})
+    if applications and application not in applications:
+        raise CommandFailed(
+            f"the destination holds no commit of the application {application!r}: what its writers go by cannot be "
+            f"compared with the log; give --application {' or '.join(map(repr, applications))}"
+        )
+
+
+def add_application_option(parser: argparse.ArgumentParser) -> None:
+    """Let the fleet be named whose fences are compared with the log."""
+    parser.add_argument(
+        "--application", default="default", metavar="NAME", help="the fleet that writes; default: %(default)s"
+    )
 
 
 @contextmanager

@@ -142,6 +142,8 @@ class ShardSlice:
     """The record that the range ends with."""
     until: str | None = None
     """Iterator behind that record; ``None`` at the end of the shard."""
+    after: SequenceInfo | None = None
+    """The record of the shard that was read last before the range; ``None`` if none was."""
 
 
 def ranges_between(
@@ -165,6 +167,7 @@ def ranges_between(
         if one.count == first:
             continue
         at = end.begins.get(shard) or (None if before is None else before.at)
+        after = None if before is None else before.last
         if one.count < first or at is None or one.last is None:
             raise StreamClientException(
                 f"shard {shard} has {one.count} records at the end of the batch and {first} at its start: the "
@@ -174,8 +177,8 @@ def ranges_between(
         for place in (*within, one):
             assert at is not None, "only the last place may lie at the end of the shard"
             assert place.last is not None, "records lie before it"
-            found.append(ShardSlice(end.stream_id, shard, at, place.count - first, place.last, place.at))
-            at, first = place.at, place.count
+            found.append(ShardSlice(end.stream_id, shard, at, place.count - first, place.last, place.at, after))
+            at, first, after = place.at, place.count, place.last
     return found
 
 

@@ -398,8 +398,28 @@ class StreamPlanner:
                 raise
             self._lost(f"shard {shard} is gone, and was not read to its end: {error}")
             return None, PageSummary(0, None, None, None)
-        kept = self.streams.get_shard_iterator(end.stream_id, shard)
-        return kept, self.summary(shard, kept, size)
+        return self._first_unread(end, shard, size)
+
+    def _first_unread(self, end: StreamOffset, shard: str, size: int) -> tuple[str, PageSummary]:
+        """The oldest place behind what the query has read, and its page.
+
+        An iterator may have expired while its records are kept: those that were read are not read again. Times would
+        lead there at once, but a shard's epoch may grow while the clock of its server goes back.
+        """
+        last = end.shards[shard].last
+        at: str = self.streams.get_shard_iterator(end.stream_id, shard)
+        step = 0 if last is None else self.page_records
+        while step:
+            page = self.summary(shard, at, step)
+            if last is not None and page.last is not None and page.last > last:
+                step //= 2
+            elif page.next_shard_iterator is None:
+                return at, PageSummary(0, None, None, None)
+            elif page.next_shard_iterator == at:
+                break
+            else:
+                at = page.next_shard_iterator
+        return at, self.summary(shard, at, size)
 
     def _is_listed(self, shard: str) -> bool:
         return self._described is not None and any(one.shard_id == shard for one in self._described.shards)

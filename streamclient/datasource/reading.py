@@ -165,21 +165,20 @@ class StreamPages:
             StreamClientException: records of the range are gone, or are not those that were planned.
         """
         found = 0
-        last: SequenceInfo | None = None
+        latest: DecodedPage | None = None
         try:
             for page in self._planned(part):
                 found += page.record_count
-                if found == part.count:
-                    last = page.records[-1].sequence_info
+                latest = page if page.record_count else latest
                 yield page
         except TrimmedDataException as error:
             what = f"records of shard {part.shard_id} were trimmed after they were planned: {error}"
             if self.fails_on_data_loss:
                 raise StreamClientException(data_loss(what)) from error
-            yield from self._what_is_left(part)
+            yield from self._what_is_left(part, _last_of(latest) or part.after)
             return
-        if last != part.last:
-            raise not_as_planned(part, found, last)
+        if found != part.count or _last_of(latest) != part.last:
+            raise not_as_planned(part, found, _last_of(latest))
 
     def _planned(self, part: ShardSlice) -> Iterator[DecodedPage]:
         """Pages from where the range begins until there are as many records as it has, or the shard ends."""
@@ -203,12 +202,19 @@ class StreamPages:
 
         return _repeater().call("GetStreamRecord", attempt)
 
-    def _what_is_left(self, part: ShardSlice) -> Iterator[DecodedPage]:
-        """After a loss that is allowed: records from the oldest one left up to the end of the range."""
+    def _what_is_left(self, part: ShardSlice, last: SequenceInfo | None) -> Iterator[DecodedPage]:
+        """After a loss that is allowed: records from the oldest one left behind ``last`` up to the end of the range."""
         iterator: str | None = self.service.oldest(part.stream_id, part.shard_id)
         empty = 0
         while iterator is not None and empty < MOST_EMPTY_PAGES:
             page = self.service.page(iterator, PAGE_RECORDS)
+            before = 0 if last is None else sum(record.sequence_info <= last for record in page.records)
+            if before:  # only the iterator had expired
+                whole = before == page.record_count
+                iterator = (
+                    page.next_shard_iterator if whole else self.service.page(iterator, before).next_shard_iterator
+                )
+                continue
             within = sum(record.sequence_info <= part.last for record in page.records)
             if within:
                 # Asked for again, so that the page ends with the range.
@@ -217,6 +223,10 @@ class StreamPages:
                 return
             empty = 0 if page.record_count else empty + 1
             iterator = page.next_shard_iterator
+
+
+def _last_of(page: DecodedPage | None) -> SequenceInfo | None:
+    return None if page is None else page.records[-1].sequence_info
 
 
 @frozen

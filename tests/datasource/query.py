@@ -60,6 +60,8 @@ class MemoryStream:
     page_records: int = 7
     written: int = 0
     reads: int = 0
+    expired: set[str] = field(factory=set)
+    """Iterators that the service does not take, though it has the records, until it is asked for new ones."""
     jumps: bool = False
     """Whether an empty page comes before each one with records."""
     hints: bool = False
@@ -98,6 +100,7 @@ class MemoryStream:
         return StreamDescription(stream_id, "t", 24, 0, StreamStatus.ACTIVE, listed)
 
     def get_shard_iterator(self, stream_id: str, shard_id: str, timestamp_micros: int | None = None) -> str:
+        self.expired.clear()
         first = self.trimmed.get(shard_id, 0)
         if timestamp_micros is not None:
             stamps = [one.sequence_info.timestamp_micros for one in self.records[shard_id]]
@@ -116,7 +119,7 @@ class MemoryStream:
         first = int(place)
         if shard in self.gone:
             raise DependencyException(self.refusal, kind=ErrorKind.PERMANENT, code=self.refusal)
-        if first < self.trimmed.get(shard, 0):
+        if first < self.trimmed.get(shard, 0) or iterator in self.expired:
             raise TrimmedDataException("Requested stream data is already trimmed")
         message = schema.GetStreamRecordResponse()
         if self.jumps and not iterator.endswith("+"):

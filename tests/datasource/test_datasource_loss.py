@@ -156,6 +156,42 @@ def test_an_empty_page_does_not_end_what_is_left_of_a_range(trimmed: int) -> Non
     assert {row["pk"] for row in query.output[0] if row["_shard_id"] == "s1"} == set(range(trimmed, 8))
 
 
+@pytest.mark.parametrize("jumps", [False, True])
+@pytest.mark.parametrize("read", [1, 6, 7, 8, 19, 20])
+@pytest.mark.parametrize("closed", [False, True])
+def test_an_iterator_that_expired_while_its_records_are_kept_gives_none_twice(
+    read: int, jumps: bool, closed: bool
+) -> None:
+    stream = two_shards(20)
+    query = Query(stream, options(failOnDataLoss="false"))
+    query.plan(per_shard=read)
+    query.run()
+    stream.jumps = jumps
+    at = query.offset(0).shards["s1"].at
+    assert at is not None
+    stream.expired.add(at)
+    if closed:
+        stream.split("s1")
+    query.start()
+    query.catch_up()
+
+    assert query.keys() == list(range(40))
+
+
+@pytest.mark.parametrize("at", ["s1/3", "s1/6", "s1/7", "s1/10"])
+def test_an_iterator_that_expired_between_plan_and_read_gives_none_twice(at: str) -> None:
+    stream = two_shards(20)
+    stream.page_records = 3
+    query = Query(stream, options(failOnDataLoss="false", maxRecordsPerPartition="7"))
+    query.plan(32)
+    stream.expired.add(at)
+    query.run()
+    assert not stream.expired, "the reader met it"
+    query.catch_up()
+
+    assert query.keys() == list(range(40))
+
+
 class TrimmedStream(MemoryStream):
     """Forgets records of the first shard as soon as it was read."""
 

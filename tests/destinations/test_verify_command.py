@@ -43,7 +43,7 @@ def fill(destination: Destination, commits: int = 3, place: str = "place") -> No
         ]
         last = Commit.after(
             last,
-            application="default",
+            application=destination.application,
             shard="shard-1",
             epoch=1,
             start="TRIM_HORIZON" if last is None else last.end,
@@ -234,6 +234,21 @@ def test_a_place_without_a_table_does_not_pass_for_a_whole_one(
     out, err = capsys.readouterr()
     assert out == ""
     assert "the destination is not there or holds no commit" in err
+
+
+@pytest.mark.parametrize("words", [["verify"], ["maintain", "--verify", "now", "--once"]], ids=lambda words: words[0])
+def test_another_fleet_than_that_which_writes_proves_nothing(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What writers go by is asked for in a fleet's name: of another one there is nothing to compare with the log."""
+    lake = str(tmp_path / "lake")
+    fill(DeltaDestination(lake, application="blue"))
+
+    assert main([*words, lake]) == 2
+    assert "no commit of the application 'default'" in (said := capsys.readouterr().err)
+    assert "give --application 'blue'" in said
+    assert main([*words, lake, "--application", "blue"]) == 0
+    assert {"verify": "no hole and no overlap", "maintain": "each record once"}[words[0]] in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("words", [["verify"], ["maintain", "--verify", "now", "--once"]], ids=lambda words: words[0])
