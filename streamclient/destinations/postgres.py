@@ -34,7 +34,7 @@ from streamclient.destinations.postgres_rows import (
     table_of,
     without_unfit,
 )
-from streamclient.destinations.postgres_session import Answer, PostgresSession, check_server, refusal
+from streamclient.destinations.postgres_session import Answer, PostgresSession, check_conninfo, check_server, refusal
 from streamclient.destinations.schemas import check_fit, check_table_types
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, StreamClientError
 
@@ -73,6 +73,7 @@ class PostgresDestination:
     ) -> None:
         load("psycopg", "postgres")
         checks.secret.require("conninfo", conninfo)
+        check_conninfo(conninfo)
         checks.any_text.require("table", table)
         checks.text.require("application", application)
         checks.seconds.require("answer_seconds", answer_seconds)

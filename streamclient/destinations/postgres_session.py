@@ -118,6 +118,22 @@ def _is_passing(error: Exception) -> bool:
     return isinstance(error, psycopg.OperationalError | psycopg.InternalError)
 
 
+def check_conninfo(conninfo: str) -> None:
+    """Refuse what says nothing to libpq, before anything is called.
+
+    Raises:
+        ConfigurationError: it is none. What libpq says of it is left out, as that quotes what may be a secret.
+    """
+    psycopg = load("psycopg", "postgres")
+    try:
+        load("psycopg.conninfo", "postgres").conninfo_to_dict(conninfo)
+    except psycopg.ProgrammingError:
+        raise ConfigurationError(
+            "conninfo must be options of PostgreSQL as 'host=... dbname=...' or 'postgresql://USER@HOST/NAME'; "
+            "libpq cannot read what was given"
+        ) from None
+
+
 def check_server(cursor: Cursor[Any]) -> None:
     """Refuse a server on which rows cannot be stored.
 

@@ -27,7 +27,7 @@ from streamclient.destinations.changes import COMMIT, change_rows, records_of
 from streamclient.destinations.commit import Commit, Destination, MergingDestination
 from streamclient.destinations.digest import records_digest
 from streamclient.destinations.extra import compute, pyarrow
-from streamclient.errors import ConfigurationError, StreamClientException, TrimmedDataException
+from streamclient.errors import ConfigurationError, DependencyException, StreamClientException, TrimmedDataException
 from streamclient.folding.fold import copied, empty_rows, stored_keys
 from streamclient.folding.rows import CLOCKS_MARGIN_MICROS, TableRule
 from streamclient.model import CheckpointPosition
@@ -85,8 +85,19 @@ class SourceTable:
         return str(self.client.protocol.instance_name)
 
     def describe(self) -> TableDescription:
-        """What the service says of it now."""
-        return self._repeater.call("DescribeTable", lambda: self.api.describe_table(self.name))
+        """What the service says of it now.
+
+        Raises:
+            ConfigurationError: there is no such table.
+        """
+        try:
+            return self._repeater.call("DescribeTable", lambda: self.api.describe_table(self.name))
+        except DependencyException as error:
+            if error.code != "OTSObjectNotExist":
+                raise
+            raise ConfigurationError(
+                f"there is no table {self.name!r} in instance {self.instance!r}: check both, and the endpoint ({error})"
+            ) from error
 
     def rule(self) -> TableRule:
         """What its rows obey now."""

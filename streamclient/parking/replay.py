@@ -243,6 +243,11 @@ def processor_named(text: str, load: Callable[[str], object]) -> RecordProcessor
         found = getattr(load(module_name), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise StreamClientException(f"{text!r} names no factory, expected module:factory: {error}") from error
+    except SystemExit as error:  # a supervisor would take it for an accident, and start the process again and again
+        raise StreamClientException(
+            f"{text!r} names no factory: importing {module_name} ends the program with {error.code!r}; keep what it "
+            'does as a program behind  if __name__ == "__main__":'
+        ) from error
     if not callable(getattr(found, "create_processor", found)):
         raise StreamClientException(f"{text!r} is {found!r}, which makes no processors")
     is_class_of_factories = isinstance(found, type) and hasattr(found, "create_processor")

@@ -123,3 +123,13 @@ def test_an_older_spark_is_told_by_its_version(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
 
     assert "ConfigurationError: the data source needs pyspark 4.2 or later, and this is 4.1.2" in done.stderr
+
+
+def test_without_pyspark_the_extra_is_named() -> None:
+    program = "import sys; sys.modules['pyspark'] = None; from streamclient.datasource import TablestoreDataSource"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert done.stderr.splitlines()[-1] == (
+        "streamclient.errors.ConfigurationError: pyspark cannot be imported; the data source needs it: install the "
+        'extra spark from where streamclient was installed, in a checkout with  pip install ".[spark]"'
+    )

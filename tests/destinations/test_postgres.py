@@ -427,6 +427,13 @@ def test_commits_go_on_where_their_tables_were_restored_in_another_cluster(
     assert (proof.findings, proof.commits) == ([], 12)
 
 
+@pytest.mark.parametrize("conninfo", ["host=h s3cret", "postgres:/ann:s3cret@h", "s3cret=1"])
+def test_what_libpq_cannot_read_is_refused_before_anything_is_called(conninfo: str) -> None:
+    with pytest.raises(ConfigurationError, match="conninfo must be options of PostgreSQL") as caught:
+        PostgresDestination(conninfo, "orders")
+    assert "s3cret" not in str(caught.value)
+
+
 @pytest.mark.parametrize("name", ["", "x" * 60, "a%b", "schema."])
 def test_names_that_cannot_be_tables_are_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match="table must be a name"):

@@ -130,6 +130,16 @@ def test_what_no_mirror_can_be_made_of_is_not_called_valid(
         assert named in err
 
 
+def test_a_table_that_is_not_there_is_named(
+    local: LocalTablestore, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MIRROR_SECRET", local.access_key_secret)
+    path = configuration(local, tmp_path, source={"table": "odrers"})
+
+    assert main(["mirror", str(path)]) == 2
+    assert "there is no table 'odrers' in instance" in capsys.readouterr().err
+
+
 def test_the_rows_of_a_mirror_are_refused_where_commits_are_counted(
     local: LocalTablestore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

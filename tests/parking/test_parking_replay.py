@@ -306,6 +306,17 @@ def test_a_factory_that_is_none_is_an_error(say: Say, name: str) -> None:
     assert "names no factory, expected module:factory" in text or "which makes no processors" in text
 
 
+def test_a_module_that_ends_the_program_holds_no_factory(
+    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ends_the_program.py").write_text("import sys\nsys.exit('no settings')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    code, text = say("replay", "--processor", "ends_the_program:Factory")
+
+    assert code == 2
+    assert "importing ends_the_program ends the program with 'no settings'" in text
+
+
 def test_discarding_must_be_told_what(say: Say) -> None:
     code, text = say("discard")
     assert (code, text) == (
