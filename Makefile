@@ -72,7 +72,7 @@ test-connect:
 	@tools/setup-environment spark,cli,docs,dev
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --no-deps --target $(CONNECT) \
 	    'protobuf>=6.33.5,<7' 'grpcio>=1.76' 'grpcio-status>=1.76' 'googleapis-common-protos>=1.71' \
-	    'pandas>=2.2,<3' python-dateutil tzdata zstandard
+	    'pandas>=2.2,<3' python-dateutil pytz six tzdata zstandard
 	@PYTHONPATH=$(CONNECT) $(BIN)/python -m pytest tests/spark/test_spark_connect.py
 
 # Types and pages take about as long as each other, so they are looked at side by side.

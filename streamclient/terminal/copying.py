@@ -53,19 +53,24 @@ def run_until_signal(
     """Run the work in a thread of this name, ``look`` meanwhile, and ``stop`` it once a signal comes or it has ended.
 
     Main thread only: it gets the signals, and so it waits for nothing that a handler would have to set. Gives how the
-    work ended, and the exit code of the signal if there was one.
+    work ended, and the exit code of the signal if there was one. Who handled the signals before does so again.
     """
     stopped_by: list[int] = []
-    for number in ENDING_SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has one, and a shell's background another
-            signal.signal(number, lambda number, _: stopped_by.append(number))
-    with ThreadPoolExecutor(1, thread_name_prefix=name) as pool:
-        running = pool.submit(work)
-        try:
-            while not wait([running], timeout=LOOK_SECONDS).done and not stopped_by:
-                look()
-        finally:
-            stop()
+    # One that is ignored stays so: nohup asks for that, and a shell for what runs in its background.
+    before = {number: handler for number in ENDING_SIGNALS if (handler := signal.getsignal(number)) != signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, lambda number, _: stopped_by.append(number))
+    try:
+        with ThreadPoolExecutor(1, thread_name_prefix=name) as pool:
+            running = pool.submit(work)
+            try:
+                while not wait([running], timeout=LOOK_SECONDS).done and not stopped_by:
+                    look()
+            finally:
+                stop()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
     return running, 128 + stopped_by[0] if stopped_by else None  # as shells and container runtimes say it
 
 

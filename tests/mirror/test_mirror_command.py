@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from streamclient.errors import ConfigurationError
 from streamclient.mirror import Mirror
 from streamclient.mirror.settings import load_mirror_settings
 from streamclient.server import LocalTablestore
+from streamclient.terminal.copying import ENDING_SIGNALS
 from tests.mirror.mirroring import LIMITS, QUICK, caught_up, make_table, put, running
 
 
@@ -135,9 +137,11 @@ def test_a_table_that_is_not_there_is_named(
 ) -> None:
     monkeypatch.setenv("MIRROR_SECRET", local.access_key_secret)
     path = configuration(local, tmp_path, source={"table": "odrers"})
+    handlers = {number: signal.getsignal(number) for number in ENDING_SIGNALS}
 
     assert main(["mirror", str(path)]) == 2
     assert "there is no table 'odrers' in instance" in capsys.readouterr().err
+    assert {number: signal.getsignal(number) for number in ENDING_SIGNALS} == handlers
 
 
 def test_the_rows_of_a_mirror_are_refused_where_commits_are_counted(

@@ -18,6 +18,7 @@ from tests.patience import PATIENCE_SECONDS, until
 
 def main(path: str) -> None:
     os.environ["JAVA_HOME"] = str(find_java().home)
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # of the server, whose Python processes fold
     session = SparkSession.builder.remote("local[1]").getOrCreate()
     try:
         print("stored", stored(session, path))
