@@ -94,7 +94,7 @@ class PostgresSession:
 
         Without the last one a writer that is frozen in the middle of it would keep the shard from its successor.
         """
-        millis = str(min(max(1, int(self._answer_seconds * 1000)), _TIMEOUT_MAX))  # 0 would be no limit at all
+        millis = str(limit_millis(self._answer_seconds))
         settings = {
             "synchronous_commit": "on",
             "statement_timeout": millis,
@@ -103,6 +103,11 @@ class PostgresSession:
         }
         for name, value in settings.items():
             cursor.execute("select set_config(%s, %s, true)", (name, value))
+
+
+def limit_millis(answer_seconds: float) -> int:
+    """What the server takes as the limit that is nearest to a time; 0 would be no limit at all."""
+    return min(max(1, int(answer_seconds * 1000)), _TIMEOUT_MAX)
 
 
 def refusal(error: Any) -> DependencyException:
