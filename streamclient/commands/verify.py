@@ -128,7 +128,9 @@ def _opened(arguments: argparse.Namespace) -> Destination:
 
 def refuse_nothing(proof: Proof, application: str) -> None:
     """End the command where there was nothing to prove: a misspelt place or fleet would pass for a whole one."""
-    if not proof.commits and not proof.lasts and proof.is_whole:
+    if not proof.is_whole:
+        return  # what was found comes first
+    if not proof.commits and not proof.lasts:
         raise CommandFailed("the destination is not there or holds no commit, so there is nothing to verify")
     applications = sorted({one for one, _ in proof.lasts})
     if applications and application not in applications:

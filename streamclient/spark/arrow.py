@@ -99,7 +99,7 @@ def map_in_arrow(
 ) -> DataFrame:
     """``frame.mapInArrow``, without the pandas that this asks for and does not use.
 
-    Once pandas is installed, pyarrow imports it in each process, for half a second and fifty megabytes.
+    Once pandas is installed, pyarrow imports it in each process that makes an array.
     """
     if is_connect(frame.sparkSession):
         return frame.mapInArrow(work, schema)

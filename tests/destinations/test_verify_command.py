@@ -248,7 +248,11 @@ def test_another_fleet_than_that_which_writes_proves_nothing(
     assert "no commit of the application 'default'" in (said := capsys.readouterr().err)
     assert "give --application 'blue'" in said
     assert main([*words, lake, "--application", "blue"]) == 0
-    assert {"verify": "no hole and no overlap", "maintain": "each record once"}[words[0]] in capsys.readouterr().out
+    deltalake.DeltaTable(lake).delete("_commit = 2")
+    assert main([*words, lake, "--rows"]) == 1, "what is wrong comes first"
+    out = capsys.readouterr().out
+    assert {"verify": "no hole and no overlap", "maintain": "each record once"}[words[0]] in out
+    assert "rows lost: " in out
 
 
 @pytest.mark.parametrize("words", [["verify"], ["maintain", "--verify", "now", "--once"]], ids=lambda words: words[0])
