@@ -102,14 +102,17 @@ def seconds_of(action: Callable[[], object], clock: Callable[[], float] = time.p
 def interleaved(rounds: int, candidates: dict[str, Round], *, is_warmed_up: bool = True) -> dict[str, list[float]]:
     """Rates of candidates that run in turn, round after round, so that a busy moment meets them all.
 
-    Each runs once before, unmeasured: caches, connections and Java's compiler are warm afterwards.
+    Each round begins with another one, as the first may find another machine than the last. Each runs once before,
+    unmeasured: caches, connections and Java's compiler are warm afterwards.
     """
     for name, candidate in candidates.items() if is_warmed_up else ():
         progress(f"warming up: {name}")
         candidate()
     rates: dict[str, list[float]] = {name: [] for name in candidates}
+    in_turn = list(candidates.items())
     for number in range(rounds):
-        for name, candidate in candidates.items():
+        first = number % len(in_turn)
+        for name, candidate in in_turn[first:] + in_turn[:first]:
             progress(f"round {number + 1} of {rounds}: {name}")
             rates[name].append(candidate())
     return rates

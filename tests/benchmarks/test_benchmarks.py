@@ -220,6 +220,13 @@ def test_each_candidate_is_compared_with_the_first_in_the_same_round() -> None:
     ]
 
 
+def test_each_round_begins_with_another_candidate_after_each_ran_once_unmeasured() -> None:
+    ran: list[str] = []
+    interleaved(3, {name: lambda name=name: float(not ran.append(name)) for name in "abc"})  # type: ignore[misc]
+
+    assert "".join(ran) == "abc" + "abc" + "bca" + "cab"
+
+
 def test_a_target_stands_beside_its_figure_and_has_one() -> None:
     lines = [Line("group", "one", 1.0, "s", 1.0, "more"), Line("group", "two", 2.0, "s", 2.0)]
 
