@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -222,7 +223,12 @@ def test_each_candidate_is_compared_with_the_first_in_the_same_round() -> None:
 
 def test_each_round_begins_with_another_candidate_after_each_ran_once_unmeasured() -> None:
     ran: list[str] = []
-    interleaved(3, {name: lambda name=name: float(not ran.append(name)) for name in "abc"})  # type: ignore[misc]
+
+    def run(name: str) -> float:
+        ran.append(name)
+        return 1.0
+
+    interleaved(3, {name: partial(run, name) for name in "abc"})
 
     assert "".join(ran) == "abc" + "abc" + "bca" + "cab"
 
