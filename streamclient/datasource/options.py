@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from enum import Enum
 from typing import Any
@@ -121,15 +122,23 @@ def _moment(name: str, text: str) -> int:
     return round(since.total_seconds() * 1_000_000)
 
 
+def _named_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON. Of two places for a shard, one would be left out without a word."""
+    for name, times in Counter(name for name, _ in pairs).items():
+        if times > 1:
+            raise ValueError(f"{checks.shown(name)} stands there twice")
+    return dict(pairs)
+
+
 def _starting(name: str, text: str) -> Mapping[str, str] | str:
     """``earliest``, ``latest``, or for shards by id one of these or an iterator."""
     if text.strip().lower() in (EARLIEST, LATEST):
         return text.strip().lower()
     expected = f'{name} must be earliest, latest or JSON such as {{"SHARD": "latest"}}'
     try:
-        given = json.loads(text)
+        given = json.loads(text, object_pairs_hook=_named_once)
     except ValueError as error:
-        raise ConfigurationError(f"{expected}, not {checks.shown(text)}") from error
+        raise ConfigurationError(f"{expected}, not {checks.shown(text)}: {error}") from error
     if not isinstance(given, dict) or not given or not all(isinstance(one, str) and one for one in given.values()):
         raise ConfigurationError(
             f"{expected}: for each shard earliest, latest or an iterator, not {checks.shown(text)}"

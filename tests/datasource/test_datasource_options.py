@@ -54,6 +54,7 @@ def test_what_no_option_says_the_environment_of_the_driver_says() -> None:
         ({"failOnDataLoss": "maybe"}, "must be true or false, not 'maybe'"),
         ({"startingOffsets": "first"}, "must be earliest, latest or JSON"),
         ({"startingOffsets": '{"s1": 5}'}, "for each shard earliest, latest or an iterator"),
+        ({"startingOffsets": '{"s1": "latest", "s1": "earliest"}'}, "'s1' stands there twice"),
         ({"startingTimestamp": "1700000000000000"}, "are microseconds"),
         ({"startingTimestamp": "2026-01-31T12:00:00"}, r"a time zone, such as 2026-01-31T12:00:00Z or .*00\+08:00"),
         ({"startingTimestamp": "2026-01-31"}, r"needs a time and a time zone, such as 2026-01-31T00:00:00Z"),
