@@ -6,10 +6,14 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+from tests.datasource.query_process import NOT_STARTED
 
 if TYPE_CHECKING:
     from streamclient.cron import CronSchedule
+
+_Result = TypeVar("_Result")
 
 PATIENCE_SECONDS = 600.0
 """Longest wait for what must come. Nothing is gained by less: a test that passes never waits for it to end."""
@@ -28,6 +32,18 @@ def until(condition: Callable[[], bool], what: str | Callable[[], object] = "wha
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {PATIENCE_SECONDS:.0f} s: {what() if callable(what) else what}")
         pause.wait(0.01)
+
+
+def with_planners(run: Callable[[], _Result]) -> _Result:
+    """Run again what failed since the planner of a query, which had done nothing yet, came too late for Spark."""
+    from pyspark.errors import StreamingQueryException  # most tests have no Spark
+
+    while True:
+        try:
+            return run()
+        except StreamingQueryException as error:
+            if NOT_STARTED not in str(error):
+                raise
 
 
 def run_job(schedule: CronSchedule, name: str, *, late_by: timedelta = timedelta()) -> None:

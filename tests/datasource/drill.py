@@ -250,10 +250,10 @@ class Driver:
 
 @contextmanager
 def cluster(environment: dict[str, str]) -> Iterator[str]:
-    """A master and two workers from the pyspark wheel, each a process of its own; gives the master's address."""
+    """A master and two workers of the Spark that drivers use, each a process of its own; gives the master's address."""
     import pyspark
 
-    home = Path(pyspark.__file__).parent
+    home = Path(environment.get("SPARK_HOME") or Path(pyspark.__file__).parent)
     scratch = Path(tempfile.mkdtemp(prefix="cluster-"))
     started: list[subprocess.Popen[bytes]] = []
     log = scratch / "master.log"
@@ -324,7 +324,7 @@ def environment_for(python: str = sys.executable, *, has_package: bool = True) -
 
     A driver needs the package itself: Spark gives its planner none of the shipped files.
     """
-    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "SPARK_HOME")}
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     made = kept | {"JAVA_HOME": str(find_java().home), "PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1"}
     return made | {"PYTHONPATH": str(ROOT)} if has_package else made
 

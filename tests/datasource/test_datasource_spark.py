@@ -25,6 +25,7 @@ from streamclient.server import LocalTablestore
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
 from streamclient.tunnel import TunnelClient, TunnelType
 from tests.datasource.drill import frame_options
+from tests.patience import with_planners
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -74,9 +75,13 @@ def orders(local: LocalTablestore) -> Orders:
 
 def ended(writer: Any) -> Any:
     """A query, when it is over."""
-    query = writer.start()
-    query.awaitTermination()
-    return query
+
+    def run() -> Any:
+        query = writer.start()
+        query.awaitTermination()
+        return query
+
+    return with_planners(run)
 
 
 def ids(frame: Any) -> list[int]:

@@ -11,6 +11,7 @@ from page_examples import run_page
 from streamclient.server import LocalTablestore
 from streamclient.tunnel import TunnelClient, TunnelType
 from tests.installed import ROOT
+from tests.patience import with_planners
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
@@ -26,19 +27,19 @@ def test_the_examples_of_the_page_read_a_stream_a_tunnel_and_rows_and_write_them
     write_orders(client, 0, 4)
     keys = {"accessKeyId": local.access_key_id, "accessKeySecret": local.access_key_secret}
 
-    left = run_page(
-        ROOT / "docs" / "source.md",
-        "py",
-        spark=spark,
-        endpoint=local.endpoint,
-        key_id=local.access_key_id,
-        key_secret=local.access_key_secret,
-        lake=str(tmp_path / "changes"),
-        checkpoint=str(tmp_path / "checkpoint"),
-        connection={"endpoint": local.endpoint, "instance": local.instance, **keys},
-        tunnel_id=tunnel_id,
-        schema=COLUMNS,
-    )
+    names = {
+        "spark": spark,
+        "endpoint": local.endpoint,
+        "key_id": local.access_key_id,
+        "key_secret": local.access_key_secret,
+        "lake": str(tmp_path / "changes"),
+        "checkpoint": str(tmp_path / "checkpoint"),
+        "connection": {"endpoint": local.endpoint, "instance": local.instance, **keys},
+        "tunnel_id": tunnel_id,
+        "schema": COLUMNS,
+    }
+
+    left = with_planners(lambda: run_page(ROOT / "docs" / "source.md", "py", **names))
 
     assert spark.read.parquet(str(tmp_path / "changes")).count() == 5
     assert {*left["lag"]} == {"lagMillis", "records", "shards", "shardsBehind"}
