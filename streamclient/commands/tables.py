@@ -42,9 +42,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     _add(actions, "describe", _describe, "key, columns, options, stream and shards of a table").add_argument("table")
     stream = _add(actions, "stream", _stream, "switch the stream of a table on or off")
     stream.add_argument("table")
-    stream.add_argument(
-        "--hours", type=int, default=DEFAULT_HOURS, metavar="N", help="retention, 1 to 168 (default: %(default)s)"
-    )
+    stream.add_argument("--hours", type=int, metavar="N", help=f"retention, 1 to 168 (default: {DEFAULT_HOURS})")
     stream.add_argument("--off", action="store_true", help="switch it off; its records are gone at once")
     stream.add_argument("--yes", action="store_true", help="accept the loss")
     drop = _add(actions, "drop", _drop, "delete a table with its rows and its stream")
@@ -76,9 +74,7 @@ def _add_create(actions: Actions) -> None:
         metavar="NAME:TYPE",
         help=f"a declared column: {', '.join(COLUMN_TYPES)}; rows may hold others, too",
     )
-    create.add_argument(
-        "--hours", type=int, default=DEFAULT_HOURS, metavar="N", help="retention of the stream (default: %(default)s)"
-    )
+    create.add_argument("--hours", type=int, metavar="N", help=f"retention of the stream (default: {DEFAULT_HOURS})")
     create.add_argument(
         "--origin", action="append", default=[], metavar="NAME", help="a column whose previous values records carry"
     )
@@ -133,9 +129,12 @@ def _create(arguments: argparse.Namespace) -> int:
     key = [_typed(text, KEY_TYPES, "--key", "STRING") for text in arguments.key or ["id:STRING"]]
     columns = [_typed(text, COLUMN_TYPES, "--column") for text in arguments.column]
     stream = None
-    if not arguments.no_stream:
+    if arguments.no_stream:
+        _refuse("--no-stream", "--hours", arguments.hours)
+        _refuse("--no-stream", "--origin", arguments.origin or None)
+    else:
         stream = StreamSpecification(
-            enable_stream=True, expiration_time_hours=arguments.hours, columns_to_get=tuple(arguments.origin)
+            enable_stream=True, expiration_time_hours=_hours(arguments), columns_to_get=tuple(arguments.origin)
         )
     _, api = _api(arguments)
     api.create_table(
@@ -147,7 +146,7 @@ def _create(arguments: argparse.Namespace) -> int:
     how = (
         "without a stream"
         if stream is None
-        else f"with a stream that keeps changes for {counted(arguments.hours, 'hour')}"
+        else f"with a stream that keeps changes for {counted(_hours(arguments), 'hour')}"
     )
     _say(arguments, {"table": arguments.table, "created": True}, f"created table {arguments.table} {how}")
     return EXIT_DONE
@@ -222,10 +221,11 @@ def _stream(arguments: argparse.Namespace) -> int:
 
     _, api = _api(arguments)
     if arguments.off:
+        _refuse("--off", "--hours", arguments.hours)
         _accept(arguments, f"switching off the stream of table {arguments.table!r} drops its records")
         spec = StreamSpecification(enable_stream=False)
     else:
-        spec = StreamSpecification(enable_stream=True, expiration_time_hours=arguments.hours)
+        spec = StreamSpecification(enable_stream=True, expiration_time_hours=_hours(arguments))
     with named_if_missing(arguments.table):
         details = api.update_table(arguments.table, stream=spec)
     text = f"the stream of table {arguments.table} is {'on' if details.enable_stream else 'off'}"
@@ -245,6 +245,15 @@ def _drop(arguments: argparse.Namespace) -> int:
             raise classify(error, write=True, client=client) from error
     _say(arguments, {"table": arguments.table, "dropped": True}, f"dropped table {arguments.table}")
     return EXIT_DONE
+
+
+def _hours(arguments: argparse.Namespace) -> int:
+    return DEFAULT_HOURS if arguments.hours is None else int(arguments.hours)
+
+
+def _refuse(switch: str, option: str, value: object) -> None:
+    if value is not None:
+        raise CommandFailed(f"{option} is for a stream, and {switch} leaves the table without one: give one of the two")
 
 
 def _accept(arguments: argparse.Namespace, loss: str) -> None:
