@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import StreamingQueryException
 
+from tests import patience
 from tests.datasource.query_process import NOT_STARTED
 from tests.patience import with_planners
 
@@ -18,3 +19,13 @@ def test_a_query_is_run_again_only_if_its_planner_came_too_late() -> None:
     with pytest.raises(StreamingQueryException, match="a record was lost"):
         with_planners(run)
     assert with_planners(lambda: 1) == 1
+
+
+def test_a_planner_that_never_starts_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "PATIENCE_SECONDS", -1.0)
+
+    def run() -> None:
+        raise StreamingQueryException(NOT_STARTED)
+
+    with pytest.raises(StreamingQueryException, match=NOT_STARTED):
+        with_planners(run)
