@@ -8,8 +8,6 @@ from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, TypeVar
 
-from tests.datasource.query_process import NOT_STARTED
-
 if TYPE_CHECKING:
     from streamclient.cron import CronSchedule
 
@@ -23,6 +21,9 @@ FOREVER_SECONDS = 3_600.0
 server injects."""
 
 FOREVER_MILLIS = round(FOREVER_SECONDS * 1_000)
+
+NOT_STARTED = "Python worker failed to connect back"
+"""What Spark says of a planner that did not start within its ten seconds, as on a machine with too much to do."""
 
 
 def until(condition: Callable[[], bool], what: str | Callable[[], object] = "what was waited for") -> None:

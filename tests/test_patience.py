@@ -6,8 +6,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from tests import patience
-from tests.datasource.query_process import NOT_STARTED
-from tests.patience import with_planners
+from tests.patience import NOT_STARTED, with_planners
 
 
 def test_a_query_is_run_again_only_if_its_planner_came_too_late() -> None:

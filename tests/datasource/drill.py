@@ -45,7 +45,7 @@ from streamclient.server import LocalTablestore
 from streamclient.spark.java import find_java
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
 from streamclient.tunnel import TunnelClient, TunnelType
-from tests.patience import until
+from tests.patience import NOT_STARTED, until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -398,6 +398,7 @@ def drill(seed: int, *, on_cluster: bool, by_tunnel: bool = False) -> Iterator[D
             "copy": frame_options(local, "copy"),
             "schema": schema_text(),
             "out": scratch,
+            "not_started": NOT_STARTED,
         }
         # Executors get what the driver ships; its own planner, a process beside it, looks at its environment alone.
         driver = Driver(given, environment_for(python))

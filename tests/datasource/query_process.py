@@ -16,9 +16,6 @@ from queue import SimpleQueue
 from typing import Any
 
 AGAIN = "again"
-NOT_STARTED = "Python worker failed to connect back"
-"""What Spark says of a planner that did not start within its ten seconds, as on a machine with too much to do."""
-
 WRITTEN_ROWS = 200
 
 
@@ -26,7 +23,7 @@ def main() -> None:
     given: dict[str, Any] = json.loads(sys.argv[1])
     spark = session(given)
     orders: SimpleQueue[str] = SimpleQueue()
-    watch(spark, orders)
+    watch(spark, orders, given["not_started"])
     query = start(spark, given)
     threading.Thread(target=lambda: [orders.put(line.strip()) for line in sys.stdin], daemon=True).start()
     while (order := orders.get()) != "stop":
@@ -70,7 +67,7 @@ def start(spark: Any, given: dict[str, Any]) -> Any:
     return query
 
 
-def watch(spark: Any, orders: SimpleQueue[str]) -> None:
+def watch(spark: Any, orders: SimpleQueue[str], not_started: str) -> None:
     """Say each batch and each failure; a query that only did not start in time is started again."""
     from pyspark.sql.streaming import StreamingQueryListener
 
@@ -83,7 +80,7 @@ def watch(spark: Any, orders: SimpleQueue[str]) -> None:
             say(f"batch {event.progress.batchId}: {event.progress.numInputRows} rows")
 
         def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-            if event.exception is not None and NOT_STARTED in event.exception:
+            if event.exception is not None and not_started in event.exception:
                 orders.put(AGAIN)
             elif event.exception is not None:
                 say(f"failed {event.exception[:3000]!r}")
