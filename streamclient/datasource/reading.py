@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch, Schema
 
 _T = TypeVar("_T")
+_PageT = TypeVar("_PageT", DecodedPage, PageSummary)
 
 BATCH_RECORDS = 16_000
 """Records that become one Arrow batch: below a few thousand the fixed cost of each column shows, and far above a task
@@ -142,13 +143,21 @@ class StreamService:
         """
         return self._read(iterator, limit, default_codec().decode_page)
 
-    def _read(self, iterator: str, limit: int, read: Callable[[bytes], _T]) -> _T:
+    def _read(self, iterator: str, limit: int, read: Callable[[bytes], _PageT]) -> _PageT:
         message = schema.GetStreamRecordRequest(shard_iterator=iterator, limit=limit).SerializeToString()
-        return _repeated(self.connection, "GetStreamRecord", lambda calls: calls.page("GetStreamRecord", message, read))
+        return _repeated(
+            self.connection,
+            "GetStreamRecord",
+            lambda calls: calls.page("GetStreamRecord", message, read, is_last=_ends_shard),
+        )
 
     def oldest(self, stream_id: str, shard_id: str) -> str:
         """Iterator at the oldest record that is left."""
         return self.streams().get_shard_iterator(stream_id, shard_id)
+
+
+def _ends_shard(page: DecodedPage | PageSummary) -> bool:
+    return page.next_shard_iterator is None
 
 
 @frozen

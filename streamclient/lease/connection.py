@@ -6,7 +6,6 @@ lease both are wrong: a heartbeat that late is worthless, and a repeated conditi
 
 from __future__ import annotations
 
-from copy import copy
 from typing import Any
 
 from tablestore import NoRetryPolicy, OTSClient
@@ -15,6 +14,7 @@ from streamclient import checks
 from streamclient.config import ClientConfig
 from streamclient.lease.batches import with_own_batches
 from streamclient.tablestore.call import with_own_connection
+from streamclient.tablestore.limits import limits_of, with_limits
 from streamclient.wire.sdk_logging import silence
 
 SHORTEST_TIMEOUT_SECONDS = 1.0
@@ -22,7 +22,7 @@ SHORTEST_TIMEOUT_SECONDS = 1.0
 
 
 def write_timeout_seconds(client_config: ClientConfig) -> float:
-    """How long one call may take: a third of the lease duration.
+    """How long one call may take, to connect and to receive all of the answer: a third of the lease duration.
 
     A heartbeat is due every third of the duration, so that a slower one is overtaken by the next, and two may fail
     before the lease is in danger.
@@ -46,8 +46,9 @@ def without_retries(client: OTSClient) -> OTSClient:
 
 def for_lease_calls(client: OTSClient, client_config: ClientConfig) -> OTSClient:
     """A client like the given one, without retries, on connections with a time-out that suits heartbeats."""
-    hurried = copy(client)
-    hurried.socket_timeout = _shorter(client.socket_timeout, write_timeout_seconds(client_config))
+    longest = write_timeout_seconds(client_config)
+    hurried = with_limits(client, attempt_seconds=min(longest, limits_of(client).attempt_seconds or longest))
+    hurried.socket_timeout = _shorter(client.socket_timeout, longest)
     # As many for reads as for heartbeats, so that the ones never wait for the others' connections.
     hurried.max_connection = 2 * client_config.renew_thread_pool_size
     return with_own_batches(without_retries(hurried))

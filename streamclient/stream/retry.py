@@ -37,7 +37,8 @@ class ReadRetry:
     shortest_pause_millis: int = field(default=50, validator=checks.not_negative)
     longest_pause_millis: int = field(default=1_000, validator=checks.not_negative)
     total_millis: int = field(default=30_000, validator=checks.not_negative)
-    """No attempt begins later than this after the first one; one attempt takes at most the client's socket time-out."""
+    """No attempt begins later than this after the first one; one attempt takes at most twice the client's socket
+    time-out."""
 
     def pause_seconds(self, failures: int, kind: ErrorKind, dice: random.Random) -> float:
         """Pause after the n-th failure in a row."""

@@ -55,8 +55,9 @@ _page_size = checks.optional(checks.positive)
 class TablestoreStreamApi:
     """``StreamApi`` over HTTP, and tables with streams. Thread-safe; the client given is not changed.
 
-    Reads are repeated as ``retry`` says, never by the SDK's own policy. One attempt takes at most the client's
-    ``socket_timeout`` for connecting and again for each wait for bytes: 50 s unless the client was made with another.
+    Reads are repeated as ``retry`` says, never by the SDK's own policy. In one attempt each wait, to connect or for
+    bytes, takes at most the client's ``socket_timeout``, 50 s unless the client was made with another; all of the
+    attempt takes at most twice as long, or what ``streamclient.tablestore.with_limits`` says.
     Changes of tables are sent once, or as often as the client's own ``retry_policy`` wants.
     """
 
@@ -146,7 +147,10 @@ class TablestoreStreamApi:
         """
         request = schema.GetStreamRecordRequest(shard_iterator=shard_iterator, limit=_page_size.require("limit", limit))
         message = request.SerializeToString()
-        return self._repeated("GetStreamRecord", lambda: self._calls.page("GetStreamRecord", message, self._decoded))
+        return self._repeated(
+            "GetStreamRecord",
+            lambda: self._calls.page("GetStreamRecord", message, self._decoded, is_last=_ends_shard),
+        )
 
     def create_table(
         self,
@@ -236,6 +240,10 @@ class TablestoreStreamApi:
             return self._tables._request_helper(operation, *arguments)
         except Exception as error:
             raise classify(error, write=True, client=self._tables) from error
+
+
+def _ends_shard(page: RecordPage) -> bool:
+    return page.next_position is Position.SHARD_END
 
 
 def _shard(message: Any) -> Shard:

@@ -2,5 +2,6 @@
 
 from streamclient.tablestore.connect import Connection, connect
 from streamclient.tablestore.integrity import Integrity, with_integrity
+from streamclient.tablestore.limits import ConnectionLimits, with_limits
 
-__all__ = ["Connection", "Integrity", "connect", "with_integrity"]
+__all__ = ["Connection", "ConnectionLimits", "Integrity", "connect", "with_integrity", "with_limits"]

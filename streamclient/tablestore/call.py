@@ -12,7 +12,7 @@ from calendar import timegm
 from collections.abc import Callable, Mapping
 from copy import copy
 from functools import lru_cache
-from http.client import responses
+from http.client import HTTPException, responses
 from typing import Any, TypeVar
 
 import certifi
@@ -21,9 +21,10 @@ from tablestore.connection import ConnectionPool
 from tablestore.error import OTSClientError, OTSServiceError
 from urllib3.util.ssl_ import create_urllib3_context
 
-from streamclient.errors import CodecError
-from streamclient.tablestore.http import HttpAnswer, KeptConnections
+from streamclient.errors import CodecError, ConfigurationError
+from streamclient.tablestore.http import HttpAnswer, KeptConnections, tell_of_forks
 from streamclient.tablestore.integrity import Integrity, checked_client, integrity_of
+from streamclient.tablestore.limits import limits_of
 from streamclient.wire import schema
 from streamclient.wire.signature import (
     SIGN_DATE_HEADER,
@@ -53,6 +54,9 @@ CACHED_ENVELOPES = 16
 
 NEEDED_HEADERS = ("x-ots-contentmd5", "x-ots-requestid", "x-ots-date", "x-ots-contenttype")
 """What every successful answer to a table or stream operation has."""
+
+SUCCESS = 200
+"""The only status of a success; every other one was made on the way, and what it came with is not the service's."""
 
 _ALL_NEEDED = frozenset(NEEDED_HEADERS)
 _MISMATCH = "MD5 mismatch in response."
@@ -95,22 +99,30 @@ class SignedCalls:
         """
         return self._answer(operation, body, is_repeatable=is_repeatable, checks_digest=True).body
 
-    def page(self, operation: str, body: bytes, decode: Callable[[bytes], PageT]) -> PageT:
+    def page(
+        self, operation: str, body: bytes, decode: Callable[[bytes], PageT], *, is_last: Callable[[PageT], bool]
+    ) -> PageT:
         """What ``decode`` makes of a page of records; its bytes are vouched for as the client's ``Integrity`` says.
 
         A page that cannot be read is compared with its digest in any case. What was damaged on its way may be asked
-        for again; what the service itself has damaged would come again.
+        for again; what the service itself has damaged would come again. A page for which ``is_last`` is true ends its
+        shard for good, and looks like one that was cut between two records: it too is compared with its digest in any
+        case, and its end must have been announced.
 
         Raises:
-            CodecError: of ``decode``, for bytes that came as they were sent. All others as in ``call``.
+            CodecError: of ``decode``, for bytes that came as they were sent.
+            OTSClientError: also for a last page that may have been cut. All others as in ``call``.
         """
         answer = self._answer(operation, body, is_repeatable=True, checks_digest=self.checks_pages)
         try:
-            return decode(answer.body)
+            page = decode(answer.body)
         except CodecError as error:
             if is_damaged(answer):
                 raise OTSClientError(f"{_MISMATCH} HTTP status: {answer.status}.", answer.status) from error
             raise
+        if is_last(page) and not self.checks_pages:
+            _require_whole(answer)
+        return page
 
     def _answer(self, operation: str, body: bytes, *, is_repeatable: bool, checks_digest: bool) -> HttpAnswer:
         path = f"/{operation}"
@@ -123,7 +135,7 @@ class SignedCalls:
             error.http_status = answer.status
             error.message += f" HTTP status: {answer.status}."
             raise
-        if not 200 <= answer.status < 300:
+        if answer.status != SUCCESS:
             raise _refusal(answer)
         return answer
 
@@ -184,8 +196,15 @@ class OwnConnection:
     def send_receive(
         self, url: str, request_headers: Mapping[str, str], request_body: bytes
     ) -> tuple[int, str, dict[str, str], bytes]:
-        """As of the SDK's ``ConnectionPool``, whose requests may be writes: each is sent once."""
+        """As of the SDK's ``ConnectionPool``, whose requests may be writes: each is sent once.
+
+        Raises:
+            OTSClientError: the SDK would take it for a success, but it is not the service's, or may have been cut.
+        """
         answer = self._exchange(url, _lines_of(request_headers), request_body, False)
+        if 200 <= answer.status < 300:
+            _require_success(answer)
+            _require_end(answer)
         return answer.status, responses.get(answer.status, ""), dict(answer.headers), answer.body
 
 
@@ -209,12 +228,15 @@ def _exchange_of(client: Any) -> Exchange:
     timeout = client.socket_timeout
     is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
     if type(client.connection) not in _REPLACEABLE or not (is_number or timeout is None):
-        return _through(client)
+        return _OthersConnection(client)
+    limits = limits_of(client)
     connections = KeptConnections(
         client.host,
         timeout_seconds=timeout if timeout else None,
         most_idle=client.max_connection,
         tls=_tls(client.ssl_version) if client.host.startswith("https://") else None,
+        rest_seconds=limits.rest_seconds,
+        attempt_seconds=limits.attempt_seconds,
     )
 
     def exchange(path: str, lines: str, body: bytes, is_repeatable: bool) -> HttpAnswer:
@@ -223,12 +245,43 @@ def _exchange_of(client: Any) -> Exchange:
     return exchange
 
 
-def _through(client: Any) -> Exchange:
-    def exchange(path: str, lines: str, body: bytes, is_repeatable: bool) -> HttpAnswer:
-        status, _, answered, answer = client.connection.send_receive(path, headers_of(lines), body)
-        return HttpAnswer(status, {name.lower(): value for name, value in answered.items()}, answer)
+class _OthersConnection:
+    """An ``Exchange`` over the connection that stands in a client, whose limits are its own.
 
-    return exchange
+    How it survives a fork is its maker's affair. One that was used before the fork may have sockets that the parent
+    uses, too, so it is refused in the child; the SDK's is made anew there.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._connection = client.connection
+        self._was_used = self._is_parents = False
+        tell_of_forks(self)
+
+    def __call__(self, path: str, lines: str, body: bytes, is_repeatable: bool) -> HttpAnswer:
+        if self._is_parents:
+            raise ConfigurationError(
+                f"the connection of this client, a {type(self._connection).__name__}, was used before this process was "
+                "forked, so that answers to one process could reach the other: make a client in each process"
+            )
+        self._was_used = True
+        try:
+            status, _, answered, answer = self._connection.send_receive(path, headers_of(lines), body)
+        except (MemoryError, OverflowError) as error:
+            raise HTTPException(f"there is no memory for an answer: {error}") from error
+        headers = {name.lower(): value for name, value in answered.items()}
+        has_end = headers.get("content-length") == str(len(answer)) or "chunked" in headers.get("transfer-encoding", "")
+        return HttpAnswer(status, headers, answer, has_end)
+
+    def leave_to_parent(self) -> None:
+        """Take no connection that the parent has opened."""
+        client = self._client
+        if type(self._connection) is ConnectionPool:
+            self._connection = ConnectionPool(
+                client.host, client.path, client.socket_timeout, client.max_connection, client.ssl_version
+            )
+        else:
+            self._is_parents = self._was_used
 
 
 def _tls(version: Any) -> ssl.SSLContext:
@@ -278,13 +331,52 @@ def is_damaged(answer: HttpAnswer) -> bool:
     return digest is not None and digest != content_md5(answer.body)
 
 
+def _require_success(answer: HttpAnswer) -> None:
+    if answer.status != SUCCESS:
+        raise OTSClientError(
+            f"An answer with HTTP status {answer.status} is not the service's, whose successes have {SUCCESS}: it was "
+            "made on the way, probably by a gateway.",
+            answer.status,
+        )
+
+
+def _require_end(answer: HttpAnswer) -> None:
+    if not answer.has_end:
+        raise OTSClientError(
+            f"The answer may have been cut: {_beginning_of(answer)} came without a length or chunks, and then its "
+            "connection ended. The service tells the length; a gateway on the way has removed it.",
+            answer.status,
+        )
+
+
+def _require_whole(answer: HttpAnswer) -> None:
+    """Refuse a last page that may be the beginning of another one."""
+    _require_end(answer)
+    if is_damaged(answer):
+        raise OTSClientError(
+            f"The page has no next iterator, and would end its shard; but it was probably cut: {_beginning_of(answer)} "
+            "came, whose MD5 is not the one that the service has sent with them. A gateway on the way is the likely "
+            "cause.",
+            answer.status,
+        )
+
+
+def _beginning_of(answer: HttpAnswer) -> str:
+    return f"a body of {len(answer.body)} bytes with HTTP status {answer.status}"
+
+
 def _check(path: str, answer: HttpAnswer, key_id: str, key: str, *, checks_digest: bool) -> None:
-    headers, is_success = answer.headers, 200 <= answer.status < 300
+    headers, is_success = answer.headers, answer.status == SUCCESS
+    if not is_success and answer.status < 300:
+        _require_success(answer)
     if is_success and not headers.keys() >= _ALL_NEEDED:
         missing = next(name for name in NEEDED_HEADERS if name not in headers)
         raise OTSClientError(f'"{missing}" is missing in response header.')
-    if (checks_digest or not is_success) and is_damaged(answer):
-        raise OTSClientError(_MISMATCH)
+    if checks_digest or not is_success:
+        if is_success:
+            _require_end(answer)
+        if is_damaged(answer):
+            raise OTSClientError(_MISMATCH)
     date = headers.get("x-ots-date")
     if date is not None and abs(_seconds_of(date[:_SECONDS], date[-1:]) - time.time()) > MOST_SKEW_SECONDS:
         raise OTSClientError("The difference between date in response and system time is more than 15 minutes.")

@@ -2,57 +2,61 @@
 
 A thousand idle shards are two hundred answers a second without content, so what an exchange itself costs decides what
 they cost. The SDK's own way through urllib3, and ``http.client``, spend most of it on header objects that nobody looks
-at. What is sent and understood here is what this service, and a gateway
-before it, answers to a POST: a length, chunks, or the end of the connection; interim answers; anything else is refused.
+at. What is sent and understood here is what this service, and a gateway before it, answers to a POST: a length, chunks,
+or the end of the connection; interim answers; anything else is refused. All of it is bounded, in bytes and in
+time: what goes beyond a bound is an error of the network, which tells the bound.
+
+A connection belongs to the process that made it. A child that was forked begins without any.
 """
 
 from __future__ import annotations
 
 import os
-import select
 import socket
 import ssl
-import struct
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable, Mapping
-from http.client import BadStatusLine, HTTPException, IncompleteRead, RemoteDisconnected
+from http.client import RemoteDisconnected
+from math import inf
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from attrs import frozen
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
 
 from streamclient import checks
-from streamclient.wire.signature import read_head
+from streamclient.tablestore.channel import RESTED_SECONDS, HttpAnswer, HttpChannel, SilentError
+from streamclient.tablestore.limits import ATTEMPT_WAITS, REST_SECONDS
 
-LINE_BYTES = 65_536
-"""Longest line of an answer's head; that of ``http.client``."""
+__all__ = ["HttpAnswer", "KeptConnections", "tell_of_forks"]
 
-READ_BYTES = 16_384
-"""Asked of a socket where nobody knows how much there will be: a head with all of a small body, or a record of TLS."""
-
-HEAD_BYTES = 2_048
-"""Of an answer that is expected to be long, its head is looked for in so much; the service's have 400 bytes."""
-
-RESTED_SECONDS = 1.0
-"""A service keeps idle connections for seconds at least. One that was used later than that is used again unasked."""
-
-MOST_HEADERS = 100
-"""Most headers of an answer; that of ``http.client``."""
-
-INTERIM = range(100, 200)
-"""Statuses that announce another answer."""
+KEEPALIVE_SECONDS = 30
+"""The kernel asks a silent peer after so many seconds, and from then on in thirds, whether it is there: boxes on the
+way remember the connection, and a dead one ends after a minute, also while an answer is being waited for."""
 
 
-@frozen
-class HttpAnswer:
-    """One answer, whatever its status."""
+class _ForkedHolder(Protocol):
+    """Holds connections; told in a child process that they are its parent's."""
 
-    status: int
-    headers: Mapping[str, str]
-    """By name in lower case, without spaces around the value; of a repeated one the last."""
-    body: bytes
+    def leave_to_parent(self) -> None:
+        """Use none of them again, and tell the other end nothing."""
+
+
+_holders: weakref.WeakSet[_ForkedHolder] = weakref.WeakSet()
+
+
+def tell_of_forks(holder: _ForkedHolder) -> None:
+    """Have ``leave_to_parent`` called in every child that is forked from now on."""
+    _holders.add(holder)
+
+
+def _leave_all_to_parent() -> None:
+    for holder in list(_holders):
+        holder.leave_to_parent()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(after_in_child=_leave_all_to_parent)
 
 
 class KeptConnections:
@@ -64,9 +68,19 @@ class KeptConnections:
     """
 
     def __init__(
-        self, origin: str, *, timeout_seconds: float | None, most_idle: int, tls: ssl.SSLContext | None = None
+        self,
+        origin: str,
+        *,
+        timeout_seconds: float | None,
+        most_idle: int,
+        tls: ssl.SSLContext | None = None,
+        rest_seconds: float = REST_SECONDS,
+        attempt_seconds: float | None = None,
     ) -> None:
         """``origin`` is ``http://HOST[:PORT]`` or ``https://...``, the latter with ``tls``. Connects to nobody.
+
+        ``timeout_seconds`` bounds each wait, ``attempt_seconds`` one exchange with all its waits, by default a multiple
+        of it. A connection that was unused for more than ``rest_seconds`` is not used again.
 
         Raises:
             ConfigurationError: nobody can connect there.
@@ -74,46 +88,75 @@ class KeptConnections:
         self._host, self._port = checks.host_and_port(origin)
         self._address = f"{self._host}:{self._port}"
         self._head = f"Host: {urlsplit(origin).netloc}\r\n"
-        self._timeout_seconds = timeout_seconds
+        wait_seconds = inf if timeout_seconds is None else timeout_seconds
+        self._attempt_seconds = ATTEMPT_WAITS * wait_seconds if attempt_seconds is None else attempt_seconds
+        self._wait_seconds = min(wait_seconds, self._attempt_seconds)
+        self._rest_seconds = rest_seconds
         self._tls = tls
-        self._idle: deque[_Connection] = deque(maxlen=max(1, most_idle))
+        self._idle: deque[HttpChannel] = deque(maxlen=max(1, most_idle))
+        self._open: weakref.WeakSet[HttpChannel] = weakref.WeakSet()
         self._close_idle = weakref.finalize(self, _close_all, self._idle)
+        tell_of_forks(self)
 
     def post(self, target: str, lines: str, body: bytes, *, is_repeatable: bool) -> HttpAnswer:
-        """One exchange. A kept connection that turns out to be closed is replaced once, if the call may come twice.
+        """One exchange. A kept connection that turns out to be dead is replaced once, if the call may come twice.
 
         ``lines`` are the headers but for host and length, each with its end.
         """
         head = f"POST {target} HTTP/1.1\r\n{self._head}Content-Length: {len(body)}\r\n{lines}\r\n"
         message = head.encode("latin-1") + body
-        kept = self._kept(is_repeatable)
+        now = time.monotonic()
+        deadline = now + self._attempt_seconds
+        kept = self._kept(now, is_repeatable)
         if kept is not None:
+            is_doubted = is_repeatable and now - kept.used_at > RESTED_SECONDS
             try:
-                return self._exchange(kept, message)
-            except (RemoteDisconnected, ConnectionError):
+                return self._exchange(kept, message, deadline, is_doubted=is_doubted)
+            except (RemoteDisconnected, ConnectionError, SilentError):
                 # The service closes what was idle for long; that may happen while a request is on its way.
                 if not is_repeatable:
                     raise
-        return self._exchange(self._connect(), message)
+        return self._exchange(self._connect(deadline), message, deadline)
 
     def close(self) -> None:
         """Close what is idle. Exchanges under way end undisturbed, and later ones connect anew."""
         _close_all(self._idle)
 
-    def _exchange(self, connection: _Connection, message: bytes) -> HttpAnswer:
+    def leave_to_parent(self) -> None:
+        """Close this process's copies of its parent's sockets, also of those in use there.
+
+        The parent keeps its own: closing a copy ends no connection, and sends nothing, not even over TLS.
+        """
+        self._idle.clear()
+        for connection in list(self._open):
+            connection.close()
+        self._open.clear()
+
+    def _exchange(
+        self, connection: HttpChannel, message: bytes, deadline: float, *, is_doubted: bool = False
+    ) -> HttpAnswer:
+        is_new = connection.is_new
         try:
-            answer, is_kept = connection.exchange(message)
-        except BaseException:
+            answer, is_kept = connection.exchange(message, deadline, is_doubted=is_doubted)
+        except BaseException as error:
             connection.close()
+            if isinstance(error, TimeoutError) and not is_new:
+                self.close()  # what made one connection silent has probably met all that rested with it
             raise
-        if is_kept and len(self._idle) < (self._idle.maxlen or 1):
-            self._idle.append(connection)
-        else:
+        idle = self._idle
+        if not is_kept or len(idle) >= (idle.maxlen or 1):
             connection.close()
+            return answer
+        idle.append(connection)
+        try:
+            if connection.used_at - idle[0].used_at > self._rest_seconds:
+                idle.popleft().close()  # the one that rested longest; one for each exchange is enough
+        except IndexError:  # other threads took all of them meanwhile
+            pass
         return answer
 
-    def _kept(self, is_repeatable: bool) -> _Connection | None:
-        """The connection used last, so that those beyond need time out at the service.
+    def _kept(self, now: float, is_repeatable: bool) -> HttpChannel | None:
+        """The connection used last, so that those beyond need rest until they are closed.
 
         A call that may not come twice must not meet one that was closed, so it looks each time.
         """
@@ -122,194 +165,68 @@ class KeptConnections:
                 connection = self._idle.pop()
             except IndexError:
                 return None
-            if (is_repeatable and not connection.has_rested) or not connection.is_dropped:
+            rested = now - connection.used_at
+            is_busy = is_repeatable and rested <= RESTED_SECONDS
+            if rested <= self._rest_seconds and (is_busy or not connection.is_dropped):
                 return connection
             connection.close()
 
-    def _connect(self) -> _Connection:
+    def _connect(self, deadline: float) -> HttpChannel:
+        plain = self._reached(deadline)
         try:
-            plain = socket.create_connection((self._host, self._port), self._timeout_seconds)
-        except TimeoutError as error:
-            raise ConnectTimeoutError(f"{self._address} did not answer within {self._timeout_seconds} s") from error
-        except (socket.gaierror, UnicodeError) as error:
-            text = f"cannot resolve the host name {self._host!r}: {error}"
-            raise NewConnectionError(self._address, text) from error  # type: ignore[arg-type]
-        except OSError as error:
-            raise NewConnectionError(self._address, str(error)) from error  # type: ignore[arg-type]
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if self._tls is None:
-            return _Connection(plain)
-        try:
-            return _Connection(self._tls.wrap_socket(plain, server_hostname=self._host))
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _keep_alive(plain)
+            channel = plain if self._tls is None else self._tls.wrap_socket(plain, server_hostname=self._host)
+            connection = HttpChannel(channel, self._wait_seconds, self._attempt_seconds)
         except BaseException:
             plain.close()
             raise
+        self._open.add(connection)
+        return connection
+
+    def _reached(self, deadline: float) -> socket.socket:
+        """A socket that is connected to the first address of the host that accepts it."""
+        try:
+            addresses = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        except (socket.gaierror, UnicodeError) as error:
+            text = f"cannot resolve the host name {self._host!r}: {error}"
+            raise NewConnectionError(self._address, text) from error  # type: ignore[arg-type]
+        refused: OSError | None = None
+        for family, kind, protocol, _, address in addresses:
+            seconds = min(self._wait_seconds, max(0.001, deadline - time.monotonic()))
+            try:
+                return _connected(socket.socket(family, kind, protocol), address, seconds)
+            except OSError as error:
+                refused = error
+        if isinstance(refused, TimeoutError):
+            raise ConnectTimeoutError(f"{self._address} did not answer within {seconds:.3g} s") from refused
+        raise NewConnectionError(self._address, str(refused)) from refused  # type: ignore[arg-type]
 
     def __repr__(self) -> str:
         return f"<connections to {self._host}:{self._port}, {len(self._idle)} idle>"
 
 
-class _Connection:
-    """One socket; one exchange at a time."""
-
-    def __init__(self, channel: socket.socket) -> None:
-        """The time-out of the socket is that of each wait."""
-        self._channel = channel
-        self._ahead = b""
-        """What came behind all that was read."""
-        self._all = _wait_in_the_kernel(channel)
-        self._is_much_expected = False
-        self._unasked = select.poll()
-        self._unasked.register(channel, select.POLLIN)
-        self._used_at = time.monotonic()
-
-    @property
-    def is_dropped(self) -> bool:
-        """Whether something came unasked: the end of the connection, mostly."""
-        return bool(self._unasked.poll(0))
-
-    @property
-    def has_rested(self) -> bool:
-        """Whether a service may have closed it by now."""
-        return time.monotonic() - self._used_at > RESTED_SECONDS
-
-    def exchange(self, message: bytes) -> tuple[HttpAnswer, bool]:
-        """The answer, and whether the connection may be used again."""
-        try:
-            self._channel.sendall(message)
-            answer = self._answer()
-        except BlockingIOError as error:  # the kernel's word for a time-out of its own
-            raise TimeoutError("timed out") from error
-        self._used_at = time.monotonic()
-        return answer
-
-    def close(self) -> None:
-        """Close the socket; harmless if it is closed."""
-        self._channel.close()
-
-    def _answer(self) -> tuple[HttpAnswer, bool]:
-        version, status, headers = self._head()
-        while status in INTERIM:
-            version, status, headers = self._head()
-        length = headers.get("content-length")
-        if "chunked" in headers.get("transfer-encoding", "").lower():
-            body, has_end = b"".join(self._chunks()), True
-        elif length is not None:
-            body, has_end = self._exactly(_count(length, 10)), True
-        else:
-            body, has_end = self._rest(), False
-        asks_to_close = headers.get("connection", "" if version == "HTTP/1.1" else "close").lower() == "close"
-        is_kept = has_end and not asks_to_close and not self._ahead
-        self._is_much_expected = len(body) > READ_BYTES and bool(self._all)
-        return HttpAnswer(status, headers, body), is_kept
-
-    def _head(self) -> tuple[str, int, dict[str, str]]:
-        if not self._ahead:
-            self._ahead = self._beginning()
-        usual = read_head(self._ahead)
-        if usual is not None:
-            status, headers, behind = usual
-            self._ahead = self._ahead[behind:]
-            return "HTTP/1.1", status, headers
-        lines = self._lines()
-        if not lines:
-            raise RemoteDisconnected("the connection was closed without an answer")
-        version, _, rest = lines[0].partition(" ")
-        if not version.startswith("HTTP/1.") or not rest[:3].isdecimal():
-            raise BadStatusLine(lines[0])
-        parts = [line.partition(":") for line in lines[1:]]
-        return version, int(rest[:3]), {name.lower(): value.strip() for name, _, value in parts}
-
-    def _lines(self) -> list[str]:
-        """The head of an answer, or the trailer of a chunked one, without the empty line that ends it."""
-        head, end, behind = self._ahead.partition(b"\r\n\r\n")
-        if head and end:  # all of it came at once, as it mostly does
-            self._ahead = behind
-            lines = head.decode("latin-1").split("\r\n")
-        else:
-            lines = list(iter(self._line, ""))
-        if len(lines) > MOST_HEADERS:
-            raise HTTPException(f"the answer has more than {MOST_HEADERS} headers")
-        return lines
-
-    def _beginning(self) -> bytes:
-        """What comes first. Where much is expected, the head alone, so that the body comes in one piece behind it."""
-        size = READ_BYTES
-        if self._is_much_expected:
-            head, end, _ = self._channel.recv(HEAD_BYTES, socket.MSG_PEEK).partition(b"\r\n\r\n")
-            size = len(head) + len(end) if end else HEAD_BYTES
-        return self._channel.recv(size)
-
-    def _line(self) -> str:
-        """The next line without its end; empty at the end of the connection, too."""
-        while b"\n" not in self._ahead and len(self._ahead) <= LINE_BYTES:
-            came = self._channel.recv(READ_BYTES)
-            if not came:
-                break
-            self._ahead += came
-        line, _, self._ahead = self._ahead.partition(b"\n")
-        if len(line) > LINE_BYTES:
-            raise HTTPException(f"a line of the answer's head is longer than {LINE_BYTES} bytes")
-        return line.decode("latin-1").rstrip("\r")
-
-    def _chunks(self) -> Iterable[bytes]:
-        while size := _count(self._line().partition(";")[0].strip(), 16):
-            yield self._exactly(size)
-            self._line()
-        self._lines()
-
-    def _exactly(self, size: int) -> bytes:
-        data, self._ahead = self._ahead[:size], self._ahead[size:]
-        if len(data) == size:
-            return data
-        parts, missing = [data] if data else [], size - len(data)
-        while missing:
-            came = self._channel.recv(missing, self._all) if self._all else self._channel.recv(min(missing, READ_BYTES))
-            if not came:
-                raise IncompleteRead(b"".join(parts), missing)
-            parts.append(came)
-            missing -= len(came)
-        return b"".join(parts)
-
-    def _rest(self) -> bytes:
-        """All up to the end of the connection."""
-        parts, self._ahead = [self._ahead], b""
-        while came := self._channel.recv(READ_BYTES):
-            parts.append(came)
-        return b"".join(parts)
-
-
-def _wait_in_the_kernel(channel: socket.socket) -> int:
-    """Have the socket itself keep its time-out, which saves a call before each one; ``MSG_WAITALL`` where it does.
-
-    With that flag a whole body comes by one call. Where the kernel cannot, over TLS, and on Windows, which would take
-    the seconds for milliseconds, Python waits as before.
-    """
-    seconds = channel.gettimeout()
-    if isinstance(channel, ssl.SSLSocket) or os.name != "posix":
-        return 0
-    if seconds is not None:
-        whole = max(1, round(seconds * 1_000_000))
-        limit = struct.pack("@ll", *divmod(whole, 1_000_000))  # a struct timeval
-        try:
-            for direction in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-                channel.setsockopt(socket.SOL_SOCKET, direction, limit)
-        except OSError:
-            return 0
-        channel.settimeout(None)
-    return socket.MSG_WAITALL
-
-
-def _count(text: str, base: int) -> int:
+def _connected(plain: socket.socket, address: Any, seconds: float) -> socket.socket:
     try:
-        count = int(text, base)
-        if count >= 0:
-            return count
-    except ValueError:
-        pass
-    raise HTTPException(f"the answer says {text!r} where the length of its body belongs")
+        plain.settimeout(None if seconds == inf else seconds)
+        plain.connect(address)
+    except BaseException:
+        plain.close()
+        raise
+    return plain
 
 
-def _close_all(connections: deque[_Connection]) -> None:
+def _keep_alive(plain: socket.socket) -> None:
+    plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in {
+        "TCP_KEEPIDLE": KEEPALIVE_SECONDS,
+        "TCP_KEEPINTVL": KEEPALIVE_SECONDS // 3,
+        "TCP_KEEPCNT": 3,
+    }.items():
+        if hasattr(socket, name):  # each system knows others
+            plain.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _close_all(connections: deque[HttpChannel]) -> None:
     while connections:
         connections.pop().close()

@@ -20,7 +20,8 @@ class Integrity(Enum):
     """What vouches for the bytes of a page of records, beside the checksums of its rows, which are always verified.
 
     Those cover key, columns and operation. They do not cover a record's sequence, nor what is around the records: the
-    next iterator, for example.
+    next iterator, for example. A page without next iterator ends its shard, and a page that was cut has none, so such a
+    page is compared with its digest whatever was chosen.
     """
 
     MD5 = "md5"

@@ -42,8 +42,12 @@ AUTH_FAILED = "OTSAuthFailed"
 _TRIMMED_CODE = "OTSTrimmedDataAccess"
 _TRIMMED_TEXT = "Requested stream data is already trimmed"  # also seen under OTSParameterInvalid, from gateways
 
+FLOW_CONTROL = "OTSFlowControl"
+"""Requests were throttled; it comes with HTTP status 429, which says so whatever the code."""
+
 _THROTTLED_CODES = frozenset(
     {
+        FLOW_CONTROL,
         "OTSServerBusy",
         "OTSStorageServerBusy",
         "OTSNotEnoughCapacityUnit",
@@ -102,7 +106,8 @@ def from_answer(
     text = f"{code}: {message}"
     if request_id:
         text = f"{text} (request {request_id})"
-    if code == _TRIMMED_CODE or message.startswith(_TRIMMED_TEXT):
+    is_trimmed = code == _TRIMMED_CODE or message.startswith(_TRIMMED_TEXT)
+    if is_trimmed and http_status != http.client.TOO_MANY_REQUESTS:
         return TrimmedDataException(text)
     kind = _kind_of_answer(code, message, http_status, write)
     return DependencyException(text, kind=kind, code=code, http_status=http_status, request_id=request_id or None)
@@ -122,7 +127,9 @@ def _signed_by(client: Any) -> str:
 
 
 def _kind_of_answer(code: str, message: str, http_status: int | None, write: bool) -> ErrorKind:
-    if code in _THROTTLED_CODES or (code == "OTSQuotaExhausted" and message == _TOO_FREQUENT_TEXT):
+    if http_status == http.client.TOO_MANY_REQUESTS or code in _THROTTLED_CODES:
+        return ErrorKind.THROTTLED
+    if code == "OTSQuotaExhausted" and message == _TOO_FREQUENT_TEXT:
         return ErrorKind.THROTTLED
     if code in _NOT_APPLIED_CODES:
         return ErrorKind.TRANSIENT

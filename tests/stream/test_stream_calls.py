@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from http.client import BadStatusLine, HTTPException, IncompleteRead, RemoteDisconnected
 
 import pytest
-from attrs import define, field
+from attrs import define
+from byte_service import ByteServer, serving
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tablestore import OTSClient, OTSClientError
@@ -21,61 +22,15 @@ from streamclient.errors import ConfigurationError
 from streamclient.records import NATIVE
 from streamclient.server import LocalTablestore
 from streamclient.stream import TablestoreStreamApi
-from streamclient.tablestore import http
+from streamclient.tablestore import channel
 from streamclient.tablestore.call import SignedCalls, headers_of
-from streamclient.tablestore.http import RESTED_SECONDS, KeptConnections
+from streamclient.tablestore.channel import RESTED_SECONDS, SILENCE_SECONDS
+from streamclient.tablestore.http import KeptConnections
 from streamclient.wire import schema
 from streamclient.wire.signature import sign_request_v2
 from tests.wire.heads import head_of
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
-
-
-@define
-class ByteServer:
-    """Answers each request with the next bytes; ``None`` closes the connection without any."""
-
-    answers: list[bytes | None]
-    closes: bool = False
-    port: int = 0
-    connections: int = 0
-    requests: list[bytes] = field(factory=list)
-
-    def serve(self, listener: socket.socket) -> None:
-        while self.answers:
-            try:
-                channel, _ = listener.accept()
-            except OSError:
-                return
-            self.connections += 1
-            with channel, channel.makefile("rb") as reader:
-                while self.answers and self.one(channel, reader):
-                    pass
-
-    def one(self, channel: socket.socket, reader: object) -> bool:
-        head = b""
-        while not head.endswith(b"\r\n\r\n"):
-            line = reader.readline()  # type: ignore[attr-defined]
-            if not line:
-                return False
-            head += line
-        size = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
-        self.requests.append(head + reader.read(size))  # type: ignore[attr-defined]
-        answer = self.answers.pop(0)
-        if answer is None:
-            return False
-        channel.sendall(answer)
-        return not self.closes
-
-
-@contextmanager
-def serving(*answers: bytes | None, closes: bool = False) -> Iterator[ByteServer]:
-    server = ByteServer(list(answers), closes)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        server.port = listener.getsockname()[1]
-        thread = threading.Thread(target=server.serve, args=(listener,), daemon=True)
-        thread.start()
-        yield server
 
 
 @contextmanager
@@ -201,14 +156,20 @@ def test_a_connection_is_not_asked_again_at_once_whether_it_is_there_unless_a_ca
         assert asked == []
         post(kept, is_repeatable=False)
         assert asked == [0]
-        idle._used_at -= 2 * RESTED_SECONDS
+        idle.used_at -= 2 * RESTED_SECONDS
         post(kept)
-        assert asked == [0, 0]
+        assert asked == [0, 0, 1_000 * SILENCE_SECONDS]
 
 
 @define
 class Asked:
-    poll: Callable[[int], None]
+    """Says that an answer came at once, and nothing unasked."""
+
+    note: Callable[[float], None]
+
+    def poll(self, millis: float) -> bool:
+        self.note(millis)
+        return millis > 0
 
 
 def test_a_body_that_stops_is_a_time_out_and_its_connection_is_not_used_again() -> None:
@@ -292,13 +253,18 @@ def test_an_answer_that_does_not_come_is_a_time_out() -> None:
             post(kept)
 
 
-def test_connecting_for_too_long_was_never_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(address: object, timeout: object) -> socket.socket:
-        raise TimeoutError
-
-    monkeypatch.setattr(socket, "create_connection", never)
-    with pytest.raises(ConnectTimeoutError, match="did not answer within 30 s"):
-        post(KeptConnections("http://127.0.0.1:1", timeout_seconds=30, most_idle=1))
+def test_connecting_for_too_long_was_never_sent() -> None:
+    """The kernel answers no more connections than it may queue."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
+        address = listener.getsockname()
+        waiting = [socket.socket() for _ in range(4)]
+        for each in waiting:
+            each.setblocking(False)
+            each.connect_ex(address)
+        with pytest.raises(ConnectTimeoutError, match=r"did not answer within 0\.05 s"):
+            post(KeptConnections(f"http://127.0.0.1:{address[1]}", timeout_seconds=0.05, most_idle=1))
+        for each in waiting:
+            each.close()
 
 
 # --- the envelope --------------------------------------------------------------------------------------------------
@@ -545,4 +511,4 @@ def test_the_head_of_the_services_answers_is_read_in_one_pass(local: LocalTables
     lines = "".join(f"{name}: {value}\r\n" for name, value in answer.headers.items())
     head = f"HTTP/1.1 200 OK\r\n{lines}\r\n".encode()
 
-    assert http.read_head(head + answer.body) == (200, answer.headers, len(head))
+    assert channel.read_head(head + answer.body) == (200, answer.headers, len(head))

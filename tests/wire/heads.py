@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from http.client import HTTPException
+from math import inf
 
-from streamclient.tablestore import http
+from streamclient.tablestore import channel
+from streamclient.tablestore.limits import HEADS_BYTES_MAX
 
 
 class _Bytes:
@@ -20,14 +22,15 @@ class _Bytes:
 
 def head_of(data: bytes, *, is_in_one_pass: bool = True) -> object:
     """What a head says, and what is left behind it; or the error."""
-    connection = http._Connection.__new__(http._Connection)
+    connection = channel.HttpChannel.__new__(channel.HttpChannel)
     connection._channel, connection._ahead, connection._is_much_expected = _Bytes(data), b"", False  # type: ignore[assignment]
-    read_head = http.read_head
+    connection._deadline, connection._wait_seconds, connection._heads_left = inf, inf, HEADS_BYTES_MAX
+    read_head = channel.read_head
     if not is_in_one_pass:
-        http.read_head = lambda _: None  # type: ignore[assignment]
+        channel.read_head = lambda _: None  # type: ignore[assignment]
     try:
         return connection._head(), connection._ahead
     except (HTTPException, OSError) as error:
         return repr(error)
     finally:
-        http.read_head = read_head
+        channel.read_head = read_head
