@@ -116,6 +116,10 @@ class CodecError(StreamClientException, ValueError):
     """Bytes do not form a valid frame: truncated, corrupt, or of an unknown kind. No row was produced from them."""
 
 
+class DisorderError(CodecError):
+    """The records of a page do not rise, as those of a shard do: the service, or what lies between, is at fault."""
+
+
 class ApplicationException(StreamClientException):
     """User code raised; the cause is the user's exception (Java: ``ApplicationException``)."""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 from enum import Enum
+from typing import Any
 
-from attrs import field, frozen
+from attrs import asdict, field, frozen
 
 from streamclient import checks
 from streamclient.errors import ConfigurationError
@@ -63,6 +64,16 @@ class Pause:
     reason: str
     until_micros: int | None = None
     """Microseconds since 1970 by the clock of whoever obeys; ``None`` until it is resumed."""
+    accepts_end: bool = False
+    """Whether the order is to believe that the shard has ended. Such an order holds nothing: its time is over from the
+    beginning, and it counts for a while from then on."""
+
+    def as_plain(self) -> dict[str, Any]:
+        """Its fields, as they are stored and printed: that of the end only where it says something."""
+        plain = asdict(self)
+        if not self.accepts_end:
+            del plain["accepts_end"]
+        return plain
 
 
 @frozen

@@ -60,6 +60,8 @@ class Cause(Enum):
     """The subject is a shard before it, perhaps a grandparent, that is not finished."""
     PARENT_ROW_MISSING = "parent_row_missing"
     """The subject is a shard before it that has no lease row, so that nobody knows yet whether it is finished."""
+    PARENT_CIRCLE = "parent_circle"
+    """The stream lists it before itself; the subject is the shards that are each other's parents."""
     ROW_GONE = "row_gone"
     HAND_OVER_IN_DOUBT = "hand_over_in_doubt"
     LEAVING_PAUSE = "leaving_pause"
@@ -116,6 +118,10 @@ class Cause(Enum):
     TURN = "turn"
     """A channel of a tunnel waits until fewer others are in work."""
     FINDING_LOSS = "finding_loss"
+    END_NOT_SHOWN = "end_not_shown"
+    """A page says that the shard has ended, and the list of shards does not show it."""
+    NO_PROGRESS = "no_progress"
+    """The service gives records again, or the same place, so that reading would never end; the detail says what."""
 
     # The status table, in the middle of reading.
     CHECKPOINT = "checkpoint"
@@ -172,6 +178,9 @@ _WORDS: Mapping[Cause, _Words] = {
     Cause.FINISHED: _Words(ReasonKind.FINISHED, "finished"),
     Cause.PARENT: _Words(ReasonKind.PARENTS, "parent {subject}", " {detail}"),
     Cause.PARENT_ROW_MISSING: _Words(ReasonKind.LEASE, "parent {subject} has no lease row", "{detail}"),
+    Cause.PARENT_CIRCLE: _Words(
+        ReasonKind.PARENTS, "the stream lists the shard before itself: {subject} are each other's parents"
+    ),
     Cause.ROW_GONE: _Words(ReasonKind.LEASE, "its lease row is gone; waiting for the list of shards"),
     Cause.HAND_OVER_IN_DOUBT: _Words(ReasonKind.LEASE, "a hand-over is in doubt; waiting for the next heartbeat"),
     Cause.LEAVING_PAUSE: _Words(ReasonKind.LEASE, "its pause is over; waiting until its row says so"),
@@ -218,6 +227,10 @@ _WORDS: Mapping[Cause, _Words] = {
         ReasonKind.READING, "waits for its turn", ": max_channel_parallel={detail} channels are in work"
     ),
     Cause.FINDING_LOSS: _Words(ReasonKind.READING, "records were lost; finding out which"),
+    Cause.END_NOT_SHOWN: _Words(
+        ReasonKind.READING, "the service says that the shard has ended, and the list of shards does not show it"
+    ),
+    Cause.NO_PROGRESS: _Words(ReasonKind.READING, "the service makes no progress"),
     Cause.CHECKPOINT: _Words(ReasonKind.CHECKPOINT, "waits for the answer to a checkpoint"),
     Cause.FAILING_RECORD: _Words(
         ReasonKind.DECISION, "stopped by failure_policy at {subject}", f", {{detail}}; {_MEND}"
@@ -231,6 +244,7 @@ BEFORE_READING = frozenset(
         Cause.FINISHED,
         Cause.PARENT,
         Cause.PARENT_ROW_MISSING,
+        Cause.PARENT_CIRCLE,
         Cause.ROW_GONE,
         Cause.HAND_OVER_IN_DOUBT,
         Cause.LEAVING_PAUSE,

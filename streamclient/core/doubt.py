@@ -163,7 +163,7 @@ def _note(state: WorkerState, write: LeaseWrite) -> None:
 
 def _given_up(state: WorkerState, write: LeaseWrite) -> None:
     if write.kind is WriteKind.CREATE:
-        creation_answered(state)
+        creation_answered(state, write.lease_key)
     state.scan_soon(state.pause_seconds(2))
     settle(state, write.lease_key)
 
@@ -215,7 +215,7 @@ def _applied_unheld(state: WorkerState, write: LeaseWrite, sent_at: float) -> No
         state.has_created = True
         if write.result is not None and write.result.checkpoint != CheckpointPosition.TRIM_HORIZON:
             state.begun_late.add(write.lease_key)
-        creation_answered(state)
+        creation_answered(state, write.lease_key)
     elif write.kind is WriteKind.TRANSFER:
         state.report(Severity.INFO, write.lease_key, f"handed over without reading it: {write.result}")
     elif write.kind is WriteKind.DELETE:

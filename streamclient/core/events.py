@@ -158,6 +158,24 @@ class CheckpointRequested:
 
 
 @frozen
+class EndRead:
+    """A consumer read a page that says that its shard has ended, which the list of shards has to show.
+
+    Answered by one ``AnswerEnd``, unless the consumer is gone before.
+    """
+
+    lease_key: str
+    consumer_id: str
+
+
+@frozen
+class EndAccepted:
+    """The worker's own program says that a shard has ended, whatever the list of shards shows."""
+
+    lease_key: str
+
+
+@frozen
 class ConsumerStalled:
     """A consumer makes no progress and gives no reason that excuses it; the lease must not be kept for it."""
 
@@ -220,6 +238,8 @@ Event = (
     | SyncDue
     | InfoChanged
     | CheckpointRequested
+    | EndRead
+    | EndAccepted
     | ConsumerStalled
     | PauseRequested
     | ResumeRequested
@@ -294,6 +314,18 @@ class AnswerCheckpoint:
     error: Exception | None = None
 
 
+@frozen
+class AnswerEnd:
+    """Tell a consumer whether its shard has ended. If it is shown since the page was read, that is read once more."""
+
+    lease_key: str
+    consumer_id: str
+    is_shown: bool
+    since_read: bool = False
+    detail: str = ""
+    """Why nobody can say so, if it is not shown."""
+
+
 class Severity(Enum):
     """How loudly to report."""
 
@@ -311,4 +343,6 @@ class Report:
     text: str
 
 
-Command = Call[Any] | ResolveAndCreate | ForgetEpoch | StartConsumer | StopConsumer | AnswerCheckpoint | Report
+Command = (
+    Call[Any] | ResolveAndCreate | ForgetEpoch | StartConsumer | StopConsumer | AnswerCheckpoint | AnswerEnd | Report
+)

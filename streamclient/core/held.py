@@ -233,7 +233,7 @@ class HeldLease:
             return ShardState.SHUTDOWN_COMPLETE
         if self.intention is Intention.PAUSE:
             return ShardState.PAUSED
-        if self.reason is not None and self.reason.cause is Cause.PARENT:
+        if self.reason is not None and self.reason.cause in (Cause.PARENT, Cause.PARENT_CIRCLE):
             return ShardState.WAITING_ON_PARENT_SHARDS
         return ShardState.INITIALIZING
 

@@ -40,7 +40,15 @@ from streamclient.core.shards import Start
 from streamclient.core.sightings import LeaseView
 from streamclient.core.signals import Signals
 from streamclient.core.state import WorkerState
-from streamclient.core.sync import create_missing, plan_sync, shards_listed, sync_due
+from streamclient.core.sync import (
+    answer_accepted,
+    create_missing,
+    end_accepted,
+    end_read,
+    plan_sync,
+    shards_listed,
+    sync_due,
+)
 from streamclient.core.worker_rows import (
     OUSTED,
     check_session,
@@ -141,6 +149,11 @@ class Holdings:
         """Why this worker cannot do its work although the table answers; empty if it can."""
         return OUSTED if self.is_ousted else ""
 
+    @property
+    def circles(self) -> Iterable[tuple[str, ...]]:
+        """Circles of shards that come before themselves in the last listing, so that none of them is ever read."""
+        return sorted(set(self._state.circles.values()))
+
     def leads(self, now: float) -> bool:
         """Whether this worker does now what one of the fleet, of those with a session, has to do for all."""
         signals = self._state.signals
@@ -215,6 +228,7 @@ def _scanned(state: WorkerState, call: events.ReadRows, answer: Answered[Scan]) 
     state.measured.observe(scan.rows, state.now)
     workers_scanned(state, scan.workers)
     notice_rows(state)
+    answer_accepted(state)
     settle_restless(state)
     plan_sync(state)
     create_missing(state)
@@ -254,6 +268,8 @@ _HANDLERS: Mapping[type, Callable[[WorkerState, Any], None]] = {
     events.SyncDue: sync_due,
     events.InfoChanged: info_changed,
     events.CheckpointRequested: checkpoint_requested,
+    events.EndRead: end_read,
+    events.EndAccepted: end_accepted,
     events.ConsumerStalled: consumer_stalled,
     events.ConsumerStopped: consumer_stopped,
     events.PauseRequested: pause_requested,

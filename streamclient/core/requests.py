@@ -43,7 +43,8 @@ def checkpoint_stored(state: WorkerState, held: HeldLease) -> None:
     key = held.lease.lease_key
     if held.lease.is_finished:
         state.report(Severity.INFO, key, f"finished: {held.lease}")
-        state.wants_listing = state.wants_listing or not state.is_stopping
+        # What follows has a row already, or is about to get one, where a listing shows it.
+        state.wants_listing = state.wants_listing or not (state.is_stopping or state.ends.has_child(key))
         for child in sorted(child for child, ancestor in state.waiting.items() if ancestor == key):
             settle(state, child)
         state.signals.wake(row.owner for row in state.view.rows.values() if row.owner and key in row.parent_shard_ids)
@@ -62,6 +63,7 @@ def consumer_stopped(state: WorkerState, event: ConsumerStopped) -> None:
     """Free the shard's slot; then the lease goes on, is handed over, or is read anew."""
     key = event.lease_key
     held = state.held.get(key)
+    state.end_questions.pop(event.consumer_id, None)
     if state.running.get(key) == event.consumer_id:
         del state.running[key]
         if held is not None:

@@ -19,7 +19,7 @@ from streamclient.core.leases import LeaseWrite
 from streamclient.core.plan.loads import Loads
 from streamclient.core.retry import lease_pause_seconds
 from streamclient.core.rows import COUNTER, WriteKind, WriteOutcome
-from streamclient.core.shards import Listing, NewLease, Start
+from streamclient.core.shards import ListedEnds, Listing, NewLease, Start
 from streamclient.core.sightings import LeaseView, add
 from streamclient.core.signals import Signals
 from streamclient.core.values import evolve
@@ -42,6 +42,17 @@ class Flight:
     """How often reading the row has failed."""
     tries: int = 1
     """Which try of the same intention this is."""
+
+
+@frozen
+class EndQuestion:
+    """A consumer wants to know whether its shard has ended."""
+
+    lease_key: str
+    begun: int
+    """How many listings had begun when it asked: those know nothing of what it read."""
+    is_refused: bool = False
+    """Whether it was told that no listing shows it."""
 
 
 @define(eq=False)
@@ -97,6 +108,16 @@ class WorkerState:
     """Whether nothing is handed over yet, because a scan will tell to whom."""
     missing: dict[str, NewLease] = field(factory=dict)
     """Rows still to create after the last listing, parents first."""
+    missing_children: Mapping[str, list[str]] = field(factory=dict)
+    """Those of them that wait for the row of a parent, by that parent."""
+    circles: Mapping[str, tuple[str, ...]] = field(factory=dict)
+    """Shards that come before themselves in the last listing, each with all of its circle."""
+    ends: ListedEnds = field(factory=ListedEnds)
+    """What the listings show of the ends of shards."""
+    end_questions: dict[str, EndQuestion] = field(factory=dict)
+    """Consumers that wait for a listing to show the end of their shard."""
+    accepted_ends: set[str] = field(factory=set)
+    """Shards that have ended, as the worker's own program says."""
     listing: Listing | None = None
     previous_listing: Listing | None = None
     absent_since: dict[str, float] = field(factory=dict)
@@ -114,6 +135,7 @@ class WorkerState:
     may_steal: bool = False
     is_listing: bool = False
     wants_listing: bool = False
+    listings_begun: int = 0
     is_sync_planned: bool = True
     listed_at: float = float("-inf")
     """When shards were last listed."""
@@ -266,4 +288,5 @@ class WorkerState:
             self.emit(ReadRows())
         if self.wants_listing and not self.is_listing:
             self.wants_listing, self.is_listing = False, True
+            self.listings_begun += 1
             self.emit(ListShards())

@@ -1,15 +1,36 @@
-"""Keeping lease rows in line with the stream's shards, and saving own rows that vanished."""
+"""Keeping lease rows in line with the stream's shards, and saving own rows that vanished.
+
+And what listings tell consumers: whether a shard has ended that a page says has no more. Many that end at once share
+one listing, which must have begun after their pages came.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from streamclient.core import leases
-from streamclient.core.events import Answered, ListShards, ResolveAndCreate, Severity, ShardList, SyncDue
+from streamclient.core.events import (
+    Answered,
+    AnswerEnd,
+    EndAccepted,
+    EndRead,
+    ListShards,
+    ResolveAndCreate,
+    Severity,
+    ShardList,
+    SyncDue,
+)
 from streamclient.core.held import HeldLease
 from streamclient.core.settle import lose, send, settle_restless
-from streamclient.core.shards import NewLease, SyncPlan, has_its_parents, index_shards, plan_shard_sync
-from streamclient.core.state import WorkerState
+from streamclient.core.shards import NewLease, SyncPlan, circles_of, has_its_parents, index_shards, plan_shard_sync
+from streamclient.core.state import EndQuestion, WorkerState
 from streamclient.core.values import evolve
+from streamclient.reasons import described
 from streamclient.records import readable_position
+
+ACCEPTED_END_SECONDS = 900.0
+"""How long an operator's order to accept the end of a shard counts: long enough for the longest pause between two reads
+and clocks that differ, and so short that no page that is cut much later passes for that end."""
 
 
 def sync_due(state: WorkerState, event: SyncDue) -> None:
@@ -33,11 +54,15 @@ def shards_listed(state: WorkerState, call: ListShards, answer: Answered[ShardLi
     """Take in a complete listing. An empty one says nothing: no stream has no shards."""
     state.is_listing = False
     if answer.value is None:
-        state.wants_listing = False
+        why = "" if answer.error is None else f" ({described(answer.error)})"
+        _answer_ends(state, f"the list of shards could not be read{why}")
         return
     state.listed_at = state.now
     if answer.value.shards:
         state.previous_listing, state.listing = state.listing, index_shards(answer.value.shards)
+        state.ends.listed(answer.value.shards)
+        state.circles = circles_of(state.listing)
+        _report_circles(state)
         state.view.forget_vanished(state.listing)
         state.is_sync_planned = False
         state.compared = {key: number for key, number in state.compared.items() if key in state.listing}
@@ -48,7 +73,71 @@ def shards_listed(state: WorkerState, call: ListShards, answer: Answered[ShardLi
             if held.is_gone:
                 _save_vanished(state, held)
     settle_restless(state)
-    state.wants_listing = False
+    _answer_ends(state, "the list of shards shows no child of it")
+
+
+def _report_circles(state: WorkerState) -> None:
+    for key, circle in state.circles.items():
+        text = f"the stream lists it before itself, so it is never read: {', '.join(circle)} are each other's parents"
+        state.report_once(Severity.ERROR, key, "circle", text)
+
+
+# --- ends of shards --------------------------------------------------------------------------------------------------
+
+
+def end_read(state: WorkerState, event: EndRead) -> None:
+    """A page says that a shard has ended: believe it if a listing shows a child, and else ask for a new listing."""
+    key = event.lease_key
+    if state.ends.shows_end(key) or _is_accepted(state, key):
+        state.end_questions.pop(event.consumer_id, None)
+        state.emit(AnswerEnd(key, event.consumer_id, is_shown=True))
+        return
+    state.end_questions[event.consumer_id] = EndQuestion(key, state.listings_begun)
+    state.wants_listing = True
+
+
+def end_accepted(state: WorkerState, event: EndAccepted) -> None:
+    """From now on the end is believed; whoever waits for a listing is answered at once."""
+    state.accepted_ends.add(event.lease_key)
+    answer_accepted(state)
+
+
+def answer_accepted(state: WorkerState) -> None:
+    """Answer those whose end somebody accepts by now."""
+    for consumer_id, question in list(state.end_questions.items()):
+        if _is_accepted(state, question.lease_key):
+            del state.end_questions[consumer_id]
+            state.emit(AnswerEnd(question.lease_key, consumer_id, is_shown=True))
+
+
+def _answer_ends(state: WorkerState, why_not: str) -> None:
+    """A listing came back, or none: answer those who asked before it was begun. The others need the next one.
+
+    Whoever was told that his end is not shown reads again after a pause, but at once if a later listing shows it.
+    """
+    for consumer_id, question in list(state.end_questions.items()):
+        key, is_new = question.lease_key, question.begun == state.listings_begun
+        if state.ends.shows_end(key):
+            del state.end_questions[consumer_id]
+            state.emit(AnswerEnd(key, consumer_id, is_shown=True, since_read=True))
+        elif not is_new and not question.is_refused:
+            state.end_questions[consumer_id] = evolve(question, is_refused=True)
+            is_listed = state.listing is not None and key in state.listing
+            detail = why_not if is_listed else f"{why_not}, and one that lacks it may be cut or old"
+            state.emit(AnswerEnd(key, consumer_id, is_shown=False, detail=detail))
+    state.wants_listing = not all(question.is_refused for question in state.end_questions.values())
+
+
+def _is_accepted(state: WorkerState, lease_key: str) -> bool:
+    """Whether somebody says that the shard has ended: the worker's own program, or an operator not long ago."""
+    held = state.held.get(lease_key)
+    order = None if held is None else held.lease.pause
+    if order is None or not order.accepts_end or order.until_micros is None:
+        return lease_key in state.accepted_ends
+    return lease_key in state.accepted_ends or state.now < state.moment_of(order.until_micros) + ACCEPTED_END_SECONDS
+
+
+# --- rows ------------------------------------------------------------------------------------------------------------
 
 
 def _forget_gone(state: WorkerState) -> None:
@@ -78,6 +167,7 @@ def plan_sync(state: WorkerState) -> None:
     )
     state.absent_since = dict(plan.absent_since)
     state.missing = {new.lease.lease_key: new for new in plan.creates if not _is_held(state, new)}
+    state.missing_children = _by_parent(state.missing)
     create_missing(state)
     if plan.deletes and signals.is_uniform and not state.is_row_scan_fresh:
         # Owners move their counters all the time, and this worker's last scan may be minutes old.
@@ -86,15 +176,28 @@ def plan_sync(state: WorkerState) -> None:
         _delete(state, plan)
 
 
-def create_missing(state: WorkerState) -> None:
+def _by_parent(missing: Mapping[str, NewLease]) -> Mapping[str, list[str]]:
+    children: dict[str, list[str]] = {}
+    for key, new in missing.items():
+        for parent in new.lease.parent_shard_ids:
+            children.setdefault(parent, []).append(key)
+    return children
+
+
+def create_missing(state: WorkerState, after: str | None = None) -> None:
     """Create the rows whose listed parents have rows by now; the others follow when those were accepted.
 
+    With `after`, only that row and those that waited for it are looked at: of a long history very many are missing.
     A child's row must never exist before its parent's: a worker of another kind would read the child at once.
     """
     if state.is_stopping or state.listing is None:
         return
     rows = state.view.rows
-    for key, new in list(state.missing.items()):
+    keys = list(state.missing) if after is None else [after, *state.missing_children.get(after, ())]
+    for key in keys:
+        new = state.missing.get(key)
+        if new is None:
+            continue
         if key in rows:
             del state.missing[key]
         elif key not in state.flights and has_its_parents(state.listing[key], state.listing, rows):
@@ -102,9 +205,9 @@ def create_missing(state: WorkerState) -> None:
             _create(state, new)
 
 
-def creation_answered(state: WorkerState) -> None:
+def creation_answered(state: WorkerState, lease_key: str) -> None:
     """Go on creating; after the last row, scan at once, so that new rows are taken without waiting for the interval."""
-    create_missing(state)
+    create_missing(state, lease_key)
     if state.creating:
         return
     state.wants_scan = True

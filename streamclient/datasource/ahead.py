@@ -1,14 +1,25 @@
-"""Reading ahead: the pages of the next batch, asked for while Spark works on the present one."""
+"""Pages between two batches: those of the next one, read ahead while Spark works, and those that are read again."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future, wait
 from threading import Event
 
 from attrs import define, field
 
+from streamclient.core.retry import doubling_millis
+from streamclient.errors import StreamClientException
 from streamclient.wire.pages import PageSummary
+
+_log = logging.getLogger(__name__)
+
+SHORTEST_DOUBT_MILLIS, LONGEST_DOUBT_MILLIS = 500, 20_000
+"""Pauses before a shard is read again whose page cannot be true: a list of shards may be a second behind the pages."""
+
+MOST_DOUBTS = 6
+"""So many pages in a row that cannot be true are waited for, half a minute in all, by a query that has to end."""
 
 
 @define(eq=False)
@@ -49,6 +60,10 @@ class PagesAhead:
         found = self._pages.get((shard, iterator, size))
         return self.summary(shard, iterator, size) if found is None else found
 
+    def forget(self, shard: str) -> None:
+        """Ask for the pages of a shard again, as what was read of it is in doubt."""
+        self._pages = {key: page for key, page in self._pages.items() if key[0] != shard}
+
     def _walk(
         self,
         pages: dict[tuple[str, str, int], PageSummary],
@@ -66,3 +81,29 @@ class PagesAhead:
                 return
             pages[shard, at, size] = page
             at = page.next_shard_iterator
+
+
+@define(eq=False)
+class DoubtedPages:
+    """Pages that cannot be true, by shard: how many in a row, and how long to wait before the next one."""
+
+    counts: dict[str, int] = field(init=False, factory=dict)
+    """By shard, of those whose last page was in doubt."""
+
+    def forget(self, shard: str) -> None:
+        """A page of the shard can be true."""
+        self.counts.pop(shard, None)
+
+    def add(self, shard: str, why: str, *, ends_by_itself: bool) -> float:
+        """Seconds to wait before the page is asked for again, and a line in the log now and then.
+
+        Raises:
+            StreamClientException: there were too many for a query that ``ends_by_itself``.
+        """
+        count = self.counts[shard] = self.counts.get(shard, 0) + 1
+        text = f"shard {shard} does not move: {why} ({count} times); the service is at fault"
+        if count > 1 and not count & (count - 1):
+            _log.warning("%s", text)
+        if ends_by_itself and count > MOST_DOUBTS:
+            raise StreamClientException(f"{text}, and the query cannot read up to the present; start it again later")
+        return doubling_millis(count, SHORTEST_DOUBT_MILLIS, LONGEST_DOUBT_MILLIS) / 1_000

@@ -16,15 +16,15 @@ side by side.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 from attrs import evolve, field, frozen
 
 from streamclient.errors import StreamClientException
 from streamclient.model import Shard
 from streamclient.records import SequenceInfo
-from streamclient.stream.api import StreamDescription
+from streamclient.stream.api import StreamDescription, StreamSummary
 
 FORMAT = 1
 
@@ -118,7 +118,7 @@ class StreamOffset:
         return [
             shard
             for shard, one in self.shards.items()
-            if not one.is_ended and not any(self._is_open(parent) for parent in one.parents)
+            if not one.is_ended and not any(self._is_open(parent) for parent in one.parents - {shard})
         ]
 
     def _is_open(self, shard: str) -> bool:
@@ -128,6 +128,19 @@ class StreamOffset:
         """The same with one shard elsewhere; ``begin`` is where its part of the batch begins, if not where it was."""
         begins = self.begins if begin is None else {**self.begins, shard: begin}
         return evolve(self, shards={**self.shards, shard: offset}, begins=begins)
+
+
+class ShardListing(Protocol):
+    """Which shards there are and where they begin: a part of ``StreamApi``."""
+
+    def list_stream(self, table_name: str | None = None, /) -> Sequence[StreamSummary]:
+        """Streams of a table: none or one."""
+
+    def describe_stream(self, stream_id: str, /) -> StreamDescription:
+        """A stream with its shards."""
+
+    def get_shard_iterator(self, stream_id: str, shard_id: str, timestamp_micros: int | None = None, /) -> str:
+        """Iterator at the oldest record, or at those from a time on."""
 
 
 @frozen
@@ -234,3 +247,19 @@ def without_forgotten(offset: StreamOffset, listing: Iterable[Shard], hours: int
         or now_micros - one.ended_micros <= 2 * hours * HOUR_MICROS
     }
     return offset if len(kept) == len(offset.shards) else evolve(offset, shards=kept)
+
+
+def data_loss(what: str) -> str:
+    """What a query says that would go on with a hole in its data."""
+    return (
+        f"{what}. The query would go on with a hole in its data: set the option failOnDataLoss to false to accept "
+        "that, or begin with a new checkpoint"
+    )
+
+
+def not_as_planned(part: ShardSlice, found: int, last: SequenceInfo | None) -> StreamClientException:
+    """What a task says whose range holds something else than was counted."""
+    return StreamClientException(
+        f"shard {part.shard_id} gave {found} records up to {last}, and {part.count} up to {part.last} were planned: a "
+        "batch cannot be repeated as it was, so nothing of it is given out"
+    )

@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from typing import Any, Protocol
+from typing import Any
 
 from attrs import Factory, define, evolve, field
 
-from streamclient.datasource.ahead import PagesAhead
+from streamclient.core.position import no_progress
+from streamclient.core.shards import NOT_SHOWN, ListedEnds, circles_of, index_shards
+from streamclient.datasource.ahead import DoubtedPages, PagesAhead
 from streamclient.datasource.offsets import (
     HOUR_MICROS,
+    ShardListing,
     ShardOffset,
     ShardSlice,
     StreamOffset,
+    data_loss,
     may_have_lost,
     new_shards,
     ranges_between,
@@ -31,7 +35,7 @@ from streamclient.errors import ConfigurationError, DependencyException, StreamC
 from streamclient.model import Shard
 from streamclient.pools import DaemonPool
 from streamclient.records import SequenceInfo
-from streamclient.stream.api import StreamDescription, StreamSummary
+from streamclient.stream.api import StreamDescription
 from streamclient.wire.pages import PageSummary
 
 _log = logging.getLogger(__name__)
@@ -77,19 +81,6 @@ class _Seen:
     empty_pages: int = 0
 
 
-class ShardListing(Protocol):
-    """Which shards there are and where they begin: a part of ``StreamApi``."""
-
-    def list_stream(self, table_name: str | None = None, /) -> Sequence[StreamSummary]:
-        """Streams of a table: none or one."""
-
-    def describe_stream(self, stream_id: str, /) -> StreamDescription:
-        """A stream with its shards."""
-
-    def get_shard_iterator(self, stream_id: str, shard_id: str, timestamp_micros: int | None = None, /) -> str:
-        """Iterator at the oldest record, or at those from a time on."""
-
-
 @define(eq=False)
 class StreamPlanner:
     """Offsets for one streaming query. One thread calls; ``streams`` and ``summary`` read the service."""
@@ -104,6 +95,9 @@ class StreamPlanner:
     """What is asked for at once."""
     pool: Executor = field(factory=lambda: DaemonPool("tablestore-planner", READERS))
     """Whose threads do not keep the process alive: a read ahead may hang when the query ends."""
+    sleep: Callable[[float], None] = time.sleep
+    _ends: ListedEnds = field(init=False, factory=ListedEnds)
+    _doubts: DoubtedPages = field(init=False, factory=DoubtedPages)
     _described: StreamDescription | None = field(init=False, default=None)
     _listed_at: float = field(init=False, default=float("-inf"))
     _listed_micros: int = field(init=False, default=0)
@@ -216,7 +210,7 @@ class StreamPlanner:
             self._seen.setdefault(shard, _Seen(self.now_micros()))
         readable = [shard for shard in end.readable() if shard not in done and self._may_ask(shard)]
         end = self._walk(end, readable, most, per_shard, latest_micros)
-        if any(end.shards[shard].is_ended for shard in readable):
+        if any(end.shards[shard].is_ended and not self._ends.has_child(shard) for shard in readable):
             self._listed_at = float("-inf")
         return start if end.is_where(start) and not self._is_old(start, described) else end
 
@@ -234,11 +228,13 @@ class StreamPlanner:
         return {
             shard: one.at
             for shard, one in places.items()
-            if one.at is not None and one.count != self._seen[shard].caught_up_count
+            if one.at is not None
+            and one.count != self._seen[shard].caught_up_count
+            and shard not in self._doubts.counts
         }
 
-    def _listing(self) -> StreamDescription:
-        if self._described is None or self.monotonic() - self._listed_at > LIST_SECONDS:
+    def _listing(self, *, is_new: bool = False) -> StreamDescription:
+        if is_new or self._described is None or self.monotonic() - self._listed_at > LIST_SECONDS:
             found = self.streams.list_stream(self.options.table)
             if not found:
                 raise ConfigurationError(
@@ -247,6 +243,11 @@ class StreamPlanner:
                 )
             before = self.now_micros()  # what is opened meanwhile, the answer may lack
             self._described = self.streams.describe_stream(found[0].stream_id)
+            self._ends.listed(self._described.shards)
+            if circles := circles_of(index_shards(self._described.shards)):
+                _log.error(
+                    "shards %s are each other's parents in the list: none is ever read", ", ".join(sorted(circles))
+                )
             listed, known = [shard.shard_id for shard in self._described.shards], self._not_listed_micros
             self._not_listed_micros = {shard: known.get(shard, self._listed_micros) for shard in listed}
             self._listed_at, self._listed_micros = self.monotonic(), before
@@ -342,6 +343,11 @@ class StreamPlanner:
                 if page.record_count > sizes[shard] and taken[shard]:
                     continue  # a tunnel's page, which has no smaller parts: it is the next batch's
                 before = begin or end.shards[shard].at
+                why = self._doubt(shard, before, end.shards[shard].last, page)
+                if why:
+                    going += [shard] if self._asks_again(shard, why) else []
+                    continue
+                self._doubts.forget(shard)
                 end = self._advanced(end, shard, page, begin)
                 taken[shard] += page.record_count
                 if page.record_count and partition is not None and taken[shard] % partition == 0:
@@ -352,6 +358,31 @@ class StreamPlanner:
                     going.append(shard)
             active = going
         return end
+
+    def _doubt(self, shard: str, at: str | None, last: SequenceInfo | None, page: PageSummary) -> str:
+        """Why a page cannot be true; empty if it can."""
+        why = no_progress(at or "", page.next_shard_iterator, page.last, page.last, last)
+        if not why and page.next_shard_iterator is None and not self._has_ended(shard):
+            why = NOT_SHOWN
+        return why
+
+    def _has_ended(self, shard: str) -> bool:
+        """Whether the list of shards shows it; asked again if the last one does not."""
+        return self._ends.confirms(shard, lambda: self._listing(is_new=True))
+
+    def _asks_again(self, shard: str, why: str) -> bool:
+        """A page is in doubt, so nothing of it counts: whether to ask for it again now, after a pause.
+
+        Raises:
+            StreamClientException: the query has to end, and cannot read up to the present.
+        """
+        self._ahead.forget(shard)
+        pause = self._doubts.add(shard, why, ends_by_itself=self._chain is not None)
+        if self._chain is None:
+            self._seen[shard].until = self.monotonic() + pause
+            return False
+        self.sleep(pause)
+        return True
 
     def _sizes(
         self, end: StreamOffset, active: list[str], taken: Mapping[str, int], left: int | None, per_shard: int | None
@@ -386,6 +417,8 @@ class StreamPlanner:
         """
         at = end.shards[shard].at
         assert at is not None
+        if not taken and self._doubts.counts.get(shard, 0) > 1 and end.shards[shard].last is not None:
+            return self._first_unread(end, shard, size)  # the iterator may be one that leads back
         try:
             return None, self._ahead.page(shard, at, size)
         except TrimmedDataException as error:
@@ -408,9 +441,12 @@ class StreamPlanner:
         """
         last = end.shards[shard].last
         at: str = self.streams.get_shard_iterator(end.stream_id, shard)
-        step = 0 if last is None else self.page_records
+        step, seen = 0 if last is None else self.page_records, None
         while step:
             page = self.summary(shard, at, step)
+            why = no_progress("", page.next_shard_iterator, page.last, page.last, seen)
+            if why:
+                raise DependencyException(f"shard {shard} cannot be read from its oldest record on: {why}")
             if last is not None and page.last is not None and page.last > last:
                 step //= 2
             elif page.next_shard_iterator is None:
@@ -418,7 +454,7 @@ class StreamPlanner:
             elif page.next_shard_iterator == at:
                 break
             else:
-                at = page.next_shard_iterator
+                at, seen = page.next_shard_iterator, page.last or seen
         return at, self.summary(shard, at, size)
 
     def _is_listed(self, shard: str) -> bool:
@@ -462,19 +498,3 @@ class StreamPlanner:
             if end == chain[-1]:
                 return chain
             chain.append(end)
-
-
-def data_loss(what: str) -> str:
-    """What a query says that would go on with a hole in its data."""
-    return (
-        f"{what}. The query would go on with a hole in its data: set the option failOnDataLoss to false to accept "
-        "that, or begin with a new checkpoint"
-    )
-
-
-def not_as_planned(part: ShardSlice, found: int, last: SequenceInfo | None) -> StreamClientException:
-    """What a task says whose range holds something else than was counted."""
-    return StreamClientException(
-        f"shard {part.shard_id} gave {found} records up to {last}, and {part.count} up to {part.last} were planned: a "
-        "batch cannot be repeated as it was, so nothing of it is given out"
-    )

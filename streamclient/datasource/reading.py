@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from attrs import define, field, frozen
 
-from streamclient.datasource.offsets import ShardSlice
-from streamclient.datasource.planner import MOST_EMPTY_PAGES, PAGE_RECORDS, data_loss, not_as_planned
+from streamclient.core.position import no_progress
+from streamclient.datasource.offsets import ShardSlice, data_loss, not_as_planned
+from streamclient.datasource.planner import MOST_EMPTY_PAGES, PAGE_RECORDS
 from streamclient.destinations.changes import OF_CHANGES, RESERVED, rows_of_schema, rows_of_values
 from streamclient.destinations.columns import column_type
 from streamclient.destinations.extra import compute, pyarrow
@@ -141,7 +142,7 @@ class StreamService:
         Raises:
             TrimmedDataException: the records behind the iterator are gone.
         """
-        return self._read(iterator, limit, default_codec().decode_page)
+        return self._read(iterator, limit, _ordered_page)
 
     def _read(self, iterator: str, limit: int, read: Callable[[bytes], _PageT]) -> _PageT:
         message = schema.GetStreamRecordRequest(shard_iterator=iterator, limit=limit).SerializeToString()
@@ -192,21 +193,49 @@ class StreamPages:
     def _planned(self, part: ShardSlice) -> Iterator[DecodedPage]:
         """Pages from where the range begins until there are as many records as it has, or the shard ends."""
         at: str | None = part.at
-        left = part.count
+        left, seen = part.count, part.after
         while left > 0 and at is not None:
-            page = self._read(part, at, min(PAGE_RECORDS, left))
+            page = self._read(part, at, left, seen)
+            seen = _last_of(page) if page.record_count else seen
             yield page
             left, at = left - page.record_count, page.next_shard_iterator
 
-    def _read(self, part: ShardSlice, iterator: str, limit: int) -> DecodedPage:
-        """A page with records, or with another iterator. What was planned is there: none is a late replica."""
+    def _read(self, part: ShardSlice, iterator: str, left: int, seen: SequenceInfo | None) -> DecodedPage:
+        """A page with records, at most `left` and after the one that was seen last, or with another iterator.
+
+        What was planned is there: where it ends before, the page was cut, or comes from a late replica.
+        """
 
         def attempt() -> DecodedPage:
-            page = self.service.page(iterator, limit)
-            if not page.record_count and page.next_shard_iterator in (None, iterator):
+            page = self.service.page(iterator, min(PAGE_RECORDS, left))
+            is_stuck = page.next_shard_iterator == iterator
+            if page.record_count:
+                following = page.next_shard_iterator if page.record_count < left else None
+                first, last = page.records.sequence_info(0), page.records.sequence_info(-1)
+                why = no_progress(iterator, following, first, last, seen)
+                if why:
+                    raise DependencyException(f"shard {part.shard_id} cannot be read: {why}", kind=ErrorKind.TRANSIENT)
+            if page.record_count < left and (is_stuck or page.next_shard_iterator is None):
                 raise DependencyException(
-                    f"shard {part.shard_id} has no record where one was planned", kind=ErrorKind.TRANSIENT
+                    f"shard {part.shard_id} ends {left - page.record_count} records before the place that was planned",
+                    kind=ErrorKind.TRANSIENT,
                 )
+            return page
+
+        return _repeater().call("GetStreamRecord", attempt)
+
+    def _page_after(self, part: ShardSlice, iterator: str, seen: SequenceInfo | None) -> DecodedPage:
+        """The next page behind the record that was seen last, which is not cut before the end of the range."""
+
+        def attempt() -> DecodedPage:
+            page = self.service.page(iterator, PAGE_RECORDS)
+            if page.record_count:
+                first, last = page.records.sequence_info(0), page.records.sequence_info(-1)
+                why = no_progress(iterator, page.next_shard_iterator, first, last, seen)
+                if page.next_shard_iterator is None and last < part.last:
+                    why = f"it ends at {last}, and records up to {part.last} were planned"
+                if why:
+                    raise DependencyException(f"shard {part.shard_id} cannot be read: {why}", kind=ErrorKind.TRANSIENT)
             return page
 
         return _repeater().call("GetStreamRecord", attempt)
@@ -214,10 +243,12 @@ class StreamPages:
     def _what_is_left(self, part: ShardSlice, last: SequenceInfo | None) -> Iterator[DecodedPage]:
         """After a loss that is allowed: records from the oldest one left behind ``last`` up to the end of the range."""
         iterator: str | None = self.service.oldest(part.stream_id, part.shard_id)
-        empty = 0
+        empty, seen = 0, None
         while iterator is not None and empty < MOST_EMPTY_PAGES:
-            page = self.service.page(iterator, PAGE_RECORDS)
+            page = self._page_after(part, iterator, seen)
             before = 0 if last is None else sum(record.sequence_info <= last for record in page.records)
+            if page.record_count:
+                seen = page.records.sequence_info(before - 1)
             if before:  # only the iterator had expired
                 whole = before == page.record_count
                 iterator = (
@@ -232,6 +263,12 @@ class StreamPages:
                 return
             empty = 0 if page.record_count else empty + 1
             iterator = page.next_shard_iterator
+
+
+def _ordered_page(body: bytes) -> DecodedPage:
+    page = default_codec().decode_page(body)
+    page.records.require_order()
+    return page
 
 
 def _last_of(page: DecodedPage | None) -> SequenceInfo | None:

@@ -14,7 +14,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from attrs import asdict, frozen
+from attrs import frozen
 
 from streamclient.model import Lease, Pause, PendingCheckpoint, Progress
 from streamclient.records import SequenceInfo
@@ -34,6 +34,9 @@ PAUSE_TAKEN = "PauseTaken"
 PROGRESS_MICROS = "ProgressMicros"
 PROGRESS_RECORDS = "ProgressRecords"
 PROGRESS_BYTES = "ProgressBytes"
+
+ACCEPTS_END = "accepts_end"
+"""Member of a pause that accepts the end of a shard."""
 
 _PENDING_TYPES: Mapping[str, tuple[type, ...]] = {
     PENDING: (str,),
@@ -133,12 +136,12 @@ def parse_pause(text: object) -> Pause:
     if not isinstance(told, dict):
         raise ValueError(f"column {PAUSE} holds {text!r}, which is no JSON object")
     _check(told, _PAUSE_TYPES, f"{PAUSE} member")
-    return Pause(**{name: told[name] for name in _PAUSE_TYPES})
+    return Pause(**{name: told[name] for name in _PAUSE_TYPES}, accepts_end=told.get(ACCEPTS_END) is True)
 
 
 def format_pause(pause: Pause) -> str:
-    """The cell of a pause: a JSON object with its fields."""
-    return json.dumps(asdict(pause), ensure_ascii=False, sort_keys=True)
+    """The cell of a pause: a JSON object with its fields. Earlier versions have none for the end, and pass it over."""
+    return json.dumps(pause.as_plain(), ensure_ascii=False, sort_keys=True)
 
 
 def _check(told: Mapping[str, Any], types: Mapping[str, tuple[type, ...]], what: str) -> None:

@@ -9,19 +9,23 @@ changed behind the position; they are counted, and left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from hashlib import blake2b
 from typing import Any
 
 from attrs import define, field, frozen
 
+from streamclient.core.position import no_progress
+from streamclient.core.shards import NOT_SHOWN, shows_end
 from streamclient.destinations.commit import Commit, MergingDestination, last_of
 from streamclient.destinations.row_proof import readable_rows
 from streamclient.destinations.types import text_of, type_of
-from streamclient.errors import StreamClientException
+from streamclient.errors import DependencyException, ErrorKind, StreamClientException
 from streamclient.folding.rows import CLOCKS_MARGIN_MICROS, RowCells, TableRule, cells_of
 from streamclient.mirror.source import COPY, CopyPlan, SourceTable, now_micros
 from streamclient.model import CheckpointPosition, Shard
-from streamclient.records import ColumnValue, KeyValue, StreamRecord, readable_position
+from streamclient.records import ColumnValue, KeyValue, SequenceInfo, StreamRecord, place_of, readable_position
+from streamclient.stream.api import RecordPage
 from streamclient.stream.retry import ReadRetry, Repeater
 
 Key = tuple[KeyValue, ...]
@@ -258,22 +262,39 @@ def _changed_since(
             if place == CheckpointPosition.TRIM_HORIZON:
                 since = None if last is not None else plan.start_micros
                 place = _call(repeater, source.api.get_shard_iterator, stream_id, shard.shard_id, since)
-            for record in _records_from(source, repeater, place):
+            for record in _records_from(source, repeater, place, (stream_id, shard.shard_id)):
                 found.pending += 1
                 key = dict(record.primary_key)
                 changed.add(tuple(key[name] for name in rule.key))
 
 
-def _records_from(source: SourceTable, repeater: Repeater, place: str) -> Iterator[StreamRecord]:
-    """The records behind a place, up to the tip or the end of the shard."""
-    empty = 0
+def _records_from(
+    source: SourceTable, repeater: Repeater, place: str, shard: tuple[str, str]
+) -> Iterator[StreamRecord]:
+    """The records behind a place of a shard, given by its stream and its id, up to the tip or the end of the shard."""
+    empty, last = 0, None
     while empty < _EMPTY_READS:
-        page = _call(repeater, source.api.get_stream_record, place)
+        page = repeater.call("GetStreamRecord", partial(_believed, source, place, last, shard))
         yield from page.records
         if page.next_position.is_shard_end or (not page.records and page.next_position.text == place):
             return
         empty = 0 if page.records else empty + 1
-        place = page.next_position.text
+        place, last = page.next_position.text, place_of(page.records, -1) if page.records else last
+
+
+def _believed(source: SourceTable, place: str, before: SequenceInfo | None, shard: tuple[str, str]) -> RecordPage:
+    """A page that can be true: it goes on, and the list of shards shows the end of the shard if it says so."""
+    page = source.api.get_stream_record(place)
+    first, last = (place_of(page.records, 0), place_of(page.records, -1)) if page.records else (None, None)
+    why = no_progress(place, page.next_position.text, first, last, before)
+    stream_id, shard_id = shard
+    is_end = page.next_position.is_shard_end and not why
+    if is_end and not shows_end(shard_id, source.api.describe_stream(stream_id).shards):
+        why = NOT_SHOWN
+    if why:
+        raise DependencyException(f"shard {shard_id} cannot be read: {why}", kind=ErrorKind.TRANSIENT)
+    # Read once more, as it may have been cut before the shard closed.
+    return source.api.get_stream_record(place) if is_end else page
 
 
 def _call(repeater: Repeater, read: Any, *arguments: Any) -> Any:

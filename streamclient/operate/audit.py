@@ -30,7 +30,7 @@ from tablestore import (
 from streamclient.core.leases import LeaseWrite
 from streamclient.errors import StreamClientException
 from streamclient.lease.rows import STATUS_TYPE, STATUS_VALUE, STREAM_ID
-from streamclient.model import Lease
+from streamclient.model import Lease, Pause
 from streamclient.wire.service_errors import classify
 
 AUDIT_STATUS_TYPE = "Audit"
@@ -113,7 +113,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, frozenset):
         return sorted(value)
     if hasattr(value, "__attrs_attrs__"):
-        return {name: _plain(each) for name, each in asdict(value, recurse=False).items()}
+        fields = value.as_plain() if isinstance(value, Pause) else asdict(value, recurse=False)
+        return {name: _plain(each) for name, each in fields.items()}
     return value.hex() if isinstance(value, bytes) else value
 
 

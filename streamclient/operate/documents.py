@@ -77,7 +77,7 @@ def lease_columns(lease: Lease) -> Document:
         "checkpoint": lease.checkpoint,
         "checkpoint_kind": checkpoint_kind(lease.checkpoint),
         "parents": sorted(lease.parent_shard_ids),
-        "pause": None if lease.pause is None else asdict(lease.pause),
+        "pause": None if lease.pause is None else lease.pause.as_plain(),
         "pause_acknowledged": lease.is_paused_by_owner,
         "progress": None if lease.progress is None else asdict(lease.progress),
         "pending": pending,

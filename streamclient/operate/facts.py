@@ -12,6 +12,7 @@ from functools import cached_property
 
 from attrs import field, frozen
 
+from streamclient.core.shards import circles_of
 from streamclient.core.worker_info import WorkerInfo
 from streamclient.model import Lease, Shard
 from streamclient.operate.lineage import children_of, parents_of
@@ -167,6 +168,11 @@ class FleetFacts:
     def parents(self) -> Mapping[str, frozenset[str]]:
         """The parents of every known shard."""
         return parents_of(self.leases, self.stream.listing)
+
+    @cached_property
+    def circles(self) -> Mapping[str, tuple[str, ...]]:
+        """Shards that come before themselves in the stream's list, each with all of its circle."""
+        return circles_of(self.stream.listing or {})
 
     @cached_property
     def children(self) -> Mapping[str, list[str]]:

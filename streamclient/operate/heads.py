@@ -78,7 +78,9 @@ class HeadReader:
         found = self._remembered.get(shard_id)
         if found is None or found.checkpoint != checkpoint:
             return None
-        is_lasting = found.facts.next_record_micros is not None or found.facts.is_trimmed or found.facts.is_end
+        # An end is looked up again: a page that was cut looks like one.
+        is_finished = checkpoint == CheckpointPosition.SHARD_END
+        is_lasting = found.facts.next_record_micros is not None or found.facts.is_trimmed or is_finished
         return found.facts if is_lasting or self._monotonic() - found.read_at < QUIET_SECONDS else None
 
     def forget_all_but(self, shard_ids: Container[str]) -> None:

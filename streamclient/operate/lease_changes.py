@@ -99,6 +99,24 @@ def reset(site: Site, arguments: argparse.Namespace) -> int:
     return _run(site, arguments, prepare, wakes_all=True)
 
 
+def accept_end(site: Site, arguments: argparse.Namespace) -> int:
+    """Let a shard end whose end the list of shards does not show."""
+
+    def prepare(facts: FleetFacts) -> Planner:
+        if not arguments.yes and not arguments.dry_run:
+            raise ConfigurationError(
+                f"if shard {arguments.shard} is open, whatever is written to it from now on is never delivered; add "
+                "--yes if you know that it is closed"
+            )
+        lease = _lease(facts, arguments.shard)
+        ends_here = lease is not None and _reader(site).ends(arguments.shard, lease.checkpoint)
+        now = site.clock.now_micros()
+        order = Pause(uuid.uuid4().hex[:12], operator_name(), arguments.reason, now, accepts_end=True)
+        return partial(plans.plan_accept_end, shard_id=arguments.shard, order=order, ends_here=ends_here)
+
+    return _run(site, arguments, prepare)
+
+
 def release(site: Site, arguments: argparse.Namespace) -> int:
     """Take a lease from its owner."""
 

@@ -10,6 +10,7 @@ from streamclient.model import Lease, utc_text
 from streamclient.operate import situations
 from streamclient.operate.facts import FleetFacts, Process, RowFacts
 from streamclient.operate.liveness import SILENT_SHARE, Liveness, is_pause_on, life, living_workers
+from streamclient.operate.row_rules import in_circle
 from streamclient.operate.situations import Situation
 from streamclient.operate.text import duration
 from streamclient.operate.verdict import Case, Explanation
@@ -23,6 +24,9 @@ def _waits_for_parent(case: Case, row: RowFacts, lease: Lease) -> Explanation | 
     gate = parents_finished(lease, case.facts.leases, case.facts.stream.listing)
     if gate.reason is None:
         return None
+    circle = case.facts.circles.get(case.shard_id)
+    if circle is not None:
+        return in_circle(case, circle)
     for parent in sorted(case.facts.parents[case.shard_id]):
         found = _blocking(case, parent)
         if found is not None:
@@ -202,6 +206,9 @@ SITUATIONS: Mapping[Cause, Situation] = {
     Cause.PARKED_SHARE: situations.PARKED_TOO_MANY,
     Cause.LOSS: situations.POSITION_TRIMMED,
     Cause.FINDING_LOSS: situations.POSITION_TRIMMED,
+    Cause.END_NOT_SHOWN: situations.END_NOT_SHOWN,
+    Cause.NO_PROGRESS: situations.NO_PROGRESS,
+    Cause.PARENT_CIRCLE: situations.PARENT_CIRCLE,
     Cause.END_NOT_STORED: situations.END_NOT_STORED,
     Cause.PREVIOUS_PROCESSOR: situations.OLD_PROCESSOR_RUNS,
     Cause.CALL_QUEUED: situations.WAITS_FOR_THREAD,

@@ -40,6 +40,7 @@ def _run(arguments: argparse.Namespace) -> int:
         "rewind": lease_changes.rewind,
         "skip": lease_changes.skip,
         "reset": lease_changes.reset,
+        "accept-end": lease_changes.accept_end,
         "release": lease_changes.release,
         "move": lease_changes.move,
         "pause": lease_changes.pause,
@@ -104,6 +105,9 @@ def _add_positions(actions: Actions) -> None:
     skip.add_argument("shard")
     skip.add_argument("--to", required=True, metavar="WHERE", help="latest, a time, end, or iterator:TEXT")
     skip.add_argument("--yes", action="store_true", help="accept the loss")
+    end = _add_change(actions, "accept-end", "let a shard end whose end the list of shards does not show")
+    end.add_argument("shard")
+    end.add_argument("--yes", action="store_true", help="you vouch that the shard is closed")
     reset = _add_change(actions, "reset", "read all shards again from a position", pauses=True)
     reset.add_argument("--to", default="oldest", metavar="WHERE", help="oldest (default), latest, or a time")
     reset.add_argument("--yes", action="store_true", help="accept the loss where a shard would go forward")

@@ -23,7 +23,7 @@ from streamclient.core.shards import parents_finished
 from streamclient.model import CheckpointPosition, Lease, Pause, utc_text
 from streamclient.operate.facts import MICROS_PER_SECOND, FleetFacts
 from streamclient.operate.lineage import ancestors_first, descendants_of
-from streamclient.operate.liveness import Liveness, is_lease_silent, life, living_workers
+from streamclient.operate.liveness import Liveness, is_lease_silent, is_pause_on, life, living_workers
 from streamclient.operate.text import duration
 
 PAUSE_RESERVE_SECONDS = 60.0
@@ -341,6 +341,29 @@ def plan_resume(facts: FleetFacts, stood_still: Collection[str], *, shard_ids: S
             effect = f"is read again from its checkpoint; the pause by {lease.pause.by} ends"
             changes.append(PlannedWrite(write=rule.set_pause(lease, None), effect=effect))
     return ChangePlan(changes=tuple(changes), refusals=tuple(refusals))
+
+
+def plan_accept_end(
+    facts: FleetFacts, stood_still: Collection[str], *, shard_id: str, order: Pause, ends_here: bool
+) -> ChangePlan:
+    """Order the owner of a shard, present or later, to believe that it has ended as the service says."""
+    lease = _lease_of(facts, shard_id)
+    if isinstance(lease, Refusal):
+        return ChangePlan(refusals=(lease,))
+    reason = ""
+    if lease.is_finished:
+        reason = "it is finished: its end is stored"
+    elif facts.children.get(shard_id):
+        reason = f"its end is shown: its children are {', '.join(facts.children[shard_id])}; its owner believes it"
+    elif not ends_here:
+        reason = "the service does not say that it has ended: behind its checkpoint more follows, or may follow"
+    elif is_pause_on(lease.pause, facts.now_micros):
+        reason = f"it is paused by {lease.pause.by if lease.pause else ''}; resume it first"
+    if reason:
+        return ChangePlan(refusals=(Refusal(shard_id=shard_id, reason=reason),))
+    effect = "ends where the service says so: what it still has is delivered, then SHARD_END is stored"
+    note = f"if shard {shard_id} is open, whatever is written to it from now on is never delivered"
+    return ChangePlan(changes=(PlannedWrite(write=rule.set_pause(lease, order), effect=effect),), notes=(note,))
 
 
 # --- tools ---------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from streamclient.operate import situations
 from streamclient.operate.liveness import living_workers
@@ -72,13 +72,22 @@ def _absent(case: Case) -> Explanation:
     shard = listing.get(case.shard_id)
     if shard is None:
         return case.verdict(situations.UNKNOWN_SHARD, f"is unknown to stream {facts.stream.stream_id} and its leases")
-    for parent in sorted(shard.parent_shard_ids):
+    circle = facts.circles.get(case.shard_id)
+    if circle is not None:
+        return in_circle(case, circle)
+    for parent in sorted(shard.parent_shard_ids - {case.shard_id}):
         if parent in listing and parent not in facts.rows and parent not in case.above:
             return case.because_of(parent, situations.PARENT_HAS_NO_ROW)
     if not living_workers(facts):
         return case.verdict(situations.NO_WORKER, "has no lease row, and no worker lives that could create it")
     names = ", ".join(living_workers(facts))
     return case.verdict(situations.NO_ROW, f"has no lease row yet: a worker creates it soon (living: {names})")
+
+
+def in_circle(case: Case, circle: Sequence[str]) -> Explanation:
+    """The verdict about a shard that comes before itself."""
+    text = f"is never read: the stream lists {', '.join(circle)} as each other's parents"
+    return case.verdict(situations.PARENT_CIRCLE, text)
 
 
 ROW_RULES: tuple[Rule, ...] = (_service, _stream, _row)

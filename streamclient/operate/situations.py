@@ -59,6 +59,11 @@ MALFORMED_ROW = Situation(
 )
 NO_ROW = Situation("no-row-yet", "Nothing: a worker creates it within a sync interval. Ask again if it stays.")
 PARENT_HAS_NO_ROW = Situation("parent-has-no-row", "See why the parent has no row. Rows are created parents first.")
+PARENT_CIRCLE = Situation(
+    "parent-circle",
+    "Nothing here mends it: the service lists these shards as each other's parents. Report it to the service; other "
+    "shards are read.",
+)
 WAITS_FOR_PARENT = Situation("waits-for-parent", "Deal with the shard that is named.")
 
 # --- owners -------------------------------------------------------------------------------------------------------
@@ -103,6 +108,16 @@ READING_FAILS = Situation("reading-fails", "See the service's error; reading goe
 POSITION_TRIMMED = Situation(
     "position-trimmed",
     "The records are lost. Accept it: `worker.accept_loss`, or `leases rewind SHARD --to oldest --pause`.",
+)
+END_NOT_SHOWN = Situation(
+    "end-not-shown",
+    "Nothing if it is new: it goes on once the list of shards shows a child. If you know that the shard is closed and "
+    "has none, accept its end: `leases accept-end SHARD`, or `worker.accept_end`.",
+)
+NO_PROGRESS = Situation(
+    "no-progress",
+    "Nothing here mends it, and nothing is delivered twice: the service, or what lies between, repeats itself. Reading "
+    "goes on by itself once that is over; report the text to the service.",
 )
 RECORD_FAILS = Situation("record-fails", "Mend the processor, or park the record; see the page on failing records.")
 PARKED_TOO_MANY = Situation(

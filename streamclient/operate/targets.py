@@ -114,6 +114,25 @@ class TargetReader:
             text = page.next_position.text
         return Distance(count, is_more=True)
 
+    def ends(self, shard_id: str, checkpoint: str) -> bool:
+        """Whether the service says that the shard is closed and ends behind a checkpoint.
+
+        Reads to that end, up to ``COUNT_AT_MOST`` records or ``COUNT_SECONDS``; if it is not met by then, it says no.
+        """
+        if checkpoint == CheckpointPosition.SHARD_END:
+            return True
+        count, deadline = 0, self._monotonic() + COUNT_SECONDS
+        is_oldest = checkpoint == CheckpointPosition.TRIM_HORIZON
+        text = self._streams.get_shard_iterator(self._stream_id, shard_id) if is_oldest else checkpoint
+        while count < COUNT_AT_MOST and self._monotonic() < deadline:
+            page = self._streams.get_stream_record(text, RECORDS_PER_READ)
+            if page.next_position.is_shard_end:
+                return True
+            if page.next_position.text == text:
+                return False
+            count, text = count + len(page.records), page.next_position.text
+        return False
+
     def _next(self, shard_id: str, checkpoint: str) -> SequenceInfo | None:
         record = read_head(self._streams, self._stream_id, shard_id, checkpoint).record
         return None if record is None else record.sequence_info

@@ -330,7 +330,8 @@ class StreamSource:
             page = api.get_stream_record(lease.checkpoint, 1)
         except StreamClientError:  # for its owner to deal with
             return False
-        return not page.records and not page.may_more_record
+        # At an end it is not caught up: its owner stores that soon, and a page that was cut looks like one.
+        return not (page.records or page.may_more_record or page.next_position.is_shard_end)
 
     @property
     def exception(self) -> BaseException | None:

@@ -6,22 +6,32 @@ Nothing is stored, nobody else is told, and whoever stops begins anew. Work is w
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from threading import Event
 
 from attrs import frozen
 
-from streamclient.core.position import Position
-from streamclient.errors import DependencyException, TrimmedDataException
+from streamclient.core.position import Position, count_before, no_progress
+from streamclient.core.retry import doubling_millis
+from streamclient.core.shards import NOT_SHOWN, ListedEnds, circles_of
+from streamclient.errors import DependencyException, DisorderError, TrimmedDataException
 from streamclient.model import Shard
-from streamclient.records import StreamRecord
+from streamclient.records import SequenceInfo, StreamRecord, place_of
 from streamclient.stream.api import StreamApi
 
 LIST_SECONDS = 5.0
-"""Between two listings of the shards, and at once when one has ended: its children wait for nothing else."""
+"""Between two listings of the shards, and at once when one seems to have ended whose children are not listed yet."""
 
 IDLE_SECONDS = 0.5
-"""Between two rounds in which nothing came: what a person who watches does not notice."""
+"""Between two rounds in which nothing came and no shard ended: what a person who watches does not notice."""
+
+LONGEST_DOUBT_SECONDS = 20.0
+"""Longest pause before a shard is read again whose page could not be true; the first one is `IDLE_SECONDS`."""
+
+QUIET_DOUBTS = 4
+"""So many pages in a row are in doubt before that is told, and again at each doubling: most heal at once."""
 
 RECORDS_PER_READ = 100
 
@@ -35,6 +45,15 @@ class FollowedRecord:
 
 
 @frozen
+class _Doubt:
+    """Pages of a shard that could not be true, in a row."""
+
+    count: int
+    until: float
+    """When it is read again."""
+
+
+@frozen
 class LostRecords:
     """The stream forgot records before they were read; reading goes on at the oldest one left."""
 
@@ -43,7 +62,7 @@ class LostRecords:
 
 @frozen
 class Interruption:
-    """The service did not answer; the follower goes on trying."""
+    """The service did not answer, or its answer cannot be true; the follower goes on trying."""
 
     error: DependencyException
 
@@ -83,6 +102,16 @@ class StreamFollower:
         self._places: dict[str, str] = {}
         self._ended: set[str] = set()
         self._listed_at = 0.0
+        self._ends = ListedEnds()
+        self._children: dict[str, list[str]] = {}
+        self._candidates: deque[str] = deque()
+        """Shards that may perhaps begin by now."""
+        self._taken: dict[str, SequenceInfo] = {}
+        """The last record that was given of each shard that is read."""
+        self._doubts: dict[str, _Doubt] = {}
+        self._told: list[Interruption] = []
+        """What is to be told besides changes."""
+        self._circles: Collection[tuple[str, ...]] = ()
 
     def changes(self) -> Iterator[Followed]:
         """Changes in the order of each shard, a child's after all of its parents', until stopped.
@@ -96,6 +125,7 @@ class StreamFollower:
         self._first = frozenset(self._shards)
         while not self._stop.is_set() and not self._is_done():
             came = False
+            ended = len(self._ended)
             try:
                 for change in self._round():
                     came = True
@@ -107,16 +137,19 @@ class StreamFollower:
                     raise
                 yield Interruption(error)
                 came = False
-            if not came:
+            if not came and len(self._ended) <= ended:
                 self._stop.wait(IDLE_SECONDS)
 
     def _round(self) -> Iterator[Followed]:
         """A page of each shard that may be read; then a look for new shards, if it is time."""
-        ended = len(self._ended)
         for shard_id in self._open_places():
-            yield from self._read(shard_id)
-        if len(self._ended) > ended or self._monotonic() - self._listed_at > LIST_SECONDS:
+            doubt = self._doubts.get(shard_id)
+            if doubt is None or self._monotonic() >= doubt.until:
+                yield from self._read(shard_id)
+        if self._monotonic() - self._listed_at > LIST_SECONDS:
             self._list()
+        told, self._told = self._told, []
+        yield from told
 
     def _is_done(self) -> bool:
         return self._shard_ids is not None and self._shard_ids <= self._ended
@@ -132,20 +165,39 @@ class StreamFollower:
         left = {shard_id: shard for shard_id, shard in self._shards.items() if shard_id in self._places}
         self._shards = {**left, **{shard.shard_id: shard for shard in described.shards}}
         self._ended &= self._shards.keys() | (self._shard_ids or frozenset())
+        self._ends.listed(described.shards)
+        self._children = {}
+        for shard_id, shard in self._shards.items():
+            for parent in shard.parent_shard_ids:
+                self._children.setdefault(parent, []).append(shard_id)
+        self._candidates = deque(self._shards)
+        self._tell_circles()
         self._listed_at = self._monotonic()
+
+    def _tell_circles(self) -> None:
+        circles = set(circles_of(self._shards).values())
+        for circle in sorted(circles.difference(self._circles)):
+            text = (
+                "are each other's parents in the list of shards, so none of them is ever read: the service is at fault"
+            )
+            self._told.append(Interruption(DependencyException(f"shards {', '.join(circle)} {text}")))
+        self._circles = circles
 
     def _open_places(self) -> list[str]:
         """Shards to read now, after looking up where those begin that may begin."""
-        for shard_id, shard in self._shards.items():
-            if shard_id not in self._places and shard_id not in self._ended and self._may_begin(shard):
+        while self._candidates:
+            shard_id = self._candidates[0]
+            is_new = shard_id not in self._places and shard_id not in self._ended
+            if is_new and self._may_begin(self._shards[shard_id]):
                 self._places[shard_id] = self._beginning(shard_id)
+            self._candidates.popleft()
         return list(self._places)
 
     def _may_begin(self, shard: Shard) -> bool:
         if self._shard_ids is not None:
             return shard.shard_id in self._shard_ids
         # A parent that the stream does not list any more has nothing left to read.
-        return not (shard.parent_shard_ids & self._shards.keys() - self._ended)
+        return not (shard.parent_shard_ids & self._shards.keys() - self._ended - {shard.shard_id})
 
     def _beginning(self, shard_id: str) -> str:
         is_new = shard_id not in self._first
@@ -153,16 +205,54 @@ class StreamFollower:
         return self._streams.get_shard_iterator(self._stream_id, shard_id, since)
 
     def _read(self, shard_id: str) -> Iterator[Followed]:
+        place = self._places[shard_id]
         try:
-            page = self._streams.get_stream_record(self._places[shard_id], RECORDS_PER_READ)
+            page = self._streams.get_stream_record(place, RECORDS_PER_READ)
         except TrimmedDataException:
             self._places[shard_id] = self._streams.get_shard_iterator(self._stream_id, shard_id)
+            self._taken.pop(shard_id, None)
             yield LostRecords(shard_id)
             return
-        if page.next_position == Position.SHARD_END:
+        except DisorderError as error:
+            self._in_doubt(shard_id, str(error))
+            return
+        records, before = page.records, self._taken.get(shard_id)
+        taken = count_before(partial(place_of, records), len(records), before)
+        last = place_of(records, -1) if records else None
+        is_old = taken == len(records) > 0 and not page.next_position.is_shard_end
+        first = place_of(records, 0) if is_old else last
+        why = no_progress(place, page.next_position.text, first, last, before if is_old else None)
+        if not why and page.next_position.is_shard_end and not self._ends.confirms(shard_id, self._list):
+            if self._ends.has_child(shard_id):
+                return  # since the page was read, which is read once more
+            why = NOT_SHOWN
+        if why:
+            self._in_doubt(shard_id, why)
+            if is_old:  # what follows is perhaps new
+                self._places[shard_id] = page.next_position.text
+            return
+        self._took(shard_id, page.next_position, last)
+        for record in records[taken:]:
+            yield FollowedRecord(shard_id, record)
+
+    def _took(self, shard_id: str, following: Position, last: SequenceInfo | None) -> None:
+        self._doubts.pop(shard_id, None)
+        if following.is_shard_end:
             del self._places[shard_id]
             self._ended.add(shard_id)
+            self._taken.pop(shard_id, None)
+            self._candidates += self._children.get(shard_id, ())
         else:
-            self._places[shard_id] = page.next_position.text
-        for record in page.records:
-            yield FollowedRecord(shard_id, record)
+            self._places[shard_id] = following.text
+            if last is not None:
+                self._taken[shard_id] = last
+
+    def _in_doubt(self, shard_id: str, why: str) -> None:
+        """Give nothing of the page, and read the same place again after a pause."""
+        before = self._doubts.get(shard_id)
+        count = 1 if before is None else before.count + 1
+        pause = doubling_millis(count, round(IDLE_SECONDS * 1_000), round(LONGEST_DOUBT_SECONDS * 1_000)) / 1_000
+        self._doubts[shard_id] = _Doubt(count, self._monotonic() + pause)
+        if count >= QUIET_DOUBTS and not count & (count - 1):
+            text = f"shard {shard_id} does not move: {why} ({count} times); it is read again until that is not so"
+            self._told.append(Interruption(DependencyException(text)))

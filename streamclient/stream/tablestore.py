@@ -210,6 +210,7 @@ class TablestoreStreamApi:
 
     def _decoded(self, body: bytes) -> RecordPage:
         page = self._codec.decode_page(body)
+        page.records.require_order()
         next_position = Position.SHARD_END if page.next_shard_iterator is None else Position(page.next_shard_iterator)
         return RecordPage(page.records, next_position, page.may_more_record, len(body))
 

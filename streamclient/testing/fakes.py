@@ -67,10 +67,17 @@ class FakeStream:
                 raise ValueError(f"shard {shard_id} is closed")
             shard.records.extend(records)
 
-    def close(self, shard_id: str) -> None:
-        """Close a shard: after its last record there is no next iterator."""
+    def close(self, shard_id: str, child: str | None = None) -> None:
+        """Close a shard: after its last record there is no next iterator.
+
+        An empty shard opens after it, ``child``, named after the closed one by default: by that alone readers know that
+        the shard has ended. With ``child=""`` the list of shards does not show it, as after a page that was cut.
+        """
+        after = f"{shard_id}-next" if child is None else child
         with self._lock:
             self._shards[shard_id].is_closed = True
+            if after:
+                self._shards[after] = _FakeShard(Shard(after, parent_id=shard_id))
 
     def split(self, parent: str, first_child: str, second_child: str) -> None:
         """Close a shard and open two children."""

@@ -26,9 +26,9 @@ from streamclient.tunnel.calls import ChannelSlot, Stored, TunnelCalls
 from streamclient.tunnel.pages import ChannelPages, position_of, token_of
 from streamclient.tunnel.turns import ChannelTurn, ReaderTurns
 from streamclient.worker.checkpointer import CheckpointTicket
-from streamclient.worker.consumer import LEVELS, ShardConsumer, watch_reads
+from streamclient.worker.consumer import LEVELS, ShardConsumer
 from streamclient.worker.consumer_parts import ConsumerParts
-from streamclient.worker.health import CallWatchdog, WorkerHealth, logged_change
+from streamclient.worker.health import CallWatchdog, FaultWatch, WorkerHealth, logged_change, watch_reads
 from streamclient.worker.instruments import SAMPLE_SECONDS
 from streamclient.worker.loop import LONGEST_WAIT_SECONDS, OwnerLoop, Question
 from streamclient.worker.runtime import Deadline
@@ -87,6 +87,7 @@ class TunnelCoordinator:
         self._heartbeats = CallWatchdog("no heartbeat of a session was answered", loop.now())
         self._lookups = CallWatchdog("no checkpoint of a channel was read")
         self._stores = CallWatchdog("no checkpoint was stored")
+        self._faults = FaultWatch()
         self._judged = WorkerHealth(is_healthy=True)
         self._outages = OutageLog(_log, monotonic=loop.now)
         self._over: Reason | None = None
@@ -147,7 +148,7 @@ class TunnelCoordinator:
         if self._loop.is_closed:
             return self._judged
         now, limit = self._loop.now(), self._health_limit_seconds
-        watched = (self._heartbeats, self._lookups, self._stores, self._around.facts.reads)
+        watched = (self._heartbeats, self._lookups, self._stores, self._around.facts.reads, self._faults)
         reasons = [reason for reason in (each.trouble(now, limit) for each in watched) if reason]
         return WorkerHealth(not reasons, "; ".join(reasons))
 
@@ -304,6 +305,7 @@ class TunnelCoordinator:
             consumer.watch(now)
         self._declined = {key: at for key, at in self._declined.items() if now - at < DECLINED_REMEMBERED_SECONDS}
         watch_reads(self._around.facts.reads, self._consumers.values(), now)
+        self._faults.look(self._consumers.values(), (), now)
         self._judged = logged_change(self._judged, self.health, f"tunnel worker of {self._tunnel_id}")
 
     def _sample(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Protocol, overload
 
 from attrs import field, frozen
 
+from streamclient.errors import DisorderError
 from streamclient.records import ColumnType, SequenceInfo, StreamRecord
 from streamclient.wire.plainbuffer import RowWrite
 
@@ -20,6 +21,10 @@ class PageContent(Protocol):
     @property
     def record_count(self) -> int:
         """How many records the page holds."""
+
+    @property
+    def disorder(self) -> int:
+        """The first record that does not stand after the one before it; 0 if all do."""
 
     def record(self, row: int, /) -> StreamRecord:
         """One record: the one that somebody holds, or else a new one."""
@@ -91,6 +96,20 @@ class PageRecords(Sequence[StreamRecord]):
     def size_bytes(self) -> int:
         """What these records had on the wire: their rows and the rows of their previous cells."""
         return self._content.size(self._rows)
+
+    def require_order(self) -> None:
+        """Check that the records of the whole page rise, as those of a shard do.
+
+        Raises:
+            DisorderError: they do not.
+        """
+        row = self._content.disorder
+        if row:
+            place, before = self._content.sequence(row), self._content.sequence(row - 1)
+            raise DisorderError(
+                f"record {row} of a page of {self._content.record_count} stands at {place}, and the one before it at "
+                f"{before}: the records of a shard rise, so the service's answer cannot be true"
+            )
 
     def writes(self) -> list[RowWrite]:
         """These records as the writes that do the same."""

@@ -53,6 +53,11 @@ class _ReadRecords:
     def record_count(self) -> int:
         return len(self._records)
 
+    @property
+    def disorder(self) -> int:
+        places = [record.sequence_info for record in self._records]
+        return next((row for row in range(1, len(places)) if places[row] <= places[row - 1]), 0)
+
     def record(self, row: int, /) -> StreamRecord:
         return self._records[row]
 
@@ -84,6 +89,10 @@ class _NativePage:
     @property
     def record_count(self) -> int:
         return self._page.record_count
+
+    @property
+    def disorder(self) -> int:
+        return self._page.disorder
 
     def record(self, row: int, /) -> StreamRecord:
         return self._page.record(row)

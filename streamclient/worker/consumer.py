@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -20,17 +20,17 @@ from streamclient.core.consumer.positions import HandedOutPositions
 from streamclient.core.consumer.reading import READ_NAME
 from streamclient.core.consumer.retention import Backlog
 from streamclient.core.consumer.table import PUBLIC_STATES, Phase
-from streamclient.core.events import CheckpointOutcome, Severity, StartConsumer
+from streamclient.core.events import AnswerEnd, CheckpointOutcome, Severity, StartConsumer
 from streamclient.core.retry import decision_of
 from streamclient.interfaces import InitializationInput, RetryableAction
-from streamclient.model import ParkedRecord, ShardInfo, ShardStatus, ShutdownReason, TrimmedRange
+from streamclient.model import ShardStatus, ShutdownReason, TrimmedRange
 from streamclient.parking.frames import key_text, record_id
 from streamclient.reasons import Cause, Raised, Reason
 from streamclient.records import place_of
 from streamclient.worker.checkpointer import CheckpointTicket, RecordProcessorCheckpointer
-from streamclient.worker.consumer_parts import IN_TURN, AlwaysInTurn, ConsumerParts, ReadingTurn
+from streamclient.worker.consumer_parts import IN_TURN, AlwaysInTurn, ConsumerParts, ReadingTurn, parked_records
 from streamclient.worker.fetcher import DataFetcher, ShardSource, first_record_left
-from streamclient.worker.health import CallWatch, CallWatchdog
+from streamclient.worker.health import CallWatch
 from streamclient.worker.loop import Timer
 from streamclient.worker.reads import PATIENT_SECONDS
 from streamclient.worker.statuses import because, consumer_reasons
@@ -38,9 +38,6 @@ from streamclient.worker.usercode import ProcessorSession, ShutdownMarker, UserC
 
 _log = logging.getLogger(__name__)
 LEVELS = {Severity.INFO: logging.INFO, Severity.WARNING: logging.WARNING, Severity.ERROR: logging.ERROR}
-
-LONG_READ_SECONDS = 5.0
-"""A read that takes longer counts as one that is not answered; a page takes milliseconds."""
 
 IDLE_SLACK = 0.05
 """An idle shard is read by so much of its pause earlier, if others are read then: nobody waits longer for a record, and
@@ -74,7 +71,7 @@ class ShardConsumer:
         self._backlog = Backlog(None if start.progress is None else start.progress.record_micros or None)
         self._session: ProcessorSession | None = None
         self._fetcher: DataFetcher | None = None
-        self._read_visit = 0
+        self._read_visit = self._end_visit = 0
         self._is_patient = False
         """Whether the next read follows a pause that a little more or less does not matter to."""
         self._call: UserCall | None = None
@@ -124,6 +121,10 @@ class ShardConsumer:
         lost = self.machine.lost
         self._handle(events.LossAccepted())
         return lost
+
+    def end_judged(self, answer: AnswerEnd) -> None:
+        """The list of shards shows the end of the shard, or does not."""
+        self._handle(events.EndJudged(self._end_visit, answer.is_shown, answer.since_read, answer.detail))
 
     def status(self, now: float) -> ShardStatus:
         """What it is doing."""
@@ -304,7 +305,7 @@ class ShardConsumer:
     def _park(self, command: events.Park) -> None:
         def park() -> None:
             store = self._around.config.failure_policy.parking
-            self._answer = _parked(command, self.shard_info, self._around.wall_micros())
+            self._answer = parked_records(command, self.shard_info, self._around.wall_micros())
             if store is not None:
                 store.park(self._answer)
 
@@ -365,6 +366,11 @@ class ShardConsumer:
             around.fetch_pool.submit(look)
         except Exception as error:
             around.loop.post(partial(self._handle, events.FirstLeftUnknown(visit, Raised.of(error))))
+
+    def _confirm_end(self, command: events.ConfirmEnd) -> None:
+        self._end_visit = command.visit
+        if self._around.confirm_end(self.own_info):
+            self._handle(events.EndJudged(command.visit, is_shown=True))
 
     def _wait(self, command: events.Wait) -> None:
         if command.visit != self.machine.visit:
@@ -455,6 +461,7 @@ _CARRY_OUT: Mapping[type, Callable[[ShardConsumer, Any], None]] = {
     events.ReadAhead: ShardConsumer._read_ahead,
     events.DropReading: ShardConsumer._drop_reading,
     events.FindFirstLeft: ShardConsumer._find_first_left,
+    events.ConfirmEnd: ShardConsumer._confirm_end,
     events.Wait: ShardConsumer._wait,
     events.NewProcessor: ShardConsumer._new_processor,
     events.Offer: ShardConsumer._offer,
@@ -468,33 +475,3 @@ _CARRY_OUT: Mapping[type, Callable[[ShardConsumer, Any], None]] = {
     events.LogLine: ShardConsumer._log_line,
     events.Ended: ShardConsumer._ended,
 }
-
-
-def watch_reads(reads: CallWatchdog, consumers: Iterable[ShardConsumer], now: float) -> None:
-    """Note reads that fail, or have not been answered for a while: a client may repeat one for minutes by itself."""
-    watched = list(consumers)
-    if any(consumer.reads_for(now) > LONG_READ_SECONDS for consumer in watched):
-        reads.failed(None, now)
-    elif not any(consumer.machine.backoff.read_failures for consumer in watched):
-        reads.succeeded(now)  # nobody waits for one, or not any more
-
-
-def _parked(command: events.Park, shard: ShardInfo, now_micros: int) -> Sequence[ParkedRecord]:
-    """The records that are to be parked, as the store gets them."""
-    records, failure = command.page.records, command.failure
-    return tuple(
-        ParkedRecord(
-            record_id=record_id(records[index]),
-            stream_id=shard.stream_id,
-            shard_id=shard.shard_id,
-            record=records[index],
-            position=command.position,
-            index=index,
-            generation=generation,
-            error=failure.error,
-            traceback=failure.traceback,
-            attempts=failure.attempts,
-            parked_micros=now_micros,
-        )
-        for index, generation in zip(command.indices, command.generations, strict=True)
-    )

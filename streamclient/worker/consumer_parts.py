@@ -5,18 +5,20 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Protocol
 
 from attrs import field, frozen
 
 from streamclient.config import ClientConfig
+from streamclient.core.consumer.events import Park
 from streamclient.core.consumer.table import Phase
 from streamclient.core.events import ConsumerEnd
 from streamclient.interfaces import IRecordProcessor
-from streamclient.model import ShardInfo
+from streamclient.model import ParkedRecord, ShardInfo
 from streamclient.outages import OutageLog
+from streamclient.parking.frames import record_id
 from streamclient.reasons import Reason
 from streamclient.stream.api import StreamApi
 from streamclient.worker.checkpointer import CheckpointTicket
@@ -52,6 +54,8 @@ class ConsumerParts:
     wall_micros: Callable[[], int]
     wait: Callable[[threading.Event, float], bool]
     send_checkpoint: Callable[[ShardInfo, CheckpointTicket, float], bool]
+    confirm_end: Callable[[ShardInfo], bool]
+    """Find out whether the shard of a consumer has ended: whether it surely has, or `end_judged` is called later."""
     ended: Callable[[ShardInfo, ConsumerEnd], None]
     stalled: Callable[[ShardInfo, str], None]
     """The consumer makes no progress; the text says why."""
@@ -86,3 +90,24 @@ class AlwaysInTurn:
     def hold_up(self) -> Reason | None:
         """It never waits."""
         return None
+
+
+def parked_records(command: Park, shard: ShardInfo, now_micros: int) -> Sequence[ParkedRecord]:
+    """The records that are to be parked, as the store gets them."""
+    records, failure = command.page.records, command.failure
+    return tuple(
+        ParkedRecord(
+            record_id=record_id(records[index]),
+            stream_id=shard.stream_id,
+            shard_id=shard.shard_id,
+            record=records[index],
+            position=command.position,
+            index=index,
+            generation=generation,
+            error=failure.error,
+            traceback=failure.traceback,
+            attempts=failure.attempts,
+            parked_micros=now_micros,
+        )
+        for index, generation in zip(command.indices, command.generations, strict=True)
+    )

@@ -21,9 +21,9 @@ from streamclient.model import ShardInfo, ShardStatus, ShutdownReason, TrimmedRa
 from streamclient.reasons import Cause, Reason, described, text_of
 from streamclient.records import readable_position
 from streamclient.worker.checkpointer import CheckpointTicket
-from streamclient.worker.consumer import LEVELS, ShardConsumer, watch_reads
+from streamclient.worker.consumer import LEVELS, ShardConsumer
 from streamclient.worker.consumer_parts import ConsumerParts
-from streamclient.worker.health import HealthWatch, WorkerHealth, logged_change
+from streamclient.worker.health import HealthWatch, WorkerHealth, logged_change, watch_reads
 from streamclient.worker.instruments import SAMPLE_SECONDS, Instruments
 from streamclient.worker.loop import LONGEST_WAIT_SECONDS, OwnerLoop, Question
 from streamclient.worker.runtime import Deadline
@@ -57,7 +57,10 @@ class Coordinator:
         self._shutdown_seconds = shutdown_timeout_millis / 1_000
         self._service = make_service(emit=self.emit)
         self._around = make_consumer_parts(
-            send_checkpoint=self.send_checkpoint, ended=self.consumer_ended, stalled=self.consumer_stalled
+            send_checkpoint=self.send_checkpoint,
+            confirm_end=self.confirm_end,
+            ended=self.consumer_ended,
+            stalled=self.consumer_stalled,
         )
         config = self._around.config
         limit_millis = config.max_duration_before_last_successful_renew_or_take_lease
@@ -119,6 +122,11 @@ class Coordinator:
         """Have a shard that stopped for lost records go on; ``reply`` is called with what is given up. Any thread."""
         if not self._loop.post(Question(lambda: reply(self._accept_loss(shard_id)), lambda: reply(None))):
             reply(None)
+
+    def accept_end(self, shard_id: str, reply: Callable[[bool], None]) -> None:
+        """Have it believed that a shard has ended; ``reply`` is called with whether it waits for that. Any thread."""
+        if not self._loop.post(Question(lambda: reply(self._accept_end(shard_id)), lambda: reply(False))):
+            reply(False)
 
     # --- the owner -----------------------------------------------------------------------------------------------
 
@@ -213,6 +221,9 @@ class Coordinator:
                     self._consumers[consumer_id].stop(reason)
             case events.AnswerCheckpoint():
                 self._answer(command)
+            case events.AnswerEnd(_, consumer_id):
+                if consumer_id in self._consumers:
+                    self._consumers[consumer_id].end_judged(command)
             case events.Report(severity, _, text):
                 _log.log(LEVELS[severity], "%s", text)
             case _:
@@ -239,6 +250,18 @@ class Coordinator:
     def _accept_loss(self, shard_id: str) -> TrimmedRange | None:
         found = [consumer for consumer in self._consumers.values() if consumer.shard_id == shard_id]
         return found[0].accept_loss() if found else None
+
+    def confirm_end(self, shard: ShardInfo) -> bool:
+        """Have the list of shards looked at; the consumer hears of it later."""
+        self.emit(events.EndRead(shard.shard_id, shard.lease_identifier))
+        return False
+
+    def _accept_end(self, shard_id: str) -> bool:
+        found = [consumer for consumer in self._consumers.values() if consumer.shard_id == shard_id]
+        if not found or not found[0].machine.waits_for_end:
+            return False
+        self.emit(events.EndAccepted(shard_id))
+        return True
 
     def consumer_stalled(self, shard: ShardInfo, reason: str) -> None:
         """A consumer makes no progress and has no excuse."""
@@ -319,6 +342,7 @@ class Coordinator:
             consumer.watch(now)
         watch_reads(self._around.facts.reads, self._consumers.values(), now)
         self._health.watch(self._holdings.held.values(), now)
+        self._health.faults.look(self._consumers.values(), self._holdings.circles, now)
         self._judged = logged_change(self._judged, self.health, f"worker {self._instruments.worker_identifier}")
 
     def _note_health(self, event: Event, now: float) -> None:

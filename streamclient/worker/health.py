@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from attrs import frozen
 
+from streamclient.core.consumer.machine import ConsumerMachine
 from streamclient.core.events import (
     Answered,
     Command,
@@ -86,6 +87,65 @@ class CallWatchdog:
         return f"{self._what} for {now - since:.0f} s{_because(error)}"
 
 
+class WatchedConsumer(Protocol):
+    """A consumer, for those who watch what it reads."""
+
+    @property
+    def shard_id(self) -> str:
+        """Its shard."""
+
+    @property
+    def machine(self) -> ConsumerMachine:
+        """What decides for it."""
+
+    def reads_for(self, now: float) -> float:
+        """How long the read that it waits for has been under way, in seconds."""
+
+
+LONG_READ_SECONDS = 5.0
+"""A read that takes longer counts as one that is not answered; a page takes milliseconds."""
+
+MOST_FAULTS_TOLD = 3
+"""Shards that are named in the health of a worker; of more, their number."""
+
+NOT_BELIEVED = (Cause.END_NOT_SHOWN, Cause.NO_PROGRESS)
+"""What a shard waits for whose pages come, and cannot be true."""
+
+
+def watch_reads(reads: CallWatchdog, consumers: Iterable[WatchedConsumer], now: float) -> None:
+    """Note reads that fail, or have not been answered for a while: a client may repeat one for minutes by itself."""
+    watched = list(consumers)
+    if any(consumer.reads_for(now) > LONG_READ_SECONDS for consumer in watched):
+        reads.failed(None, now)
+    elif not any(consumer.machine.backoff.read_failures for consumer in watched):
+        reads.succeeded(now)  # nobody waits for one, or not any more
+
+
+class FaultWatch:
+    """Since when each shard has stood still because of what the service answers. One thread writes, any may read."""
+
+    def __init__(self) -> None:
+        self._found: Mapping[str, tuple[float, str]] = {}
+
+    def look(self, consumers: Iterable[WatchedConsumer], circles: Iterable[tuple[str, ...]], now: float) -> None:
+        """Note what is so now; what is not so any more is forgotten."""
+        told = {
+            consumer.shard_id: text_of(consumer.machine.reason)
+            for consumer in consumers
+            if consumer.machine.reason is not None and consumer.machine.reason.cause in NOT_BELIEVED
+        }
+        told |= {circle[0]: text_of(Reason(Cause.PARENT_CIRCLE, ", ".join(circle))) for circle in circles}
+        before = self._found
+        self._found = {key: (before[key][0] if key in before else now, text) for key, text in told.items()}
+
+    def trouble(self, now: float, limit_seconds: float) -> str:
+        """What to say of shards that have stood still for longer than the limit; empty without one."""
+        late = [(key, since, text) for key, (since, text) in self._found.items() if now - since > limit_seconds]
+        told = [f"shard {key} has not moved for {now - since:.0f} s: {text}" for key, since, text in late]
+        more = len(told) - MOST_FAULTS_TOLD
+        return "; ".join(told[:MOST_FAULTS_TOLD] + ([f"and {more} more shards"] if more > 0 else []))
+
+
 class HealthWatch:
     """Remembers since when the calls of a running worker have been without success. Owner thread; any may ``judge``.
 
@@ -103,6 +163,7 @@ class HealthWatch:
         self._draws = CallWatchdog("no epoch was drawn")
         self._listings = CallWatchdog("no list of the stream's shards was read")
         self._reads = reads
+        self.faults = FaultWatch()
         self._has_scan_failed = False
         self._uncreated: set[str] = set()
         """Leases that were to be created, and are not there as far as is known."""
@@ -191,7 +252,8 @@ class HealthWatch:
             self._listings,
             self._reads,
         )
-        reasons = [trouble, *(each.trouble(now, self._limit_seconds) for each in watched)]
+        faults = self.faults.trouble(now, self._limit_seconds)
+        reasons = [trouble, faults, *(each.trouble(now, self._limit_seconds) for each in watched)]
         found = [reason for reason in reasons if reason]
         return WorkerHealth(not found, "; ".join(found))
 

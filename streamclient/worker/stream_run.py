@@ -365,6 +365,14 @@ class StreamRun:
         else:
             coordinator.accept_loss(lease_key, reply)
 
+    def accept_end(self, lease_key: str, reply: Callable[[bool], None]) -> None:
+        """Have ``reply`` called with whether a shard waits for somebody to say that it has ended, as is said now."""
+        coordinator = self.coordinator
+        if coordinator is None:
+            reply(False)
+        else:
+            coordinator.accept_end(lease_key, reply)
+
     def leads(self, reply: Callable[[bool], None]) -> None:
         """Have ``reply`` called with whether this worker does what one of the stream's fleet has to do."""
         coordinator = self.coordinator

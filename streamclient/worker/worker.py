@@ -220,6 +220,32 @@ class Worker(Running):
             )
         return lost
 
+    def accept_end(self, shard_id: str) -> None:
+        """Let a shard end whose end the stream's list of shards does not show. Any thread; returns at once.
+
+        The service answers for such a shard as if it were closed and read to its end, and lists no child of it. Accept
+        that only if you know it: if the shard is open, what is written to it from now on is never delivered. What the
+        service still gives is delivered before, and ``SHARD_END`` is stored by the processor as ever.
+
+        Raises:
+            ConfigurationError: with several streams, the shard id does not begin with the name of one.
+            StreamClientException: the shard is not held here, or does not wait for its end.
+        """
+        stream, lease_key = self._place_of(shard_id)
+        answered = threading.Event()
+        found: list[bool] = []
+
+        def reply(is_asked: bool) -> None:
+            found.append(is_asked)
+            answered.set()
+
+        stream.accept_end(lease_key, reply)
+        self._runtime.wait(answered, STATUS_SECONDS)
+        if found != [True]:
+            raise StreamClientException(
+                f"shard {shard_id} does not wait for its end on worker {self._identifier}: see shard_statuses()"
+            )
+
     # --- looking in ----------------------------------------------------------------------------------------------
 
     @property

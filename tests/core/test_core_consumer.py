@@ -16,7 +16,7 @@ from streamclient.core.consumer.table import Phase
 from streamclient.core.events import CheckpointOutcome, ConsumerEnd, StartConsumer
 from streamclient.core.position import Position
 from streamclient.model import ShardInfo, ShutdownReason
-from streamclient.reasons import Raised
+from streamclient.reasons import Cause, Raised, Reason
 from streamclient.stream import RecordPage
 from streamclient.testing.fakes import make_record
 
@@ -62,7 +62,12 @@ def test_a_shard_is_read_to_its_end() -> None:
     assert driven.read(PAGE) == ["ReadAhead", "Permit", "ProcessRecords"]
     assert driven.hear(events.CallReturned()) == ["Tell", "PageDone", "Read"]
     assert driven.said[-1] == events.Read(driven.machine.visit, Position("i2"))
-    assert driven.read(LAST) == ["ReadAhead", "Permit", "ProcessRecords"]
+    assert driven.read(LAST) == ["ConfirmEnd"]
+    assert driven.hear(events.EndJudged(driven.machine.visit, is_shown=True)) == [
+        "ReadAhead",
+        "Permit",
+        "ProcessRecords",
+    ]
     assert driven.hear(events.CallReturned())[-2:] == ["DropReading", "ShutDown"]
     assert driven.said[-1] == events.ShutDown(ShutdownReason.TERMINATE)
     driven.hear(events.CheckpointAsked(), events.CheckpointAnswered(CheckpointOutcome.STORED, "SHARD_END"))
@@ -121,3 +126,95 @@ def test_a_mark_of_a_processor_that_was_replaced_means_nothing() -> None:
 
     assert driven.hear(events.Marked(1, ShutdownReason.PROCESS_DONE)) == []
     assert driven.hear(events.Marked(2, ShutdownReason.PROCESS_DONE))[-1] == "ShutDown"
+
+
+# --- pages that cannot be true ---------------------------------------------------------------------------------------
+
+
+def test_an_end_is_believed_only_once_it_is_shown_and_moves_nothing_before() -> None:
+    driven = reading()
+
+    assert driven.read(LAST) == ["ConfirmEnd"]
+    refused = driven.hear(events.EndJudged(driven.machine.visit, is_shown=False, detail="no child"))
+    assert refused == ["DropReading", "Wait"]
+    assert driven.machine.phase is Phase.WAITING
+    assert driven.machine.reason == Reason(Cause.END_NOT_SHOWN, detail="no child (once)")
+    assert driven.hear(events.TimeCame(driven.machine.visit)) == ["Read"]
+    assert driven.said[-1] == events.Read(driven.machine.visit, Position("i0"))
+    driven.read(LAST)
+    assert driven.hear(events.EndJudged(driven.machine.visit, is_shown=True)) == [
+        "ReadAhead",
+        "Permit",
+        "ProcessRecords",
+    ]
+    assert driven.machine.reason is None
+
+
+def test_pauses_before_an_end_that_is_not_shown_grow_to_a_bound_and_end_when_it_is_shown_late() -> None:
+    driven = reading()
+    pauses = []
+    for _ in range(12):
+        driven.read(LAST)
+        asked = driven.machine.visit
+        driven.hear(events.EndJudged(asked, is_shown=False))
+        pauses += [command.seconds for command in driven.said if isinstance(command, events.Wait)]
+        if len(pauses) < 12:
+            driven.hear(events.TimeCame(driven.machine.visit))
+
+    assert pauses[0] <= 0.1
+    assert 10.0 <= max(pauses) <= 20.0
+    assert driven.hear(events.EndJudged(asked, is_shown=True)) == ["Read"]
+
+
+def test_what_is_said_of_an_end_after_a_stop_means_nothing() -> None:
+    driven = reading()
+    driven.read(LAST)
+    visit = driven.machine.visit
+    driven.hear(events.StopAsked(ShutdownReason.STOLEN))
+
+    assert driven.hear(events.EndJudged(visit, is_shown=True)) == []
+    assert driven.machine.closing is ShutdownReason.STOLEN
+
+
+OLD = RecordPage([make_record("k1", 1), make_record("k2", 2)], Position("i9"), may_more_record=True, body_bytes=20)
+
+
+@pytest.mark.parametrize(
+    ("page", "delivered", "next_read"),
+    [
+        (RecordPage([make_record("k3", 3)], Position("i2")), [], "i2"),
+        (OLD, [], "i9"),
+        (RecordPage([*OLD.records, make_record("k3", 3)], Position("i9")), ["k3"], None),
+        (RecordPage([make_record("k2", 2), make_record("k3", 3)], Position.SHARD_END), ["k3"], None),
+        (RecordPage([make_record("k3")], Position("i9")), ["k3"], None),
+    ],
+    ids=["same position", "all old", "partly old", "partly old, at the end", "without a time"],
+)
+def test_records_that_were_taken_are_not_delivered_again(
+    page: RecordPage, delivered: list[str], next_read: str | None
+) -> None:
+    driven = reading()
+    driven.read(PAGE)
+    driven.hear(events.CallReturned())
+    driven.read(page)
+    if page.next_position.is_shard_end:
+        driven.hear(events.EndJudged(driven.machine.visit, is_shown=True))
+    given = [command.records for command in driven.said if isinstance(command, events.ProcessRecords)]
+
+    assert [record.key["id"] for records in given for record in records] == delivered
+    if next_read is not None:
+        assert driven.machine.reason is not None
+        assert driven.machine.reason.cause is Cause.NO_PROGRESS
+        driven.hear(events.TimeCame(driven.machine.visit))
+        assert driven.said[-1] == events.Read(driven.machine.visit, Position(next_read))
+
+
+def test_a_new_processor_begins_before_what_the_last_one_took() -> None:
+    driven = reading()
+    driven.read(PAGE)
+    driven.hear(events.CallReturned())
+    driven.read(RecordPage([make_record("k3", 3)], Position("i3")))
+    driven.hear(events.CallReturned(Raised.of(ValueError("no"))), events.CallReturned())
+    driven.hear(events.TimeCame(driven.machine.visit), events.CallReturned(value=True))
+
+    assert driven.read(PAGE) == ["ReadAhead", "Permit", "ProcessRecords"]

@@ -161,10 +161,18 @@ def test_the_parent_that_blocks_is_named_among_two() -> None:
     assert explain(made, "s1").root == "b"
 
 
-def test_a_cycle_of_parents_ends() -> None:
-    made = facts(row("a", parents=["b"]), row("b", parents=["a"]))
+def test_a_circle_of_parents_ends_and_is_named() -> None:
+    rows = [row("a", parents=["b"]), row("b", parents=["a"])]
+    by_rows_alone = facts(*rows, listing=[Shard("a"), Shard("b")])
+    listing = [Shard("a", "b"), Shard("b", "a", "c"), Shard("c"), Shard("d", "a"), Shard("own", "own")]
+    found = {shard.shard_id: explain(facts(listing=listing), shard.shard_id).situation for shard in listing}
 
-    assert explain(made, "a").situation.name == "waits-for-parent"
+    assert explain(by_rows_alone, "a").situation is situations.WAITS_FOR_PARENT
+    assert explain(facts(*rows), "a").situation is situations.PARENT_CIRCLE
+    assert found["a"] is found["b"] is situations.PARENT_CIRCLE
+    assert found["d"] is situations.PARENT_HAS_NO_ROW
+    assert found["c"] is found["own"] is situations.NO_WORKER
+    assert "lists a, b as each other's parents" in explain(facts(listing=listing), "d").first_line
 
 
 # --- owners --------------------------------------------------------------------------------------------------------

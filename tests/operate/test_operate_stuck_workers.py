@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from attrs import evolve
 from operate_scene import STATUS, TABLE, Scene
 from stuck_page import check, is_now
 from stuck_workers import (
@@ -31,12 +32,16 @@ from stuck_workers import (
 
 from streamclient import FailurePolicy, IParkingStore, OnFailure
 from streamclient.core import leases as rule
+from streamclient.core.position import Position
 from streamclient.core.worker_info import WorkerInfo
 from streamclient.lease.rows import key_of
 from streamclient.lease.workers import INFO, WORKER_STATUS_TYPE
+from streamclient.model import Shard
 from streamclient.operate.collection import FleetReader
 from streamclient.parking import MemoryParkingStore
 from streamclient.server import Fail, FaultRule
+from streamclient.stream.api import RecordPage, StreamDescription
+from streamclient.stream.tablestore import TablestoreStreamApi
 from streamclient.testing.fleet import Fleet, WorkerProcess
 from tests.patience import FOREVER_MILLIS, until
 
@@ -290,6 +295,88 @@ def test_reads_that_are_refused(quick: Scene) -> None:
     with working(quick, Steady):
         says(quick, "next attempt in")
         check(quick, "reading-fails")
+
+
+def cut(page: RecordPage, asked: str) -> RecordPage:
+    return evolve(page, records=page.records[:1], next_position=Position.SHARD_END)
+
+
+def repeated(page: RecordPage, asked: str) -> RecordPage:
+    return evolve(page, next_position=Position(asked))
+
+
+def disturb(monkeypatch: pytest.MonkeyPatch, change: Callable[[RecordPage, str], RecordPage]) -> None:
+    """Have pages with records changed on their way, for workers and commands."""
+    read = TablestoreStreamApi.get_stream_record
+
+    def get_stream_record(self: TablestoreStreamApi, iterator: str, limit: int | None = None) -> RecordPage:
+        page = read(self, iterator, limit)
+        return change(page, iterator) if page.records else page
+
+    monkeypatch.setattr(TablestoreStreamApi, "get_stream_record", get_stream_record)
+
+
+def test_an_end_that_the_list_of_shards_does_not_show_until_it_is_accepted(
+    quick: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quick.write(3)
+    disturb(monkeypatch, cut)
+    with working(quick, Steady):
+        becomes(quick, "end-not-shown")
+        check(quick, "end-not-shown")
+        refused = quick.run("leases", "accept-end", quick.shard, "--reason", "it was closed")
+        assert (refused.code, "add --yes" in refused.err) == (2, True)
+        planned = quick.run("leases", "accept-end", quick.shard, "--dry-run")
+        assert "would be written" in planned.out
+        assert "SHARD_END" not in quick.lease().checkpoint
+        done = quick.run("leases", "accept-end", quick.shard, "--yes", "--reason", "it was closed")
+        assert done.code == 0, done
+        until(lambda: quick.lease().is_finished, "the worker believes it")
+        again = quick.run("leases", "accept-end", quick.shard, "--yes")
+        assert (again.code, "its end is stored" in again.out) == (1, True)
+    audit = quick.run("leases", "audit").out
+    assert "accept-end" in audit
+    assert "it was closed" in audit
+
+
+def test_an_end_that_is_shown_or_that_the_service_does_not_tell_is_not_accepted(quick: Scene) -> None:
+    quick.write(3)
+    quick.put_lease(quick.shard)
+    is_open = quick.run("leases", "accept-end", quick.shard, "--yes")
+    assert "the service does not say that it has ended" in is_open.out
+    parent = quick.shard
+    children = quick.split()
+    is_shown = quick.run("leases", "accept-end", parent, "--yes")
+
+    assert (is_open.code, is_shown.code) == (1, 1)
+    assert "its end is shown: its children are" in is_shown.out
+    assert all(child in is_shown.out for child in children)
+
+
+def test_a_service_that_makes_no_progress(quick: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the beginning of a shard no position tells; what was read before does then."""
+    quick.write(3)
+    quick.put_lease(quick.shard, checkpoint=quick.iterator(after=1))
+    disturb(monkeypatch, repeated)
+    with working(quick, Steady):
+        becomes(quick, "no-progress")
+        check(quick, "no-progress")
+
+
+def test_shards_that_are_each_others_parents(quick: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick.write(3)
+    low, high = quick.split()
+    describe = TablestoreStreamApi.describe_stream
+
+    def describe_stream(self: TablestoreStreamApi, stream_id: str) -> StreamDescription:
+        found = describe(self, stream_id)
+        turned = {low: Shard(low, high), high: Shard(high, low)}
+        return evolve(found, shards=tuple(turned.get(shard.shard_id, shard) for shard in found.shards))
+
+    monkeypatch.setattr(TablestoreStreamApi, "describe_stream", describe_stream)
+    with working(quick, Steady):
+        becomes(quick, "parent-circle", low)
+        check(quick, "parent-circle", high)
 
 
 def test_a_position_that_was_trimmed(quick: Scene) -> None:

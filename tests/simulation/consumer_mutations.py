@@ -7,6 +7,7 @@ from typing import Any
 
 from attrs import evolve
 
+from streamclient.core import shards
 from streamclient.core.consumer import events as consuming
 from streamclient.core.consumer import machine, reading
 from streamclient.core.consumer.machine import ConsumerMachine
@@ -73,7 +74,26 @@ def _parks_the_whole_batch(*arguments: Any) -> Remedy:
     return Remedy.PARK if found is Remedy.CUT else found
 
 
+_end_judged = ConsumerMachine._end_judged
+
+
+def _believes_what_is_shown_since(self: ConsumerMachine, event: consuming.EndJudged) -> None:
+    _end_judged(self, evolve(event, since_read=False))
+
+
 CONSUMER_MUTATIONS = (
+    Mutation(
+        "an end is believed although the list of shards does not show it",
+        frozenset({"checkpoints follow processing", "nothing is lost"}),
+        [(shards.ListedEnds, "shows_end", lambda self, shard_id: True)],
+    ),
+    Mutation(
+        "a page is the last one although the end of its shard was shown since it was read",
+        frozenset({"checkpoints follow processing", "nothing is lost"}),
+        [],
+        handlers=[(consuming.EndJudged, _believes_what_is_shown_since)],
+        seed=123,
+    ),
     Mutation(
         "a consumer that is stopped while it reads leaves its processor open",
         frozenset({"calls in order"}),
@@ -158,7 +178,7 @@ CONSUMER_MUTATIONS = (
         [],
         phases={(Phase.READING, Outcome.END_REACHED): Phase.WAITING},
         fits=has(Do.SPLIT, Do.MERGE),
-        seed=10,
+        seed=22,
     ),
     Mutation(
         "a batch that failed counts as accepted",
@@ -184,7 +204,7 @@ CONSUMER_MUTATIONS = (
         frozenset({"order per key", "nothing is lost", "checkpoints follow processing"}),
         [(ConsumerMachine, "_beginnings", {**machine._BEGINNINGS, Phase.STARTING: _goes_on_where_it_stood})],
         fits=has(Do.FAIL, Do.REPLACE),
-        seed=111,
+        seed=83,
     ),
     Mutation(
         "a failing batch is parked whole",

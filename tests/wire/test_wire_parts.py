@@ -15,10 +15,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tablestore import OTSClient
 from wire_examples import RECORDS
 from wire_pages import body, records
 
+from streamclient.datasource.reading import _ordered_page
+from streamclient.errors import DisorderError
 from streamclient.records import NATIVE, ColumnOperation, RecordColumn, RecordType, SequenceInfo, StreamRecord
+from streamclient.stream.tablestore import TablestoreStreamApi
+from streamclient.wire import schema
 from streamclient.wire.pages import PageRecords
 from streamclient.wire.records import NativeCodec, PurePythonCodec, RecordCodec
 
@@ -267,3 +272,53 @@ def test_what_is_no_choice_of_records_is_refused_by_the_compiled_part() -> None:
         for ask in (page.record, page.sequence):
             with pytest.raises((IndexError, OverflowError)):
                 ask(number)
+
+
+# --- order -----------------------------------------------------------------------------------------------------------
+
+
+def _at(place: SequenceInfo, key: int) -> StreamRecord:
+    return StreamRecord(RecordType.DELETE, (("id", key),), sequence_info=place)
+
+
+@both
+@pytest.mark.parametrize(
+    ("places", "wrong"),
+    [
+        ([], None),
+        ([(1, 5, 0)], None),
+        ([(1, 5, 0), (1, 5, 1), (1, 6, 0), (2, 1, 0)], None),
+        ([(1, 5, 0), (1, 5, 0)], 1),
+        ([(1, 5, 0), (1, 6, 0), (1, 5, 9)], 2),
+        ([(2, 5, 0), (1, 9, 9)], 1),
+        ([(1, 5, 1), (1, 5, 0)], 1),
+        ([(1, 5, 2**32 - 1), (2**32 - 1, 0, 0)], None),
+    ],
+)
+def test_records_of_a_page_have_to_rise(
+    codec: RecordCodec, places: list[tuple[int, int, int]], wrong: int | None
+) -> None:
+    made = [_at(SequenceInfo(*place), number) for number, place in enumerate(places)]
+    message = schema.GetStreamRecordResponse()
+    for record in made:
+        action, data, _ = codec.encode_record(record)
+        message.stream_records.add(action_type=action, record=data)
+    page = codec.decode_page(message.SerializeToString()).records
+
+    assert page == tuple(made), "a codec reads them all the same"
+    if wrong is None:
+        page.require_order()
+    else:
+        with pytest.raises(DisorderError, match=f"record {wrong} of a page of {len(places)} stands at"):
+            page.require_order()
+
+
+@pytest.mark.parametrize("read", [TablestoreStreamApi._decoded, _ordered_page], ids=["stream", "source"])
+def test_every_reader_of_shards_checks_the_order(read: Any) -> None:
+    entry = ENTRIES[0]
+    arguments: list[Any] = [body(entry, entry)]
+    if read is TablestoreStreamApi._decoded:
+        arguments.insert(0, TablestoreStreamApi(OTSClient("http://localhost", "k", "s", "i")))
+
+    with pytest.raises(DisorderError):
+        read(*arguments)

@@ -14,6 +14,7 @@ from streamclient.errors import DependencyException, ErrorKind
 from streamclient.interfaces import ILeaseManager
 from streamclient.lease import MemoryLeaseManager, WriteAnswer
 from streamclient.model import InitialPosition, Lease
+from streamclient.reasons import Cause
 from streamclient.testing.fakes import FakeStream, make_record
 from streamclient.testing.simulation.scene import World
 from streamclient.testing.simulation.workers import Simulation
@@ -223,8 +224,8 @@ def test_a_failed_look_up_answers_the_creation() -> None:
     assert calls.store.requests == []
 
 
-def test_listing_trouble_delays_new_shards_only() -> None:
-    """With the listing away, what is held goes on; afterwards the children are found."""
+def test_listing_trouble_delays_ends_and_new_shards_only() -> None:
+    """With the listing away, what is held goes on; afterwards the end is believed and the children are found."""
     world = World("a")
     worker = world.worker()
     world.simulation.until(lambda: worker.reads == {"a"}, 30)
@@ -235,12 +236,14 @@ def test_listing_trouble_delays_new_shards_only() -> None:
 
     world.stream.describe_stream = fail  # type: ignore[method-assign]
     world.stream.append("a", make_record("k1", 1))
+    world.simulation.until(lambda: world.journal.delivered("a") == ["k1"], 30)
     world.stream.split("a", "b", "c")
-    world.simulation.until(lambda: world.checkpoint("a") == "SHARD_END", 30)
     world.simulation.advance(60)
     assert worker.error is None
+    assert worker.statuses()["a"].reasons[0].cause is Cause.END_NOT_SHOWN
     world.stream.describe_stream = described  # type: ignore[method-assign]
     world.simulation.until(lambda: worker.reads == {"b", "c"}, 60)
+    assert world.checkpoint("a") == "SHARD_END"
 
 
 class OwnLeases(ILeaseManager):

@@ -72,6 +72,18 @@ class LossAccepted:
 
 
 @frozen
+class EndJudged:
+    """The answer to ``ConfirmEnd``; after one that it is not shown, another one may come that it is."""
+
+    visit: int
+    is_shown: bool
+    since_read: bool = False
+    """Whether that was not known yet when the page was read: then it is read once more, as it may have been cut."""
+    detail: str = ""
+    """Why nobody can say so, if it is not shown."""
+
+
+@frozen
 class CheckpointAsked:
     """User code asked for a checkpoint; exactly one ``CheckpointAnswered`` follows."""
 
@@ -145,6 +157,7 @@ ConsumerEvent = (
     | StopAsked
     | Marked
     | LossAccepted
+    | EndJudged
     | CheckpointAsked
     | CheckpointAnswered
     | PageRead
@@ -236,6 +249,13 @@ class DropReading:
 @frozen
 class FindFirstLeft:
     """Find out what the stream's retention left of the shard."""
+
+    visit: int
+
+
+@define
+class ConfirmEnd:
+    """Find out whether the shard has ended, as the page says that was read."""
 
     visit: int
 
@@ -379,6 +399,7 @@ ConsumerCommand = (
     | ReadAhead
     | DropReading
     | FindFirstLeft
+    | ConfirmEnd
     | Wait
     | NewProcessor
     | Offer

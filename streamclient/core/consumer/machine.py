@@ -57,7 +57,7 @@ class ConsumerMachine(PageReader):
         self._offered, self._cut = pending, None
         self._is_past_loss = self._accepts_loss
         self.halt_reason = None
-        self.position, self._dealt_with = Position(initial), self._progress
+        self.position, self._dealt_with, self._last_taken = Position(initial), self._progress, None
         lost_behind = self.stored if self._accepts_loss else None
         self._tell(events.NewProcessor(self._processors, initial, self._progress, pending, lost_behind))
         if pending is not None:
@@ -205,6 +205,7 @@ class ConsumerMachine(PageReader):
     # --- closing -------------------------------------------------------------------------------------------------
 
     def _begin_closing(self) -> None:
+        self._ending = None
         self._tell(events.DropReading())
         self._call(events.ShutDown(self.closing or ShutdownReason.PROCESS_RESTART))
 
@@ -286,6 +287,7 @@ _HANDLERS: dict[type, Callable[[ConsumerMachine, Any], None]] = {
     events.StopAsked: ConsumerMachine._stop_asked,
     events.Marked: ConsumerMachine._marked,
     events.LossAccepted: ConsumerMachine._loss_accepted,
+    events.EndJudged: ConsumerMachine._end_judged,
     events.CheckpointAsked: ConsumerMachine._checkpoint_asked,
     events.CheckpointAnswered: ConsumerMachine._checkpoint_answered,
     events.PageRead: ConsumerMachine._page_read,

@@ -289,6 +289,12 @@ class PendingCut:
         )
 
 
+def part_of(page: ShardPage, records: Sequence[StreamRecord]) -> ShardPage:
+    """The last records of a page alone."""
+    size_bytes = int(page.body_bytes * len(records) / len(page.records))
+    return PartOfPage(records, page.next_position, page.may_more_record, size_bytes)
+
+
 @frozen
 class PartOfPage:
     """A page that was cut."""

@@ -7,21 +7,26 @@ one was.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import cast
 
 from streamclient.core.consumer import events
 from streamclient.core.consumer.events import ShardPage, Told
-from streamclient.core.consumer.page import PageInWork, PendingCut, Remedy, Span, Work, remedy
+from streamclient.core.consumer.page import PageInWork, PendingCut, Remedy, Span, Work, part_of, remedy
 from streamclient.core.consumer.parked import Failure, ParkedKeys
 from streamclient.core.consumer.state import ConsumerState
-from streamclient.core.consumer.table import Outcome
+from streamclient.core.consumer.table import Outcome, Phase
 from streamclient.core.events import Severity
-from streamclient.core.position import Position
+from streamclient.core.position import Position, count_before, no_progress
 from streamclient.core.values import evolve
-from streamclient.errors import ApplicationException, ShutdownException, TrimmedDataException
+from streamclient.errors import ApplicationException, DisorderError, ShutdownException, TrimmedDataException
 from streamclient.model import CheckpointPosition, ParkedRecord, ShutdownReason, TrimmedDataPolicy, TrimmedRange
 from streamclient.reasons import Cause, Raised, Reason, failed_calls, text_of, times
-from streamclient.records import readable_position
+from streamclient.records import place_of, readable_position
+
+QUIET_READS = 4
+"""So many reads in a row are in doubt before that is logged, and again at each doubling: a list of shards may be a
+second behind the pages, and most pages that were cut are whole the next time."""
 
 READ_NAME = "reading"
 """How statuses and logs name a read."""
@@ -42,6 +47,70 @@ class PageReader(ConsumerState):
         if event.visit != self.visit:
             return
         page = event.page
+        if page.records and page.next_position == self.position:
+            last = place_of(page.records, -1)
+            why = no_progress(self.position.text, self.position.text, last, last, None)
+            self._page_not_believed(Cause.NO_PROGRESS, why)
+        elif page.next_position.is_shard_end:
+            self._ending = page
+            self._tell(events.ConfirmEnd(self.visit))
+        else:
+            self._page_believed(page)
+
+    def _end_judged(self, event: events.EndJudged) -> None:
+        if event.visit == self.visit and self._ending is not None:
+            page, self._ending = self._ending, None
+            if event.is_shown and event.since_read:
+                self._tell(events.DropReading())
+                self._pause = 0.0
+                self._follow(Outcome.NOT_BELIEVED)
+            elif event.is_shown:
+                self._page_believed(page)
+            else:
+                self._page_not_believed(Cause.END_NOT_SHOWN, event.detail)
+        elif event.is_shown and self.waits_for_end and self.phase is Phase.WAITING:
+            self._follow(Outcome.READ_DUE)
+
+    def _page_not_believed(self, cause: Cause, why: str, going_on_at: Position | None = None) -> None:
+        """Read the same place again after a pause: a page that was cut heals so, and nothing was delivered.
+
+        With `going_on_at`, read there: everything before was dealt with.
+        """
+        if going_on_at is not None:
+            self.position = going_on_at
+            self._tell(events.Permit(going_on_at.text))
+        self.backoff.read_failed()
+        count = self.backoff.read_failures
+        self.reason = Reason(cause, detail=f"{why} ({times(count)})")
+        if count >= QUIET_READS and not count & (count - 1):
+            self._log(Severity.WARNING, text_of(self.reason))
+        self._tell(events.DropReading())
+        self._pause = self.backoff.read_pause()
+        self._follow(Outcome.NOT_BELIEVED)
+
+    def _without_taken(self, page: ShardPage) -> ShardPage | None:
+        """What of a page is new; ``None``, after which reading goes on behind it, if it has records and none is.
+
+        A next iterator that goes back leads to records that this processor has had: they are not delivered again.
+        """
+        records, before = page.records, self._last_taken
+        taken = count_before(partial(place_of, records), len(records), before)
+        is_end = page.next_position.is_shard_end
+        if taken < len(records) or is_end or not taken:
+            return page if not taken else part_of(page, records[taken:])
+        first, last = place_of(records, 0), place_of(records, -1)
+        self._page_not_believed(
+            Cause.NO_PROGRESS,
+            no_progress(self.position.text, page.next_position.text, first, last, before),
+            going_on_at=page.next_position,
+        )
+        return None
+
+    def _page_believed(self, page: ShardPage) -> None:
+        new = self._without_taken(page)
+        if new is None:
+            return
+        page = new
         self.backoff.read_succeeded(page, self._now)
         self.reason = None
         if self._cut is not None and self._cut.lacks_records(page) and not self._goes_on_without_lost(self._cut, page):
@@ -86,6 +155,9 @@ class PageReader(ConsumerState):
             self._reading_failed(event.error)
 
     def _reading_failed(self, error: Raised) -> None:
+        if error.is_a(DisorderError):
+            self._page_not_believed(Cause.NO_PROGRESS, error.text)
+            return
         self.backoff.read_failed()
         count = self.backoff.read_failures
         self.reason = Reason(Cause.READING_FAILED, READ_NAME, f"{times(count)}: {error.text}")
@@ -139,7 +211,7 @@ class PageReader(ConsumerState):
         self._log(Severity.ERROR, f"{text} (policy {policy.value})")
         if policy is TrimmedDataPolicy.RESTART_AT_OLDEST:
             self._give_up_lost_records()
-            self._is_past_loss = True
+            self._is_past_loss, self._last_taken = True, None
             return True
         self.lost = lost
         how = f"call worker.accept_loss({self.shard_id!r}), or set trimmed_data_policy to RESTART_AT_OLDEST"
@@ -184,6 +256,7 @@ class PageReader(ConsumerState):
         delivery, self._delivery = self._page_in_work, None
         page, self._dealt_with = delivery.page, delivery.progress
         self._last_processed = delivery.last or self._last_processed
+        self._last_taken = delivery.last or self._last_taken
         self._tell(events.PageDone(page, delivery.last))
         if page.next_position.is_shard_end:
             self._end_reached()

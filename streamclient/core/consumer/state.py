@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from streamclient.config import ClientConfig
 from streamclient.core.consumer import events
-from streamclient.core.consumer.events import ConsumerCommand
+from streamclient.core.consumer.events import ConsumerCommand, ShardPage
 from streamclient.core.consumer.page import PageInWork, PendingCut
 from streamclient.core.consumer.parked import ParkedKeys
 from streamclient.core.consumer.pauses import ConsumerBackoff
@@ -34,6 +34,10 @@ class ConsumerState:
 
     _beginnings: ClassVar[Mapping[Phase, Callable[[Any], None]]]
     """The one piece of work that each phase begins with."""
+    _last_taken: SequenceInfo | None = None
+    """The last record that the present processor dealt with, after which the next page must begin."""
+    _ending: ShardPage | None = None
+    """The page that says that the shard has ended, while nobody knows whether that is so."""
 
     def __init__(
         self,
@@ -108,6 +112,11 @@ class ConsumerState:
     def is_final(self) -> bool:
         """Whether no other processor follows the present one once it is closed."""
         return self.is_finished or self.stop_reason in STORED_REASONS
+
+    @property
+    def waits_for_end(self) -> bool:
+        """Whether the service says that the shard has ended, and nothing else shows it."""
+        return self.reason is not None and self.reason.cause is Cause.END_NOT_SHOWN
 
     def __repr__(self) -> str:
         stop = self.stop_reason and self.stop_reason.value

@@ -11,6 +11,7 @@ Laws:
   through CLOSING.
 * Only ACCEPTED, CAUGHT_UP and END_REACHED move past a page: every record of it was accepted or is safe in the parking
   store. What failed is delivered again, parked or read again, never skipped.
+* A page that is not believed is not delivered, and moves nothing: the same place is read again.
 * ENDED is final, and is reached from every phase by stopping.
 
 The diagram in the documentation is drawn from ``TRANSITIONS``.
@@ -79,6 +80,8 @@ class Outcome(Enum):
     """Nothing was read, or what was read is dealt with and the service says that nothing more waits."""
 
     READ_FAILED = "read_failed"
+    NOT_BELIEVED = "not_believed"
+    """A page cannot be true: it makes no progress, or says that the shard has ended and the list of shards does not."""
     END_REACHED = "end_reached"
     """The shard is closed, and its last records are dealt with or there were none."""
 
@@ -120,6 +123,7 @@ TRANSITIONS: Mapping[tuple[Phase, Outcome], Phase] = {
     (Phase.READING, Outcome.STORE_DUE): Phase.PARKING,
     (Phase.READING, Outcome.CAUGHT_UP): Phase.WAITING,
     (Phase.READING, Outcome.READ_FAILED): Phase.WAITING,
+    (Phase.READING, Outcome.NOT_BELIEVED): Phase.WAITING,
     (Phase.READING, Outcome.END_REACHED): Phase.CLOSING,
     (Phase.READING, Outcome.DATA_LOST): Phase.CLOSING,
     (Phase.READING, Outcome.FAILED): Phase.CLOSING,

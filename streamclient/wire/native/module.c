@@ -292,6 +292,24 @@ static PyObject *page_record_count(PyObject *self, void *Py_UNUSED(closure))
     return PyLong_FromSize_t(((struct page_object *)self)->source->page.row_count);
 }
 
+static bool is_after(const struct row *row, const struct row *before)
+{
+    if (row->epoch != before->epoch)
+        return row->epoch > before->epoch;
+    if (row->timestamp_micros != before->timestamp_micros)
+        return row->timestamp_micros > before->timestamp_micros;
+    return row->row_index > before->row_index;
+}
+
+static PyObject *page_disorder(PyObject *self, void *Py_UNUSED(closure))
+{
+    const struct page *page = &((struct page_object *)self)->source->page;
+    size_t place = 1;
+    while (place < page->row_count && is_after(&page->rows[place], &page->rows[place - 1]))
+        place++;
+    return PyLong_FromSize_t(place < page->row_count ? place : 0);
+}
+
 /* Records that somebody keeps leave the page, so that none keeps all of it. */
 static void page_dealloc(PyObject *self)
 {
@@ -323,6 +341,7 @@ static PyGetSetDef page_getters[] = {
     {"next", page_next, NULL, "Iterator or token of the next page; empty where there is none.", NULL},
     {"may_more_record", page_may_more, NULL, "The service's hint, or None.", NULL},
     {"record_count", page_record_count, NULL, "How many records the page holds.", NULL},
+    {"disorder", page_disorder, NULL, "The first record that does not follow the one before it; 0 if all do.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 static PyType_Slot page_slots[] = {

@@ -12,7 +12,7 @@ from typing import Any
 from streamclient.core.consumer import events as facts
 from streamclient.core.consumer.events import ConsumerEvent, Told
 from streamclient.core.consumer.machine import ConsumerMachine
-from streamclient.core.events import CheckpointOutcome, ConsumerStopped, Severity, StartConsumer
+from streamclient.core.events import AnswerEnd, CheckpointOutcome, ConsumerStopped, EndRead, Severity, StartConsumer
 from streamclient.core.position import Position
 from streamclient.core.retry import decision_of
 from streamclient.errors import DependencyException, ErrorKind, TrimmedDataException
@@ -21,6 +21,7 @@ from streamclient.model import ParkedRecord, ShutdownReason
 from streamclient.reasons import Raised
 from streamclient.records import StreamRecord
 from streamclient.testing.simulation.actors.processor import SimulatedProcessor
+from streamclient.testing.simulation.dice import Dice
 from streamclient.testing.simulation.network import NO_ANSWER, UNREADABLE
 from streamclient.testing.simulation.roles import ProcessRole, Request
 from streamclient.testing.simulation.stream import STREAM_ID, PartOfShard, SimulatedPage, place_of, places_of
@@ -28,6 +29,13 @@ from streamclient.testing.simulation.world import SimulatedWorld
 
 BATCH_RECORDS = 5
 """Most records in one page of a shard that is not behind; small, so that hand-overs meet batches under way."""
+
+CUT_SHARE = 0.02
+"""Share of pages of open shards that come without their next iterator during the storm, and with some of their records:
+as they look that were cut on the way, and that nobody can tell from the last page of a closed shard by their bytes."""
+
+REPEATED_SHARE = 0.01
+"""Share of pages with records during the storm whose next iterator is the one that was asked for."""
 
 RECORD_BYTES = 100
 
@@ -63,6 +71,8 @@ class Consumer:
         """Whether its processor was made."""
         self.is_given_up = False
         """Whether it said that somebody has to decide, and nobody has."""
+        self.faults = Dice.of(world.plan.seed, "pages", process.name, start.identifier)
+        self._end_visit = 0
         self._call = 0
         """Number of the last call into user code."""
         self._is_queued = False
@@ -250,7 +260,29 @@ class Consumer:
         else:
             following = position if end == start and position.is_iterator else Position(self.world.new_value(end))
         hint = dice.choice((None, end < shard.size))
+        if self.world.is_writing:
+            end, following = self._disturbed(position, start, end, following)
         return SimulatedPage(PartOfShard(shard, start, end), following, hint, RECORD_BYTES * (end - start))
+
+    def _disturbed(self, position: Position, start: int, end: int, following: Position) -> tuple[int, Position]:
+        """A page that cannot be true, now and then: the place behind its last record, and the next position."""
+        dice, injected = self.faults, self.world.injected
+        if self.shard.is_open and dice.chance(CUT_SHARE):
+            injected["cut page"] += 1
+            return start + dice.randrange(end - start + 1), Position.SHARD_END
+        if end > start and position.is_iterator and dice.chance(REPEATED_SHARE):
+            injected["repeated page"] += 1
+            return end, position
+        return end, following
+
+    def _confirm_end(self, command: facts.ConfirmEnd) -> None:
+        self._end_visit = command.visit
+        self.agenda.after(0.0, self.process.deliver, EndRead(self.lease_key, self.identifier))
+
+    def end_judged(self, answer: AnswerEnd) -> None:
+        """The core knows whether the shard has ended."""
+        judged = facts.EndJudged(self._end_visit, answer.is_shown, answer.since_read, answer.detail)
+        self._later(0.0, self.handle, judged)
 
     def _find_first_left(self, command: facts.FindFirstLeft) -> None:
         failed = facts.FirstLeftUnknown(command.visit, UNANSWERED)
@@ -327,6 +359,7 @@ _CARRY_OUT: Mapping[type, Callable[[Consumer, Any], None]] = {
     facts.ReadAhead: Consumer._nothing,
     facts.DropReading: Consumer._nothing,
     facts.FindFirstLeft: Consumer._find_first_left,
+    facts.ConfirmEnd: Consumer._confirm_end,
     facts.Wait: Consumer._wait,
     facts.NewProcessor: Consumer._new_processor,
     facts.Offer: Consumer._offer,

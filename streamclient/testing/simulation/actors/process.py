@@ -383,6 +383,11 @@ class PythonProcess:
     def _answer_checkpoint(self, command: events.AnswerCheckpoint) -> None:
         self.world.checkpoint_answered(self, command)
 
+    def _answer_end(self, command: events.AnswerEnd) -> None:
+        consumer = self.consumers.get(command.consumer_id)
+        if consumer is not None:
+            consumer.end_judged(command)
+
     def _report(self, command: events.Report) -> None:
         self.world.reported(self, command)
 
@@ -410,5 +415,6 @@ _CARRY_OUT: dict[type[Command], Callable[[PythonProcess, Any], None]] = {
     events.StartConsumer: PythonProcess._start_consumer,
     events.StopConsumer: PythonProcess._stop_consumer,
     events.AnswerCheckpoint: PythonProcess._answer_checkpoint,
+    events.AnswerEnd: PythonProcess._answer_end,
     events.Report: PythonProcess._report,
 }

@@ -1,0 +1,202 @@
+"""What the list of shards shows of their ends, circles of parents, and how many rows are looked at to create them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from holdings_driver import Driver, only, reader, row
+
+from streamclient.core import events, sync
+from streamclient.core.shards import ListedEnds, circles_of, has_its_parents, index_shards, shows_end
+from streamclient.model import Pause, Shard
+from streamclient.reasons import Cause
+
+A, B = Shard("a"), Shard("b")
+CHILD = Shard("c", "a")
+MERGED = Shard("c", "b", "a")
+
+
+@pytest.mark.parametrize(
+    ("shards", "is_shown"),
+    [
+        ([], False),
+        ([A], False),
+        ([A, B], False),
+        ([Shard("a", "a")], False),
+        ([A, CHILD], True),
+        ([A, B, MERGED], True),
+        ([CHILD], True),
+        ([B], True),
+    ],
+)
+def test_a_listing_shows_an_end_by_a_child_or_by_the_absence_of_the_shard(shards: list[Shard], is_shown: bool) -> None:
+    assert shows_end("a", shards) is is_shown
+
+
+@pytest.mark.parametrize(
+    ("listings", "is_shown"),
+    [
+        ([[A]], False),
+        ([[A, CHILD]], True),
+        ([[B]], False),
+        ([[B], []], False),
+        ([[B], [A, B]], False),
+        ([[B], [A, B], [B]], False),
+        ([[B], [B]], True),
+        ([[B], [A, B], [B], [B]], True),
+    ],
+)
+def test_absence_counts_once_two_listings_in_a_row_lack_the_shard(listings: list[list[Shard]], is_shown: bool) -> None:
+    ends = ListedEnds()
+    ends.listed([B])
+    ends.listed([B])
+    assert not ends.shows_end("a"), "those from before the question may be older than the shard"
+    for shards in listings:
+        ends.listed(shards)
+
+    assert ends.shows_end("a") is is_shown
+
+
+@pytest.mark.parametrize(
+    ("parents", "circles"),
+    [
+        ({"a": [], "b": ["a"], "c": ["a", "b"]}, []),
+        ({"a": ["a"], "b": ["a"]}, []),
+        ({"a": ["gone"], "b": ["a", "a"]}, []),
+        ({"a": ["b"], "b": ["a"], "c": ["a"], "d": []}, [("a", "b")]),
+        (
+            {"a": ["c"], "b": ["a"], "c": ["b", "d"], "d": [], "e": ["c", "f"], "f": ["e"]},
+            [("a", "b", "c"), ("e", "f")],
+        ),
+    ],
+)
+def test_circles_of_parents_are_found(parents: dict[str, list[str]], circles: list[tuple[str, ...]]) -> None:
+    listing = index_shards(Shard(key, *named) for key, named in parents.items())
+
+    assert sorted(set(circles_of(listing).values())) == circles
+
+
+def test_a_long_history_is_searched_for_circles_without_recursion() -> None:
+    chain = [Shard(f"s{number:05}", f"s{number - 1:05}" if number else None) for number in range(10_000)]
+
+    assert circles_of(index_shards(chain)) == {}
+    assert len(circles_of(index_shards([*chain[1:], Shard("s00000", "s09999")]))) == 10_000
+
+
+def test_rows_of_a_long_history_are_created_with_a_look_at_each_and_at_its_children(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = [0]
+
+    def counted(*given: Any) -> bool:
+        looks[0] += 1
+        return has_its_parents(*given)
+
+    monkeypatch.setattr(sync, "has_its_parents", counted)
+    splits = 300
+    shards = [Shard("s0")]
+    for number in range(splits):
+        shards += [Shard(f"s{2 * number + child}", f"s{number}") for child in (1, 2)]
+    driver = Driver()
+    driver.scan()
+    driver.settle(driver.list_shards(*shards))
+
+    assert driver.table.keys() == {shard.shard_id for shard in shards}
+    assert looks[0] <= 4 * len(shards)
+
+
+# --- the worker ------------------------------------------------------------------------------------------------------
+
+
+def asks(driver: Driver, key: str = "a") -> list[events.Command]:
+    return driver.send(events.EndRead(key, driver.holdings.held[key].identifier))
+
+
+def told(commands: list[events.Command]) -> list[tuple[str, bool]]:
+    return [(each.lease_key, each.is_shown) for each in only(commands, events.AnswerEnd)]
+
+
+def test_a_listing_that_shows_a_child_answers_without_a_call() -> None:
+    driver = reader()
+    driver.list_shards(A, CHILD)
+    commands = asks(driver)
+
+    assert told(commands) == [("a", True)]
+    assert only(commands, events.ListShards) == []
+
+
+def test_ends_that_come_during_a_listing_share_the_next_one() -> None:
+    driver = Driver(row("a", checkpoint="i1"), row("b", checkpoint="i1"))
+    driver.hold()
+    assert len(only(asks(driver), events.ListShards)) == 1
+    assert only(asks(driver, "b"), events.ListShards) == []
+    first = driver.list_shards(A, B)
+    assert told(first) == [("a", False)]
+    assert len(only(first, events.ListShards)) == 1, "b asked after that had begun"
+    second = driver.list_shards(A, B, CHILD)
+
+    assert told(second) == [("a", True), ("b", False)], "a hears of it although it has its answer"
+    assert only(second, events.ListShards) == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (events.Answered(events.ListShards(), error=OSError("reset")), "could not be read (OSError: reset)"),
+        (events.Answered(events.ListShards(), events.ShardList(())), "shows no child of it"),
+        (events.Answered(events.ListShards(), events.ShardList((A, B))), "shows no child of it"),
+    ],
+)
+def test_nothing_is_believed_without_a_listing_that_shows_it(answer: Any, why: str) -> None:
+    driver = reader()
+    asks(driver)
+    (said,) = only(driver.send(answer), events.AnswerEnd)
+
+    assert not said.is_shown
+    assert why in said.detail
+
+
+@pytest.mark.parametrize("asks_first", [True, False])
+def test_what_the_program_accepts_is_believed(asks_first: bool) -> None:
+    driver = reader()
+    if asks_first:
+        asks(driver)
+        driver.list_shards(A, B)
+    commands = driver.send(events.EndAccepted("a"))
+
+    assert told(commands if asks_first else asks(driver)) == [("a", True)]
+
+
+@pytest.mark.parametrize(("age_seconds", "is_accepted"), [(0, True), (600, True), (1_200, False)])
+def test_an_operators_order_counts_for_a_while(age_seconds: int, is_accepted: bool) -> None:
+    driver = reader()
+    asks(driver)
+    driver.list_shards(A, B)
+    order = Pause("o", "ann", "closed", 2_000_000_000 - age_seconds * 1_000_000, accepts_end=True)
+    driver.table["a"] = row("a", "me", driver.table["a"].counter, checkpoint="i1", pause=order)
+    driver.send(events.TakeDue())
+    rows = tuple(driver.table.values())
+    commands = driver.send(events.Answered(events.ReadRows(), events.Scan(rows, wall_micros=2_000_000_000)))
+
+    assert told(commands) == ([("a", True)] if is_accepted else [])
+    assert driver.said("a") == "", "it holds nothing"
+
+
+def test_a_finished_shard_whose_children_are_listed_asks_for_no_listing() -> None:
+    driver = reader()
+    driver.list_shards(A, CHILD)
+    commands = driver.settle(driver.checkpoint("a", "SHARD_END"))
+
+    assert only(commands, events.ListShards) == []
+
+
+def test_shards_in_a_circle_are_named() -> None:
+    driver = Driver(row("a", parent_shard_ids=frozenset("b")), row("b", parent_shard_ids=frozenset("a")))
+    driver.hold()
+    commands = driver.list_shards(Shard("a", "b"), Shard("b", "a"), Shard("c"))
+
+    assert list(driver.holdings.circles) == [("a", "b")]
+    assert driver.holdings.held["a"].reason is not None
+    assert driver.holdings.held["a"].reason.cause is Cause.PARENT_CIRCLE
+    assert "are each other's parents" in only(commands, events.Report)[0].text
