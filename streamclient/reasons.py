@@ -117,6 +117,8 @@ class Cause(Enum):
     READ_RUNS = "read_runs"
     TURN = "turn"
     """A channel of a tunnel waits until fewer others are in work."""
+    CHANNEL_GIVEN_UP = "channel_given_up"
+    """A channel of a tunnel is not known to the service, or not understood; the subject is the channel."""
     FINDING_LOSS = "finding_loss"
     END_NOT_SHOWN = "end_not_shown"
     """A page says that the shard has ended, and the list of shards does not show it."""
@@ -226,6 +228,7 @@ _WORDS: Mapping[Cause, _Words] = {
     Cause.TURN: _Words(
         ReasonKind.READING, "waits for its turn", ": max_channel_parallel={detail} channels are in work"
     ),
+    Cause.CHANNEL_GIVEN_UP: _Words(ReasonKind.READING, "the channel is given up for now"),
     Cause.FINDING_LOSS: _Words(ReasonKind.READING, "records were lost; finding out which"),
     Cause.END_NOT_SHOWN: _Words(
         ReasonKind.READING, "the service says that the shard has ended, and the list of shards does not show it"
@@ -252,6 +255,7 @@ BEFORE_READING = frozenset(
         Cause.PREVIOUS_CHECKPOINT,
         Cause.EPOCH,
         Cause.LOOK,
+        Cause.CHANNEL_GIVEN_UP,
     }
 )
 """Causes that keep a shard without a processor of its own."""

@@ -15,12 +15,13 @@ import logging
 import threading
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from contextlib import contextmanager
+from functools import lru_cache, partial
 from typing import Any
 
 from attrs import define, evolve, field, frozen
 
-from streamclient.datasource.offsets import ShardSlice, StreamOffset, data_loss, not_as_planned
+from streamclient.datasource.offsets import ShardSlice, StreamOffset, not_as_planned
 from streamclient.datasource.options import SourceOptions
 from streamclient.datasource.planner import MOST_SKEW_MICROS, StreamPlanner
 from streamclient.datasource.reading import MOST_CONNECTIONS, opened
@@ -39,8 +40,8 @@ from streamclient.tablestore.connect import Connection
 from streamclient.tunnel.client import TunnelClient
 from streamclient.tunnel.errors import SequenceNumberNotMatchError, TunnelExpiredError
 from streamclient.tunnel.model import ChannelStatus, TunnelStage
+from streamclient.tunnel.order import ChannelOrder, key_of_token
 from streamclient.wire.pages import FINISHED, PageSummary, TunnelPage
-from streamclient.wire.plainbuffer import decode_row
 from streamclient.wire.tunnel import decode_token
 
 _log = logging.getLogger(__name__)
@@ -84,26 +85,44 @@ class TunnelService:
         """One for each instance in a process."""
         return _client_of(self.connection)
 
-    def summary(self, shard_id: str, iterator: str, limit: int) -> PageSummary:
+    def summary(self, shard_id: str, iterator: str, limit: int, *, order: ChannelOrder | None = None) -> PageSummary:
         """For the planner: how many records a page has, whatever the limit, and the place of the last one.
 
         Raises:
             TrimmedDataException: the log that the tunnel needs is past retention.
         """
-        page = self.page(shard_id, iterator)
+        page = self.page(shard_id, iterator, order)
         last = page.records.sequence_info(-1) if page.record_count else None
         return PageSummary(page.record_count, last, None if page.is_finished else page.next_token, page.may_more_record)
 
-    def page(self, channel_id: str, token: str) -> TunnelPage:
+    def page(self, channel_id: str, token: str, order: ChannelOrder | None = None) -> TunnelPage:
         """For executors: a page as it was decoded, of which no record is made.
 
         Raises:
             TrimmedDataException: the log that the tunnel needs is past retention.
         """
         try:
-            return self.client.read_records(self.tunnel_id, CLIENT_ID, channel_id, token)
+            return self.client.read_records(self.tunnel_id, CLIENT_ID, channel_id, token, order=order)
         except TunnelExpiredError as error:
             raise TrimmedDataException(str(error)) from error
+
+
+def tunnel_loss(what: str) -> str:
+    """What a query says whose tunnel has lost records: it cannot go on with a hole, as the one of a stream can."""
+    return (
+        f"{what}. A tunnel that has lost records cannot be read on: make a new tunnel, and begin with a new "
+        "checkpoint; one of full data and changes delivers the rows as they are now"
+    )
+
+
+@contextmanager
+def _loss_is_told(tunnel_id: str) -> Iterator[None]:
+    try:
+        yield
+    except TunnelExpiredError as error:
+        raise StreamClientException(
+            tunnel_loss(f"records of tunnel {tunnel_id} are past retention: {error}")
+        ) from error
 
 
 @define(eq=False)
@@ -124,9 +143,11 @@ class TunnelChannels:
 
         Raises:
             ConfigurationError: the table has no such tunnel.
+            StreamClientException: the tunnel has expired.
         """
         service = self.service
-        tunnels = service.client.list_tunnel(service.table)
+        with _loss_is_told(service.tunnel_id):
+            tunnels = service.client.list_tunnel(service.table)
         found = next((one for one in tunnels if one.tunnel_id == service.tunnel_id), None)
         if found is None:
             known = ", ".join(f"{one.tunnel_id} ({one.tunnel_name})" for one in tunnels) or "none"
@@ -143,9 +164,12 @@ class TunnelChannels:
             StreamClientException: the tunnel has expired.
         """
         service = self.service
-        found = service.client.describe_tunnel(service.table, self._name)
+        with _loss_is_told(service.tunnel_id):
+            found = service.client.describe_tunnel(service.table, self._name)
         if found.info.is_expired:
-            raise StreamClientException(data_loss(f"tunnel {service.tunnel_id} has expired: its log is past retention"))
+            raise StreamClientException(
+                tunnel_loss(f"tunnel {service.tunnel_id} has expired: its log is past retention")
+            )
         self.listed = frozenset(one.channel_id for one in found.channels if one.status in _READABLE)
         waits = any(one.status is ChannelStatus.WAIT for one in found.channels)
         self.is_opening = waits or found.info.stage is not TunnelStage.PROCESS_STREAM
@@ -159,8 +183,14 @@ class TunnelChannels:
         )
 
     def get_shard_iterator(self, stream_id: str, shard_id: str, timestamp_micros: int | None = None) -> str:
-        """The token that the tunnel has for a channel, which knows its own start."""
-        stored = self.service.client.get_checkpoint(self.service.tunnel_id, CLIENT_ID, shard_id)
+        """The token that the tunnel has for a channel, which knows its own start.
+
+        Raises:
+            StreamClientException: the tunnel has expired.
+        """
+        service = self.service
+        with _loss_is_told(service.tunnel_id):
+            stored = service.client.get_checkpoint(service.tunnel_id, CLIENT_ID, shard_id)
         self._numbers[shard_id] = stored.sequence_number
         return stored.token
 
@@ -168,7 +198,7 @@ class TunnelChannels:
         """Tell the tunnel how far a channel is.
 
         Raises:
-            StreamClientException: another consumer tells it, too.
+            StreamClientException: another consumer tells it, too, or the tunnel has expired.
             DependencyException: the service does not answer, or refuses.
         """
         service = self.service
@@ -176,7 +206,8 @@ class TunnelChannels:
             return
         number = self._numbers.pop(channel_id) + 1  # forgotten, in case that it is not known how the call ends
         try:
-            service.client.checkpoint(service.tunnel_id, CLIENT_ID, channel_id, token, number)
+            with _loss_is_told(service.tunnel_id):
+                service.client.checkpoint(service.tunnel_id, CLIENT_ID, channel_id, token, number)
         except SequenceNumberNotMatchError as error:
             raise StreamClientException(
                 f"channel {channel_id} of tunnel {service.tunnel_id} has another consumer, which stored a checkpoint: "
@@ -189,6 +220,8 @@ class TunnelChannels:
 class TunnelPlanner(StreamPlanner):
     """Offsets for a streaming query over a tunnel. A batch has whole pages: no limit makes one smaller."""
 
+    order: ChannelOrder = field(kw_only=True, factory=ChannelOrder)
+    """What the pages are compared by; an offset says after which record a channel goes on."""
     _channels: TunnelChannels = field(init=False)
     _told: dict[str, str] = field(init=False, factory=dict)
     """Tokens that the tunnel has."""
@@ -203,7 +236,9 @@ class TunnelPlanner(StreamPlanner):
     @classmethod
     def of(cls, options: SourceOptions, service: TunnelService, **clocks: Any) -> TunnelPlanner:
         """The planner of a query; connects to nobody."""
-        return cls(options, TunnelChannels(service), service.summary, page_records=ALL_OF_A_PAGE, **clocks)
+        order = ChannelOrder()
+        summary = partial(service.summary, order=order)
+        return cls(options, TunnelChannels(service), summary, page_records=ALL_OF_A_PAGE, order=order, **clocks)
 
     def __attrs_post_init__(self) -> None:
         assert isinstance(self.streams, TunnelChannels)
@@ -259,6 +294,15 @@ class TunnelPlanner(StreamPlanner):
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
+    def _page(self, end: StreamOffset, shard: str, size: int, taken: int) -> tuple[str | None, PageSummary | None]:
+        one = end.shards[shard]
+        if one.at is not None and one.last is not None:
+            self.order.begin(shard, one.at, one.last)
+        return super()._page(end, shard, size, taken)
+
+    def _lost(self, what: str) -> None:
+        raise StreamClientException(tunnel_loss(what))
+
     def _may_open(self) -> bool:
         return self._channels.is_opening and self.monotonic() - self._opening_since < OPENING_SECONDS
 
@@ -313,7 +357,7 @@ class PlannedPages:
             yield from self._changes(part) if decode_token(part.at).is_stream else self._rows(part)
         except TrimmedDataException as error:
             what = f"records of channel {part.shard_id} were trimmed after they were planned: {error}"
-            raise StreamClientException(data_loss(what)) from error
+            raise StreamClientException(tunnel_loss(what)) from error
 
     def _changes(self, part: ShardSlice) -> Iterator[TunnelPage]:
         """As many records as were planned; more may have come to the last page since."""
@@ -346,11 +390,11 @@ class PlannedPages:
 
     def _rows(self, part: ShardSlice) -> Iterator[TunnelPage]:
         """Full data up to the key with which the range ended when it was planned."""
-        end = None if part.until is None else _key_of_token(part.until)
+        end = None if part.until is None else key_of_token(part.until)
         token = part.at
         while token != FINISHED:
             page = self.service.page(part.shard_id, token)
-            following = None if page.is_finished else _key_of_token(page.next_token)
+            following = None if page.is_finished else key_of_token(page.next_token)
             is_last = end is not None and (following is None or following >= end)
             if is_last:
                 page = _first_of(page, bisect_left(page.records, end, key=_key_of))  # type: ignore[type-var]
@@ -368,7 +412,3 @@ def _first_of(page: TunnelPage, count: int) -> TunnelPage:
 def _key_of(record: StreamRecord) -> tuple[Any, ...]:
     """Comparable as the service orders keys: those of one table have values of the same types."""
     return tuple(value for _, value in record.primary_key)
-
-
-def _key_of_token(token: str) -> tuple[Any, ...]:
-    return tuple(value for _, value in decode_row(decode_token(token).primary_key).primary_key)

@@ -229,6 +229,7 @@ SITUATIONS: Mapping[Cause, Situation] = {
     Cause.WORKER_ENDED: situations.OWNER_SAYS,
     Cause.CLOSING: situations.OWNER_SAYS,
     Cause.TURN: situations.OWNER_SAYS,
+    Cause.CHANNEL_GIVEN_UP: situations.OWNER_SAYS,
     Cause.PROCESSOR_FAILED: situations.PROCESSOR_FAILS,
     Cause.RESTART_MARKED: situations.PROCESSOR_FAILS,
     Cause.PARKING_FAILED: situations.PARKING_FAILS,

@@ -5,6 +5,7 @@ from streamclient.tunnel.config import TunnelWorkerConfig
 from streamclient.tunnel.daemon import TunnelDaemon
 from streamclient.tunnel.errors import (
     SequenceNumberNotMatchError,
+    TunnelAnswerError,
     TunnelError,
     TunnelExistsError,
     TunnelExpiredError,
@@ -45,6 +46,7 @@ __all__ = [
     "SequenceNumberNotMatchError",
     "StartOffset",
     "StreamTunnelConfig",
+    "TunnelAnswerError",
     "TunnelClient",
     "TunnelDaemon",
     "TunnelDescription",

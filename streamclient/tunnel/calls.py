@@ -11,9 +11,14 @@ from attrs import define, field, frozen
 
 from streamclient.core.tunnel import events
 from streamclient.core.tunnel.events import CallVerdict, Event
-from streamclient.errors import DependencyException
+from streamclient.errors import DependencyException, StreamClientError
 from streamclient.tunnel.client import TunnelClient
-from streamclient.tunnel.errors import FINAL_ERRORS, SequenceNumberNotMatchError, TunnelSessionGoneError
+from streamclient.tunnel.errors import (
+    FINAL_ERRORS,
+    SequenceNumberNotMatchError,
+    TunnelParameterInvalidError,
+    TunnelSessionGoneError,
+)
 from streamclient.wire.service_errors import AUTH_FAILED, NO_PERMISSION
 from streamclient.worker.loop import OwnerLoop
 
@@ -26,13 +31,19 @@ _WRONG_FROM_THE_START = frozenset({AUTH_FAILED, NO_PERMISSION, None})
 worker ends of them at its start, too. Once a kind of call has worked they may pass: a key or a policy was changed."""
 
 
-def verdict_on(error: Exception, *, has_worked: bool = True) -> CallVerdict:
+_OF_CHANNELS = frozenset({"getcheckpoint", "readrecords", "checkpoint"})
+"""Calls that name a channel. If one is refused for its parameters, or by an answer without a code, that may be said of
+the channel alone; whether the tunnel is still there, the next heartbeat tells."""
+
+
+def verdict_on(error: Exception, *, call: str = "", has_worked: bool = True) -> CallVerdict:
     """What a failed call means for the session; ``has_worked`` says whether one of its kind ever succeeded."""
     if isinstance(error, TunnelSessionGoneError):
         return CallVerdict.GONE
-    is_final = isinstance(error, FINAL_ERRORS)
+    of_channel = call in _OF_CHANNELS
+    is_final = isinstance(error, FINAL_ERRORS) and not (of_channel and isinstance(error, TunnelParameterInvalidError))
     if not has_worked and isinstance(error, DependencyException) and not error.retriable:
-        is_final = is_final or error.code in _WRONG_FROM_THE_START
+        is_final = is_final or (error.code in _WRONG_FROM_THE_START and not (of_channel and error.code is None))
     return CallVerdict.FINAL if is_final else CallVerdict.PASSING
 
 
@@ -98,6 +109,13 @@ class TunnelCalls:
 
         self.pool.submit(work)
 
+    def read_answered(self, error: StreamClientError | None) -> None:
+        """A read of a channel failed, or succeeded. Any thread; the reader deals with it, unless it is final."""
+        if error is None:
+            self._worked.add("readrecords")
+        elif self._verdict("readrecords", error) is CallVerdict.FINAL:
+            self.loop.post(partial(self.emit, events.CallsRefused("records cannot be read", error)))
+
     def _do(self, call: Callable[[], Event]) -> None:
         self.pool.submit(lambda: self.loop.post(partial(self.emit, call())))
 
@@ -113,17 +131,18 @@ class TunnelCalls:
         return events.Connected(client_id, sent_at)
 
     def _heartbeat(self, command: events.Heartbeat) -> Event:
-        sent_at = self.loop.now()
+        sent_at, strange = self.loop.now(), dict[str, str]()
         try:
-            channels = self.client.heartbeat(self.tunnel_id, command.client_id, command.channels)
+            channels = self.client.heartbeat(self.tunnel_id, command.client_id, command.channels, strange=strange)
         except Exception as error:
             return events.HeartbeatFailed(command.client_id, self._verdict("heartbeat", error), error)
         self._worked.add("heartbeat")
-        return events.HeartbeatAnswered(command.client_id, channels, sent_at)
+        return events.HeartbeatAnswered(command.client_id, channels, sent_at, strange)
 
     def _find_checkpoint(self, command: events.FindCheckpoint) -> Event:
         try:
-            found = self.client.get_checkpoint(self.tunnel_id, command.client_id, command.channel_id)
+            names = (self.tunnel_id, command.client_id, command.channel_id)
+            found = self.client.get_checkpoint(*names, raises_at_once=True)
         except Exception as error:
             verdict = self._verdict("getcheckpoint", error)
             return events.CheckpointNotFound(command.channel_id, command.reader, error, verdict)
@@ -168,7 +187,7 @@ class TunnelCalls:
         return Stored.LOST if verdict is CallVerdict.GONE else Stored.NEVER
 
     def _verdict(self, kind: str, error: Exception) -> CallVerdict:
-        return verdict_on(error, has_worked=kind in self._worked)
+        return verdict_on(error, call=kind, has_worked=kind in self._worked)
 
     def _is_stored(self, slot: ChannelSlot, token: str, number: int) -> bool:
         try:

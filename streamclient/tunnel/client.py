@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from threading import Event
-from typing import Any
+from typing import Any, TypeVar
 
 from streamclient import checks
 from streamclient.errors import CodecError, DependencyException, ErrorKind
 from streamclient.stream.retry import ReadRetry, Repeater
+from streamclient.tunnel.errors import TunnelAnswerError
 from streamclient.tunnel.model import (
     Channel,
     ChannelCheckpoint,
@@ -22,12 +23,19 @@ from streamclient.tunnel.model import (
     TunnelStage,
     TunnelType,
 )
+from streamclient.tunnel.order import ChannelOrder, is_token
 from streamclient.tunnel.transport import TunnelTransport
 from streamclient.wire import schema
 from streamclient.wire.pages import TunnelPage
 from streamclient.wire.tunnel import decode_tunnel_page
 
 _NANOS_PER_MICRO = 1_000
+
+ReadT = TypeVar("ReadT")
+
+LARGEST_NUMBER = 2**62
+"""Versions and numbers of checkpoints count state changes of a channel. So many never happen, and a client that counts
+on from the end of 64 bits could not send its next one."""
 
 MANAGEMENT_RETRY = ReadRetry(retries=20, shortest_pause_millis=100, longest_pause_millis=2_000, total_millis=35_000)
 """As the Go client for everything but data: pauses from 100 ms to 2 s, 35 s in all."""
@@ -133,8 +141,18 @@ class TunnelClient:
         request.client_config.client_tag = client_tag
         return str(self._change("connect", request, schema.ConnectResponse).client_id)
 
-    def heartbeat(self, tunnel_id: str, client_id: str, channels: Iterable[Channel]) -> Sequence[Channel]:
+    def heartbeat(
+        self,
+        tunnel_id: str,
+        client_id: str,
+        channels: Iterable[Channel],
+        *,
+        strange: MutableMapping[str, str] | None = None,
+    ) -> Sequence[Channel]:
         """Report the channels that are held; the channels that shall be held from now on. Sent once.
+
+        A channel with a status or a version that is unknown here goes into ``strange``, by its id, with what was said
+        of it; without that it is an error.
 
         Raises:
             TunnelSessionGoneError: the session ended; connect again.
@@ -143,7 +161,7 @@ class TunnelClient:
         for channel in channels:
             request.channels.append(_channel_message(channel))
         answer = schema.parse(schema.HeartbeatResponse, self._transport.send("heartbeat", request, write=True))
-        return tuple(Channel(c.channel_id, c.version, _heard_status(c.status)) for c in answer.channels)
+        return tuple(_heard_channels(answer.channels, strange))
 
     def shutdown(self, tunnel_id: str, client_id: str) -> None:
         """End a session; its channels are free at once."""
@@ -152,18 +170,51 @@ class TunnelClient:
 
     # --- data ----------------------------------------------------------------------------------------------------
 
-    def get_checkpoint(self, tunnel_id: str, client_id: str, channel_id: str) -> ChannelCheckpoint:
-        """Where a channel is read next. Needs no session."""
+    def get_checkpoint(
+        self, tunnel_id: str, client_id: str, channel_id: str, *, raises_at_once: bool = False
+    ) -> ChannelCheckpoint:
+        """Where a channel is read next. Needs no session.
+
+        An answer that cannot be believed is asked for again, or is told by its first error if ``raises_at_once``.
+        """
         request = schema.GetCheckpointRequest(tunnel_id=tunnel_id, client_id=client_id, channel_id=channel_id)
-        answer = self._read("getcheckpoint", request, schema.GetCheckpointResponse)
+        answer = self._read("getcheckpoint", request, schema.GetCheckpointResponse, raises_at_once=raises_at_once)
+        if not is_token(answer.checkpoint) or not 0 <= answer.sequence_number < LARGEST_NUMBER:
+            raise CodecError(
+                f"channel {channel_id} has the checkpoint {answer.checkpoint[:60]!r} with the number "
+                f"{answer.sequence_number}; expected a token and a number from 0 to {LARGEST_NUMBER - 1}"
+            )
         return ChannelCheckpoint(answer.checkpoint, answer.sequence_number)
 
-    def read_records(self, tunnel_id: str, client_id: str, channel_id: str, token: str) -> TunnelPage:
-        """The page at a token. Needs no session."""
+    def read_records(
+        self,
+        tunnel_id: str,
+        client_id: str,
+        channel_id: str,
+        token: str,
+        *,
+        order: ChannelOrder | None = None,
+        raises_at_once: bool = False,
+    ) -> TunnelPage:
+        """The page at a token. Needs no session.
+
+        An ``order`` compares the page with the one that was read before it. A page that cannot be believed is read
+        again as after a network error, or is told by its first error if ``raises_at_once``.
+
+        Raises:
+            TunnelAnswerError: the page is cut, damaged, or leads nowhere, or it does not follow the one before it.
+        """
         request = schema.ReadRecordsRequest(
             tunnel_id=tunnel_id, client_id=client_id, channel_id=channel_id, token=token
         )
-        return self._data.call("readrecords", lambda: self._transport.page("readrecords", request, decode_tunnel_page))
+        kept = ChannelOrder() if order is None else order
+
+        def attempt() -> TunnelPage:
+            page = self._transport.page("readrecords", request, decode_tunnel_page)
+            kept.follow(channel_id, token, page)
+            return page
+
+        return _repeated(self._data, "readrecords", attempt, raises_at_once=raises_at_once)
 
     def checkpoint(self, tunnel_id: str, client_id: str, channel_id: str, token: str, sequence_number: int) -> None:
         """Store how far a channel was consumed; ``finished`` ends it. Sent once.
@@ -182,9 +233,11 @@ class TunnelClient:
 
     # --- inside --------------------------------------------------------------------------------------------------
 
-    def _read(self, verb: str, request: Any, response_class: Any) -> Any:
-        body = self._calls.call(verb, lambda: self._transport.send(verb, request, write=False))
-        return schema.parse(response_class, body)
+    def _read(self, verb: str, request: Any, response_class: Any, *, raises_at_once: bool = False) -> Any:
+        def attempt() -> bytes:
+            return self._transport.send(verb, request, write=False)
+
+        return schema.parse(response_class, _repeated(self._calls, verb, attempt, raises_at_once=raises_at_once))
 
     def _change(self, verb: str, request: Any, response_class: Any) -> Any:
         """Repeated only while the service says that it did nothing: a lost answer ends it."""
@@ -203,10 +256,29 @@ class TunnelClient:
         return schema.parse(response_class, answer)
 
 
+def _repeated(repeater: Repeater, verb: str, read: Callable[[], ReadT], *, raises_at_once: bool) -> ReadT:
+    """Repeat a read; ``raises_at_once`` says whether an answer that cannot be believed ends it."""
+
+    def attempt() -> ReadT | TunnelAnswerError:
+        try:
+            return read()
+        except TunnelAnswerError as error:
+            if raises_at_once:
+                return error
+            raise
+
+    found = repeater.call(verb, attempt)
+    if isinstance(found, TunnelAnswerError):
+        raise found
+    return found
+
+
 _pair = checks.Check(
     "pairs of a channel's id and its status",
     lambda value: isinstance(value, tuple | list) and len(value) == 2 and checks.text.fits(value[0]),
 )
+
+_HEARD_STATUSES = {int(number): ChannelStatus(number.name) for number in schema.ChannelStatusNumber}
 
 _TYPE_NUMBERS = {
     TunnelType.BASE_DATA: schema.TunnelTypeNumber.BASE_DATA,
@@ -266,11 +338,19 @@ def _channel_message(channel: Channel) -> Any:
     return schema.Channel(channel_id=channel.channel_id, version=channel.version, status=int(number))
 
 
-def _heard_status(number: int) -> ChannelStatus:
-    try:
-        return ChannelStatus(schema.ChannelStatusNumber(number).name)
-    except ValueError as error:
-        raise CodecError(f"channel status {number} is unknown, expected 1 to 4") from error
+def _heard_channels(channels: Iterable[Any], strange: MutableMapping[str, str] | None) -> Iterator[Channel]:
+    for each in channels:
+        status = _HEARD_STATUSES.get(each.status)
+        if status is not None and 0 <= each.version < LARGEST_NUMBER:
+            yield Channel(each.channel_id, each.version, status)
+            continue
+        told = f"status {each.status} and version {each.version}"
+        if strange is None:
+            raise CodecError(
+                f"channel {each.channel_id} is listed with {told}; expected a status from 1 to 4, and a version from 0 "
+                f"to {LARGEST_NUMBER - 1}"
+            )
+        strange[each.channel_id] = told
 
 
 def _named(kind: Any, text: str) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from attrs import evolve
@@ -17,11 +17,12 @@ from streamclient.core.events import AnswerCheckpoint, CheckpointOutcome, Consum
 from streamclient.core.tunnel import events
 from streamclient.core.tunnel.events import Command, Event
 from streamclient.core.tunnel.session import TunnelSession
+from streamclient.core.tunnel.troubles import ChannelTrouble
 from streamclient.core.tunnel.turns import Turns
-from streamclient.errors import ConfigurationError
-from streamclient.model import ShardInfo, ShardStatus, ShutdownReason
+from streamclient.errors import ConfigurationError, StreamClientError
+from streamclient.model import ShardInfo, ShardState, ShardStatus, ShutdownReason
 from streamclient.outages import OutageLog
-from streamclient.reasons import Cause, Reason, described
+from streamclient.reasons import Cause, Reason, described, text_of
 from streamclient.tunnel.calls import ChannelSlot, Stored, TunnelCalls
 from streamclient.tunnel.pages import ChannelPages, position_of, token_of
 from streamclient.tunnel.turns import ChannelTurn, ReaderTurns
@@ -32,7 +33,7 @@ from streamclient.worker.health import CallWatchdog, FaultWatch, WorkerHealth, l
 from streamclient.worker.instruments import SAMPLE_SECONDS
 from streamclient.worker.loop import LONGEST_WAIT_SECONDS, OwnerLoop, Question
 from streamclient.worker.runtime import Deadline
-from streamclient.worker.statuses import over_status
+from streamclient.worker.statuses import because, over_status
 
 _log = logging.getLogger(__name__)
 _OUTCOMES = {
@@ -46,6 +47,9 @@ _OUTCOMES = {
 DECLINED_SECONDS = 30.0
 """A channel that its processor is done with is offered again and again by the service, which knows no such wish; it is
 declined at most this often."""
+
+MOST_NAMED = 3
+"""Channels in trouble that health names; the statuses name each."""
 
 DECLINED_REMEMBERED_SECONDS = 3_600.0
 """A channel that was not offered for so long is finished, or another client's."""
@@ -63,7 +67,7 @@ class TunnelCoordinator:
         loop: OwnerLoop,
         make_calls: Callable[[Callable[[Event], None]], TunnelCalls],
         make_consumer_parts: Callable[[TunnelCoordinator], ConsumerParts],
-        make_pages: Callable[[str, str], ChannelPages],
+        make_pages: Callable[[str, str, Callable[[StreamClientError | None], None]], ChannelPages],
         shutdown_timeout_millis: int,
         health_limit_seconds: float,
     ) -> None:
@@ -85,7 +89,8 @@ class TunnelCoordinator:
         self._deadline: Deadline | None = None
         self._health_limit_seconds = health_limit_seconds
         self._heartbeats = CallWatchdog("no heartbeat of a session was answered", loop.now())
-        self._lookups = CallWatchdog("no checkpoint of a channel was read")
+        self._unread: Mapping[str, ChannelTrouble] = {}
+        """Channels whose reads fail, replaced at each look around."""
         self._stores = CallWatchdog("no checkpoint was stored")
         self._faults = FaultWatch()
         self._judged = WorkerHealth(is_healthy=True)
@@ -148,8 +153,11 @@ class TunnelCoordinator:
         if self._loop.is_closed:
             return self._judged
         now, limit = self._loop.now(), self._health_limit_seconds
-        watched = (self._heartbeats, self._lookups, self._stores, self._around.facts.reads, self._faults)
-        reasons = [reason for reason in (each.trouble(now, limit) for each in watched) if reason]
+        watched = (self._heartbeats, self._stores, self._around.facts.reads, self._faults)
+        found = [each.trouble(now, limit) for each in watched]
+        found.append(_named("is given up", self._session.troubles, now, limit))
+        found.append("" if any(found[2:4]) else _named("was not read", self._unread, now, limit))
+        reasons = [reason for reason in found if reason]
         return WorkerHealth(not reasons, "; ".join(reasons))
 
     def step(self, longest_wait_seconds: float = LONGEST_WAIT_SECONDS) -> None:
@@ -228,14 +236,14 @@ class TunnelCoordinator:
                 self._outages.log(LEVELS[severity], outage, "tunnel %s: %s", self._tunnel_id, text)
 
     def _decline(self, command: events.FindCheckpoint) -> None:
-        reason = ConfigurationError("its processor marked it as done")
-        self.emit(events.CheckpointNotFound(command.channel_id, command.reader, reason))
+        self.emit(events.ChannelDeclined(command.channel_id, command.reader))
 
     # --- readers -------------------------------------------------------------------------------------------------
 
     def _start_reader(self, command: events.StartReader) -> None:
         info = ShardInfo(command.channel_id, self._tunnel_id, frozenset(), command.reader, command.sequence_number)
-        around = evolve(self._around, stream_api=self._make_pages(command.client_id, command.channel_id))
+        pages = self._make_pages(command.client_id, command.channel_id, self._calls.read_answered)
+        around = evolve(self._around, stream_api=pages)
         start, turn = StartConsumer(info, position_of(command.token).text), ChannelTurn(command.reader, self._turns)
         consumer = ShardConsumer(start, around, turn)
         self._consumers[command.reader] = consumer
@@ -283,7 +291,7 @@ class TunnelCoordinator:
                 consumer.stop(ShutdownReason.ZOMBIE)
         ticket.answer(answer)
         if stored is Stored.NEVER and error is not None:
-            self.emit(events.CheckpointsRefused(error))
+            self.emit(events.CallsRefused("checkpoints cannot be stored", error))
 
     def _answer_everybody(self) -> None:
         for ticket in list(self._waiting):
@@ -304,9 +312,19 @@ class TunnelCoordinator:
         for consumer in list(self._consumers.values()):
             consumer.watch(now)
         self._declined = {key: at for key, at in self._declined.items() if now - at < DECLINED_REMEMBERED_SECONDS}
+        self._unread = dict(self._failing_reads(now))
         watch_reads(self._around.facts.reads, self._consumers.values(), now)
         self._faults.look(self._consumers.values(), (), now)
         self._judged = logged_change(self._judged, self.health, f"tunnel worker of {self._tunnel_id}")
+
+    def _failing_reads(self, now: float) -> Iterator[tuple[str, ChannelTrouble]]:
+        for consumer in self._consumers.values():
+            machine, known = consumer.machine, self._unread.get(consumer.shard_id)
+            failures = machine.backoff.read_failures
+            if failures:
+                why = "" if machine.reason is None else text_of(machine.reason)
+                since = now if known is None else known.since
+                yield consumer.shard_id, ChannelTrouble(why, since, failures, machine.resume_at or now, now)
 
     def _sample(self) -> None:
         """Show the instruments what every channel does, and again after a while."""
@@ -322,12 +340,23 @@ class TunnelCoordinator:
             self._heartbeats.succeeded(now)
         elif isinstance(event, events.ConnectFailed | events.HeartbeatFailed):
             self._heartbeats.failed(event.error, now)
-        elif isinstance(event, events.CheckpointFound):
-            self._lookups.succeeded(now)
-        elif isinstance(event, events.CheckpointNotFound) and not isinstance(event.error, ConfigurationError):
-            self._lookups.failed(event.error, now)
 
     def _statuses(self) -> Mapping[str, ShardStatus]:
         now = self._loop.now()
-        found = ((consumer.shard_id, consumer.status(now)) for consumer in self._consumers.values())
-        return {channel_id: over_status(status, self._over) for channel_id, status in sorted(found)}
+        found = {key: _given_up(key, trouble, now) for key, trouble in self._session.troubles.items()}
+        found |= {consumer.shard_id: consumer.status(now) for consumer in self._consumers.values()}
+        return {channel_id: over_status(status, self._over) for channel_id, status in sorted(found.items())}
+
+
+def _given_up(channel_id: str, trouble: ChannelTrouble, now: float) -> ShardStatus:
+    status = ShardStatus(shard_id=channel_id, state=ShardState.INITIALIZING, checkpoint="", failures=trouble.failures)
+    reason = Reason(Cause.CHANNEL_GIVEN_UP, channel_id, trouble.why)
+    return because(status, (reason, Reason(Cause.NEXT_TRY, "attempt", f"{max(0.0, trouble.due - now):.1f} s")))
+
+
+def _named(what: str, troubles: Mapping[str, ChannelTrouble], now: float, limit_seconds: float) -> str:
+    """The channels that have been in trouble for longer than the limit, the longest first; empty if there are none."""
+    old = [(each.since, key, each.why) for key, each in troubles.items() if now - each.since > limit_seconds]
+    texts = [f"channel {key} {what} for {now - since:.0f} s ({why})" for since, key, why in sorted(old)]
+    more = [f"and {len(texts) - MOST_NAMED} more channels"] if len(texts) > MOST_NAMED else []
+    return "; ".join([*texts[:MOST_NAMED], *more])

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from attrs import frozen
+from attrs import field, frozen
 
 from streamclient.core.position import Position
-from streamclient.errors import StreamClientException
+from streamclient.errors import StreamClientError, StreamClientException
 from streamclient.records import StreamRecord
 from streamclient.stream.api import RecordPage, StreamDescription, StreamSummary
 from streamclient.tunnel.client import TunnelClient
+from streamclient.tunnel.order import ChannelOrder
 from streamclient.wire.pages import FINISHED, TunnelPage
 
 
@@ -24,6 +25,9 @@ class ChannelPages:
     channel_id: str
     most_pages: int
     most_bytes: int
+    answered: Callable[[StreamClientError | None], None]
+    """Told of every read: its error, or that it succeeded."""
+    _order: ChannelOrder = field(factory=ChannelOrder, init=False)
 
     def get_stream_record(self, shard_iterator: str, limit: int | None = None) -> RecordPage:
         """The pages at a token, joined as configured. The service chooses their sizes; ``limit`` has no effect."""
@@ -31,7 +35,12 @@ class ChannelPages:
         size = 0
         token = shard_iterator
         for _ in range(self.most_pages):
-            page = self._read(token)
+            try:
+                page = self._read(token)
+            except StreamClientError:
+                if records:
+                    break  # what was read is good; the next call meets the error, if it is still there
+                raise
             of_page = page.records
             records = (*records, *of_page) if records else of_page
             size += page.body_bytes
@@ -41,7 +50,15 @@ class ChannelPages:
         return RecordPage(records, position_of(token), page.may_more_record, size)
 
     def _read(self, token: str) -> TunnelPage:
-        return self.client.read_records(self.tunnel_id, self.client_id, self.channel_id, token)
+        """One page. One that cannot be believed is told at once: the consumer names it, and reads again."""
+        names = (self.tunnel_id, self.client_id, self.channel_id)
+        try:
+            page = self.client.read_records(*names, token, order=self._order, raises_at_once=True)
+        except StreamClientError as error:
+            self.answered(error)
+            raise
+        self.answered(None)
+        return page
 
     def get_shard_iterator(self, stream_id: str, shard_id: str, timestamp_micros: int | None = None) -> str:
         """Where the channel is read next, as the service keeps it."""

@@ -7,7 +7,8 @@ tunnel endpoints do not give.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from http.client import REQUEST_TIMEOUT, TOO_MANY_REQUESTS
 from typing import Any, TypeVar
 
 from tablestore.error import OTSServiceError
@@ -15,12 +16,17 @@ from tablestore.error import OTSServiceError
 from streamclient.errors import CodecError, DependencyException, ErrorKind
 from streamclient.tablestore.call import SignedCalls, is_damaged
 from streamclient.tablestore.http import HttpAnswer
-from streamclient.tunnel.errors import typed
+from streamclient.tunnel.errors import FIRST_SERVER_ERROR, UNAVAILABLE, TunnelAnswerError, typed, unwrapped
 from streamclient.wire import schema
 from streamclient.wire.service_errors import classify
 
-UNAVAILABLE = "OTSTunnelServerUnavailable"
-"""What an answer of status 500 and above without a readable error counts as, as in the Go client."""
+SUCCESS = 200
+"""The only status of a success: the Java client reads a body from every one, so the service sends no other."""
+
+_PASSING_STATUSES = {TOO_MANY_REQUESTS: ErrorKind.THROTTLED, REQUEST_TIMEOUT: ErrorKind.TRANSIENT}
+"""Statuses below 500 that pass by themselves, whatever the body is; gateways give them, too."""
+
+_DIGEST = "x-ots-contentmd5"
 
 _TEXT_LIMIT = 200
 
@@ -42,7 +48,8 @@ class TunnelTransport:
         """The body of the answer to ``/tunnel/<verb>``.
 
         Raises:
-            DependencyException: refused, or no usable answer; a ``TunnelError`` where the service gave its code.
+            DependencyException: refused, or no usable answer; a ``TunnelError`` where the service gave its code, and
+                a ``TunnelAnswerError`` for an answer that is not whole.
         """
         return self._answer(verb, request, write=write, checks_digest=True).body
 
@@ -64,30 +71,48 @@ class TunnelTransport:
         try:
             answer = self._calls.send(f"/tunnel/{verb}", request.SerializeToString(), is_repeatable=not write)
             is_success = 200 <= answer.status < 300
-            if (checks_digest or not is_success) and is_damaged(answer):
+            if (checks_digest or not (is_success and answer.has_end)) and is_damaged(answer):
                 raise _damaged()
             if not is_success:
-                raise _refusal(answer.status, answer.headers, answer.body)
+                raise _refusal(answer)
+            _require_whole(answer)
         except Exception as error:
-            raise typed(classify(error, write=write, client=self._calls.client)) from error
+            raise typed(classify(error, write=write, client=self._calls.client), error) from error
         return answer
 
 
 def _damaged() -> DependencyException:
-    return DependencyException("the answer was damaged on its way: its MD5 differs", kind=ErrorKind.AMBIGUOUS)
+    return TunnelAnswerError("the answer was damaged on its way: its MD5 differs", kind=ErrorKind.AMBIGUOUS)
 
 
-def _refusal(status: int, headers: Mapping[str, str], body: bytes) -> Exception:
-    request_id = headers.get("x-ots-requestid", "")
-    named = _error_message(body)
-    text = body[:_TEXT_LIMIT].decode("utf-8", "replace")
-    if named is None and status >= 500:
+def _require_whole(answer: HttpAnswer) -> None:
+    """Lists of channels and pages without their ends are well formed, so nothing in a body shows that it was cut.
+
+    Raises:
+        TunnelAnswerError: the answer may be a part of what the service sent, or be somebody else's.
+    """
+    if answer.status != SUCCESS:
+        what = f"it has HTTP status {answer.status}, and the service answers with {SUCCESS}"
+    elif not answer.has_end and _DIGEST not in answer.headers:
+        what = "it ends with its connection; a length, chunks or a digest would show that nothing is missing"
+    else:
+        return
+    raise TunnelAnswerError(f"the answer cannot be believed: {what}", kind=ErrorKind.AMBIGUOUS)
+
+
+def _refusal(answer: HttpAnswer) -> Exception:
+    status, named = answer.status, _error_message(answer.body)
+    text = answer.body[:_TEXT_LIMIT].decode("utf-8", "replace")
+    if named is None and status >= FIRST_SERVER_ERROR:
         named = (UNAVAILABLE, f"HTTP status {status}: {text}")
     if named is None:
+        unreadable = ErrorKind.PERMANENT if answer.has_end else ErrorKind.AMBIGUOUS
+        kind = _PASSING_STATUSES.get(status, unreadable)
         return DependencyException(
-            f"HTTP status {status} without a readable error: {text}", kind=ErrorKind.PERMANENT, http_status=status
+            f"HTTP status {status} without a readable error: {text}", kind=kind, http_status=status
         )
-    refusal: Exception = OTSServiceError(status, *named, request_id)
+    request_id = answer.headers.get("x-ots-requestid", "")
+    refusal: Exception = OTSServiceError(status, *unwrapped(status, *named), request_id)
     return refusal
 
 

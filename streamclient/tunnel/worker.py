@@ -14,7 +14,7 @@ from streamclient.config import ClientConfig
 from streamclient.core.tunnel.events import Event
 from streamclient.core.tunnel.session import SessionSettings, TunnelSession
 from streamclient.core.tunnel.turns import Turns
-from streamclient.errors import StreamClientException, WorkerFailedError, is_foreseen
+from streamclient.errors import StreamClientError, StreamClientException, WorkerFailedError, is_foreseen
 from streamclient.metrics.labelled import labelled
 from streamclient.model import ShardStatus, WorkerStatus
 from streamclient.pools import DaemonPool
@@ -357,8 +357,11 @@ class _TunnelParts:
             emit=emit,
         )
 
-    def _pages(self, client_id: str, channel_id: str) -> ChannelPages:
+    def _pages(
+        self, client_id: str, channel_id: str, answered: Callable[[StreamClientError | None], None]
+    ) -> ChannelPages:
         return ChannelPages(
+            answered=answered,
             client=self._client,
             tunnel_id=self._tunnel_id,
             client_id=client_id,
@@ -375,7 +378,7 @@ class _TunnelParts:
             fetch_pool=self._fetch,
             reads=OwnerReads(ReadQueue(self._fetch), self.loop),
             prefetch=PrefetchBudget(config.prefetch_total_bytes),
-            stream_api=self._pages("", ""),
+            stream_api=self._pages("", "", lambda _: None),
             make_processor=self._make_processor,
             config=config,
             table_name="",

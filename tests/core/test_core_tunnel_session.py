@@ -144,7 +144,8 @@ def test_channel_that_is_missing_in_the_answer_is_dropped_without_report() -> No
 
     assert shell.of(events.StopReader) == [events.StopReader("a", started.reader, is_lost=True)]
     shell.now += 1
-    assert shell.end(started) == []
+    shell.end(started)
+    assert shell.reported() == []
     assert shell.session.channels == {}
 
 
@@ -305,7 +306,11 @@ def test_hopeless_error_ends_the_work_and_names_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    "refusal", [events.HeartbeatFailed("me", CallVerdict.FINAL, ERROR), events.CheckpointsRefused(ERROR)]
+    "refusal",
+    [
+        events.HeartbeatFailed("me", CallVerdict.FINAL, ERROR),
+        events.CallsRefused("checkpoints cannot be stored", ERROR),
+    ],
 )
 def test_hopeless_call_waits_for_the_readers_to_end_and_ends_the_session(refusal: events.Event) -> None:
     shell = connected()

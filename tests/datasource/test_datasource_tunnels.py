@@ -25,15 +25,17 @@ from streamclient.datasource.options import SourceOptions
 from streamclient.datasource.planner import StreamPlanner
 from streamclient.datasource.reading import RangeReader, StreamService
 from streamclient.datasource.tunnels import IDLE_MOVE_SECONDS, PlannedPages, TunnelPlanner, TunnelService
-from streamclient.errors import ConfigurationError, StreamClientException
+from streamclient.errors import ConfigurationError, DependencyException, StreamClientException
 from streamclient.server import FaultRule, LocalTablestore
 from streamclient.server.faults import Fail
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
 from streamclient.tablestore import Connection
 from streamclient.tunnel import ChannelStatus, TunnelClient, TunnelStage, TunnelType
+from streamclient.wire import schema
 from streamclient.wire.pages import FINISHED
 from tests.datasource.drill import frame_options
 from tests.datasource.query import COLUMNS, AnyQuery, options
+from tests.tunnel.tunnel_server import LOST, gateway
 
 TABLE = "orders"
 FULL_PAGE = 5_000
@@ -86,12 +88,13 @@ class TunnelQuery(AnyQuery):
     local: LocalTablestore
     tunnel_id: str
     options: SourceOptions = field(factory=options)
+    endpoint: str = ""
 
     @property
     def service(self) -> TunnelService:
         given = frame_options(self.local, TABLE)
         connection = Connection(
-            endpoint=given["endpoint"],
+            endpoint=self.endpoint or given["endpoint"],
             instance=given["instance"],
             access_key_id=given["accessKeyId"],
             access_key_secret=given["accessKeySecret"],
@@ -315,6 +318,68 @@ def test_a_log_that_is_gone_ends_the_query(orders: Orders) -> None:
         query.run()
     with pytest.raises(StreamClientException, match=r"past retention|were trimmed before"):
         query.plan()
+
+
+LOSSES = {
+    "wrapped": Fail("OTSTunnelServerUnavailable", LOST, 400),
+    "bare": Fail("OTSTrimmedDataAccess"),
+    "expired": Fail("OTSTunnelExpired"),
+}
+
+
+@pytest.mark.parametrize("verb", ["readrecords", "getcheckpoint", "describe", "list", "checkpoint"])
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_lost_log_ends_a_query_and_says_what_to_do_whichever_call_tells_of_it(
+    orders: Orders, name: str, verb: str
+) -> None:
+    query = TunnelQuery(orders.local, orders.tunnel())
+    orders.write(20)
+    if verb == "checkpoint":
+        query.catch_up()
+        orders.write(20)
+    orders.local.add_fault(FaultRule(f"tunnel/{verb}", LOSSES[name]))
+
+    with pytest.raises(StreamClientException, match=r"make a new tunnel, and begin with a new checkpoint") as caught:
+        query.catch_up()
+    assert not isinstance(caught.value, DependencyException)
+    assert "failOnDataLoss" not in str(caught.value)
+    assert orders.local.faults()[0].struck == 1
+
+
+def test_a_lost_log_ends_the_executors_and_says_what_to_do(orders: Orders) -> None:
+    query = TunnelQuery(orders.local, orders.tunnel())
+    orders.write(20)
+    query.plan()
+    orders.local.add_fault(FaultRule("tunnel/readrecords", LOSSES["wrapped"]))
+
+    with pytest.raises(StreamClientException, match=r"trimmed after they were planned.*make a new tunnel"):
+        query.run()
+
+
+def test_a_page_that_comes_again_is_read_again_and_its_records_are_taken_once(orders: Orders) -> None:
+    """An old page with a later token, as an answer out of a cache: Spark has its records already."""
+    with gateway(orders.local) as before:
+        query = TunnelQuery(orders.local, orders.tunnel(), endpoint=f"http://127.0.0.1:{before.port}")
+        pages, struck = list[Any](), list[str]()
+
+        def old_page(request: Any, reply: Any) -> Any:
+            answer = schema.parse(schema.ReadRecordsResponse, reply[2])
+            if answer.records and not pages:
+                pages.append((request.token, answer.records))
+            elif answer.records and request.token != pages[0][0] and len(struck) < 3:
+                struck.append(request.token)
+                old = schema.ReadRecordsResponse(next_token=answer.next_token, records=pages[0][1])
+                return reply[0], reply[1], old.SerializeToString()
+            return reply
+
+        before.meddling["readrecords"] = old_page
+        orders.write(20)
+        query.catch_up()
+        orders.write(5)
+        query.catch_up()
+
+    assert len(struck) == 3
+    assert query.keys() == list(range(25))
 
 
 def test_a_channel_that_somebody_finished_is_at_its_end(orders: Orders) -> None:

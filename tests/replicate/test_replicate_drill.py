@@ -14,6 +14,7 @@ from streamclient.replicate.settings import parse_settings
 from streamclient.server import Fail, FaultRule, LocalTablestore
 from tests.patience import PATIENCE_SECONDS
 from tests.replicate.drill import command, configuration, drill, make_source
+from tests.tunnel.tunnel_server import LOST
 
 
 @pytest.mark.slow
@@ -120,6 +121,32 @@ def test_row_that_is_refused_for_good_ends_the_replication_and_is_named(reader: 
 
     assert ended.returncode == 1
     assert "streamclient replicate: ended: table 'orders_copy' refuses put of row {'id': 0}" in ended.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fail",
+    [Fail("OTSTunnelServerUnavailable", LOST, 400), Fail("OTSTunnelExpired"), Fail("OTSTrimmedDataAccess")],
+    ids=["wrapped", "expired", "bare"],
+)
+def test_a_lost_log_ends_a_replication_from_a_tunnel_and_is_named(fail: Fail, tmp_path: Path) -> None:
+    """Reads alone are answered so; heartbeats are not."""
+    with LocalTablestore() as source, LocalTablestore() as destination:
+        make_source(source.client(), 20)
+        source.add_fault(FaultRule("tunnel/readrecords", fail))
+        config = tmp_path / "copy.json"
+        config.write_text(json.dumps(configuration(source, destination)))
+        ended = subprocess.run(
+            command(str(config), "--poll-seconds", "0.2"),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE_SECONDS,
+        )
+
+    assert ended.returncode == 1
+    assert "streamclient replicate: ended: " in ended.stderr
+    assert ("OTSTunnelExpired" if fail.code == "OTSTunnelExpired" else "OTSTrimmedDataAccess") in ended.stderr
 
 
 def test_a_file_for_refused_rows_that_cannot_be_written_is_named_before_any_effect(tmp_path: Path) -> None:

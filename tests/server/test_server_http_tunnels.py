@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
@@ -29,6 +30,7 @@ from streamclient.errors import ConfigurationError
 from streamclient.records import ColumnOperation, RecordType, SequenceInfo, StreamRecord
 from streamclient.server import LocalTablestore
 from streamclient.stream import StreamSpecification, TablestoreStreamApi
+from streamclient.tablestore.call import SignedCalls
 from streamclient.tunnel.client import TunnelClient
 from streamclient.tunnel.errors import (
     SequenceNumberNotMatchError,
@@ -378,6 +380,44 @@ def test_tunnel_whose_log_was_trimmed_is_expired(scene: Scene) -> None:
     with pytest.raises(TunnelExpiredError):
         scene.connect(tunnel_id)
     assert scene.tunnels.list_tunnel(TABLE)[0].is_expired
+
+
+LOST_LOG = re.compile(
+    r"OTSTrimmedDataAccess Requested stream data is already trimmed or does not exist\. [0-9a-f-]{36}"
+)
+
+
+def test_a_read_before_the_log_is_answered_as_by_the_service(scene: Scene) -> None:
+    """Code, status and text as they were observed: the error of the table service is the text."""
+    tunnel_id = scene.tunnel(TunnelType.STREAM)
+    channel_id = only(scene.channels())
+    token = scene.tunnels.get_checkpoint(tunnel_id, "x", channel_id).token
+    scene.put(1, 2)
+    scene.local.trim(TABLE)
+
+    message = schema.ReadRecordsRequest(tunnel_id=tunnel_id, client_id="x", channel_id=channel_id, token=token)
+    answer = SignedCalls(scene.ots).send("/tunnel/readrecords", message.SerializeToString(), is_repeatable=True)
+    error = schema.parse(schema.TunnelError, answer.body)
+    assert (answer.status, error.code, len(error.message)) == (400, "OTSTunnelServerUnavailable", 117)
+    assert LOST_LOG.fullmatch(error.message)
+    with pytest.raises(TunnelExpiredError):
+        scene.tunnels.read_records(tunnel_id, "x", channel_id, token)
+
+
+def test_a_read_after_the_lost_part_of_a_log_goes_on(scene: Scene) -> None:
+    """The tunnel is expired by another channel, or by records before this token."""
+    tunnel_id = scene.tunnel(TunnelType.STREAM)
+    channel_id = only(scene.channels())
+    token = scene.tunnels.get_checkpoint(tunnel_id, "x", channel_id).token
+    scene.put(1, 2)
+    token = scene.tunnels.read_records(tunnel_id, "x", channel_id, token).next_token
+    scene.put(3)
+    scene.local.trim(TABLE, keep_last=1)
+
+    assert scene.tunnels.list_tunnel(TABLE)[0].is_expired
+    assert ids(scene.tunnels.read_records(tunnel_id, "x", channel_id, token).records) == [3]
+    with pytest.raises(TunnelExpiredError):
+        scene.tunnels.get_checkpoint(tunnel_id, "x", channel_id)
 
 
 def test_consumed_log_may_be_trimmed(scene: Scene) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from tunnel_scene import Scene
+from tunnel_server import Server, serving
 
 from streamclient.server import LocalTablestore
 
@@ -14,3 +15,9 @@ from streamclient.server import LocalTablestore
 def scene() -> Iterator[Scene]:
     with LocalTablestore() as local:
         yield Scene(local)
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Server]]:
+    """Starts a server that gives these replies, one after the other, and the last one again and again."""
+    yield from serving()

@@ -121,8 +121,8 @@ class HeardClient(TunnelClient):
         super().__init__(client)
         self.heard: list[Sequence[Channel]] = []
 
-    def heartbeat(self, tunnel_id: str, client_id: str, channels: Iterable[Channel]) -> Sequence[Channel]:
-        answer = super().heartbeat(tunnel_id, client_id, channels)
+    def heartbeat(self, tunnel_id: str, client_id: str, channels: Iterable[Channel], **how: Any) -> Sequence[Channel]:
+        answer = super().heartbeat(tunnel_id, client_id, channels, **how)
         self.heard.append(answer)
         return answer
 
@@ -225,12 +225,13 @@ def test_workers_share_threads_of_the_users_own_which_stay_his(scene: Scene) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("verb", ["connect", "heartbeat"])
+@pytest.mark.parametrize("verb", ["connect", "heartbeat", "readrecords"])
 @pytest.mark.parametrize(
     ("code", "kind"), [("OTSPermissionDenied", TunnelPermissionDeniedError), ("OTSTunnelExpired", TunnelExpiredError)]
 )
 def test_what_cannot_pass_ends_worker_and_daemon(scene: Scene, verb: str, code: str, kind: type[Exception]) -> None:
     tunnel_id = scene.tunnel(TunnelType.STREAM)
+    scene.put(1)
     scene.local.add_fault(FaultRule(f"tunnel/{verb}", Fail(code)))
     worker = scene.worker(tunnel_id, Log())
     with pytest.raises(WorkerFailedError), worker:

@@ -4,102 +4,19 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from attrs import define, field
-from tablestore import OTSClient
+from tunnel_server import NEEDED, QUICK, Reply, Server, page, refusal
 
 from streamclient.errors import CodecError, ConfigurationError, DependencyException, ErrorKind
-from streamclient.stream.retry import ReadRetry
 from streamclient.tablestore import Integrity, with_integrity
 from streamclient.tunnel import TunnelClient, TunnelPermissionDeniedError, TunnelServerUnavailableError
 from streamclient.tunnel.client import DATA_RETRY, MANAGEMENT_RETRY
 from streamclient.tunnel.errors import FINAL_ERRORS, TunnelError, typed
 from streamclient.wire import schema
 from streamclient.wire.service_errors import from_answer
-
-Reply = tuple[int, dict[str, str], bytes] | None
-"""Status, headers and body; ``None`` for a connection that is cut."""
-
-QUICK = ReadRetry(retries=5, shortest_pause_millis=1, longest_pause_millis=2, total_millis=30_000)
-NEEDED = {"x-ots-requestid": "request-1"}
-"""All that the tunnel endpoints are known to send: no date, no digest, no signature."""
-
-
-@define
-class Server:
-    """What is answered next, and what was asked; the last reply is repeated."""
-
-    replies: list[Reply]
-    paths: list[str] = field(factory=list)
-    headers: list[dict[str, str]] = field(factory=list)
-    port: int = 0
-
-    def next(self) -> Reply:
-        return self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
-
-    def client(self, **options: Any) -> OTSClient:
-        return OTSClient(f"http://127.0.0.1:{self.port}", "id", "secret", "inst", logger_name="tests.tunnel", **options)
-
-    def tunnels(self, **options: Any) -> TunnelClient:
-        return TunnelClient(self.client(**options), retry=QUICK, data_retry=QUICK)
-
-
-@pytest.fixture
-def serve() -> Iterator[Callable[..., Server]]:
-    running: list[tuple[ThreadingHTTPServer, threading.Thread]] = []
-
-    def start(*replies: Reply) -> Server:
-        script = Server(list(replies))
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            wbufsize = -1
-
-            def do_POST(self) -> None:
-                self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                script.paths.append(self.path)
-                script.headers.append({name.lower(): value for name, value in self.headers.items()})
-                reply = script.next()
-                if reply is None:
-                    self.close_connection = True
-                    return
-                status, headers, body = reply
-                self.send_response(status)
-                for name, value in {**headers, "Content-Length": str(len(body))}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *args: Any) -> None:
-                """Stay silent."""
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        running.append((server, thread))
-        script.port = server.server_address[1]
-        return script
-
-    yield start
-    for server, thread in running:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-def page(next_token: str = "finished") -> Reply:
-    return 200, NEEDED, schema.ReadRecordsResponse(next_token=next_token).SerializeToString()
-
-
-def refusal(status: int, code: str, more: bytes = b"") -> Reply:
-    return status, NEEDED, schema.Error(code=code, message="no").SerializeToString() + more
-
 
 UNAVAILABLE = refusal(503, "OTSTunnelServerUnavailable")
 BAD_GATEWAY: Reply = (502, {}, b"<html>bad gateway</html>")

@@ -98,8 +98,8 @@ class WatchedClient(TunnelClient):
         self.lock = threading.Lock()
         self.pages: dict[str, list[TunnelPage]] = {}
 
-    def read_records(self, tunnel_id: str, client_id: str, channel_id: str, token: str) -> TunnelPage:
-        page = super().read_records(tunnel_id, client_id, channel_id, token)
+    def read_records(self, tunnel_id: str, client_id: str, channel_id: str, token: str, **how: Any) -> TunnelPage:
+        page = super().read_records(tunnel_id, client_id, channel_id, token, **how)
         with self.lock:
             self.pages.setdefault(channel_id, []).append(page)
         return page

@@ -50,6 +50,11 @@ class ChannelConnection:
     reader: str = ""
     """Identifier of its reader; empty while it has none, or waits for that of a predecessor to end."""
 
+    @property
+    def is_active(self) -> bool:
+        """Whether the channel is read, or shall be."""
+        return self.state in (ConnectionState.RUNNING, ConnectionState.CLOSING)
+
     def notify(self, channel: Channel) -> Step | None:
         """Take in what a heartbeat's answer says. An older version is ignored."""
         if self.latest is not None and channel.version < self.latest.version:
@@ -91,6 +96,6 @@ class ChannelConnection:
         return None
 
     def _close(self) -> Step | None:
-        was_active = self.state in (ConnectionState.RUNNING, ConnectionState.CLOSING)
+        was_active = self.is_active
         self.state = ConnectionState.CLOSED
         return Step.DROP if was_active else None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 
-from attrs import frozen
+from attrs import field, frozen
 
 from streamclient.core.events import Severity
 from streamclient.core.tunnel.channels import Channel
@@ -54,6 +54,8 @@ class HeartbeatAnswered:
     client_id: str
     channels: Sequence[Channel]
     sent_at: float
+    strange: Mapping[str, str] = field(factory=dict)
+    """Channels that the answer lists in a way that nobody understands, and how. They are not to be read."""
 
 
 @frozen
@@ -77,7 +79,7 @@ class CheckpointFound:
 
 @frozen
 class CheckpointNotFound:
-    """The lookup failed after its retries."""
+    """The lookup failed after its retries. Unless that is final, the channel alone is given up, and tried again."""
 
     channel_id: str
     reader: str
@@ -86,9 +88,19 @@ class CheckpointNotFound:
 
 
 @frozen
-class CheckpointsRefused:
-    """No checkpoint can be stored, and none ever will be."""
+class ChannelDeclined:
+    """In place of a lookup: the channel is not wanted. Reported as let go."""
 
+    channel_id: str
+    reader: str
+
+
+@frozen
+class CallsRefused:
+    """A call for a channel was refused for a reason that holds for all channels, and for good."""
+
+    why: str
+    """What cannot be done: 'checkpoints cannot be stored'."""
     error: Exception
 
 
@@ -129,7 +141,8 @@ Event = (
     | HeartbeatFailed
     | CheckpointFound
     | CheckpointNotFound
-    | CheckpointsRefused
+    | ChannelDeclined
+    | CallsRefused
     | ReaderEnded
     | ReaderStalled
     | SessionStopRequested

@@ -13,6 +13,9 @@ Laws:
   gets it sooner, and the service learns at once that a parent is finished (Java and Go: one to two intervals later);
 * a lost session is begun anew at once (Java: after its local time-out); failed attempts are repeated for ever, with
   growing pauses, unless the service says that it never can work: then the session ends, and its channels are free;
+* a channel whose checkpoint cannot be read is given up alone, named, and tried again with growing pauses; so is one
+  that the service lists in a way that nobody understands;
+* a channel that is missing in an answer is dropped at once, and asked for again at once: the answer may have been cut;
 * a stop lets readers store their last checkpoints before the session ends (Java: none are stored).
 """
 
@@ -30,6 +33,8 @@ from streamclient.core.tunnel import events
 from streamclient.core.tunnel.channels import Channel, ChannelStatus, merged
 from streamclient.core.tunnel.connection import ChannelConnection, ConnectionState, Step
 from streamclient.core.tunnel.events import CallVerdict, Command, Event
+from streamclient.core.tunnel.troubles import ChannelTrouble, ChannelTroubles
+from streamclient.reasons import described
 
 MARGIN_SHARE = 0.05
 """Share of the session's time-out that the client gives up, for drifting clocks and for telling its readers."""
@@ -91,6 +96,7 @@ class TunnelSession:
         self._new_identifier = new_identifier
         self._now = 0.0
         self._state = _State()
+        self._troubles = ChannelTroubles(rng)
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take in one fact that became known at ``now`` (monotonic seconds), and answer with what to do."""
@@ -108,6 +114,11 @@ class TunnelSession:
         return dict(self._state.current)
 
     @property
+    def troubles(self) -> Mapping[str, ChannelTrouble]:
+        """The channels that are to be read and cannot be, by id. Any thread."""
+        return self._troubles.present
+
+    @property
     def client_id(self) -> str:
         """Of the present session; empty between sessions."""
         return self._state.client_id
@@ -119,8 +130,10 @@ class TunnelSession:
             return None
         if not state.client_id:
             return None if state.is_connecting or state.is_stopping else state.connect_at
-        beat_at = None if state.is_beating else state.beat_at
-        return state.valid_until if beat_at is None else min(beat_at, state.valid_until)
+        moments = [state.valid_until, *(self._troubles.due(each.channel_id) for each in self._waiting())]
+        if state.beat_at is not None and not state.is_beating:
+            moments.append(state.beat_at)
+        return min(moments)
 
     # --- the session ---------------------------------------------------------------------------------------------
 
@@ -156,6 +169,7 @@ class TunnelSession:
         for connection in list(state.connections.values()):
             self._drop(connection)
         state.connections, state.current = {}, {}
+        self._troubles.listed((), {}, self._now)
         state.connect_at = None if state.is_stopping else self._now
         self._report(Severity.WARNING, f"{why}; connecting again")
 
@@ -191,6 +205,8 @@ class TunnelSession:
         elif not (state.client_id or state.is_connecting) and state.connect_at is not None:
             self._connect_if_due(state.connect_at)
         if state.client_id and not state.is_ending:
+            for connection in self._waiting():
+                self._find_checkpoint(connection)
             self._beat_if_due()
 
     def _connect_if_due(self, connect_at: float) -> None:
@@ -234,8 +250,14 @@ class TunnelSession:
         if state.is_stopping:
             return
         state.current = merged(state.current, event.channels)
+        self._troubles.listed(state.current.keys(), event.strange, self._now)
+        for channel_id, told in event.strange.items():
+            self._tell_failure(f"channel {channel_id} is not read", f"listing of {channel_id}", told)
         for channel_id in [known for known in state.connections if known not in state.current]:
-            self._drop(state.connections.pop(channel_id))
+            connection = state.connections.pop(channel_id)
+            if connection.is_active and channel_id not in event.strange:
+                self._beat_soon()
+            self._drop(connection)
         for channel in list(state.current.values()):
             self._take_notice(channel)
         if self._settings.detects_closing:
@@ -295,9 +317,9 @@ class TunnelSession:
     # --- readers -------------------------------------------------------------------------------------------------
 
     def _find_checkpoint(self, connection: ChannelConnection) -> None:
-        """Unless an old reader of the channel still runs: then its end does."""
+        """Unless an old reader of the channel still runs: then its end does. Or later, if the last lookup failed."""
         state = self._state
-        if connection.channel_id in state.readers:
+        if connection.channel_id in state.readers or self._now < self._troubles.due(connection.channel_id):
             return
         reader = connection.reader = self._new_identifier()
         state.readers[connection.channel_id] = reader
@@ -312,19 +334,40 @@ class TunnelSession:
             self._reader_is_gone(event.channel_id, is_finished=False)
             return
         state.started.add(event.reader)
+        self._troubles.ended(event.channel_id)
         state.commands.append(
             events.StartReader(state.client_id, event.channel_id, event.reader, event.token, event.sequence_number)
         )
 
     def _checkpoint_not_found(self, event: events.CheckpointNotFound) -> None:
         if self._state.readers.get(event.channel_id) == event.reader:
-            self._tell_failure(f"no checkpoint of channel {event.channel_id}", "checkpoint", event.error)
+            why = f"no checkpoint of it was read: {described(event.error)}"
+            pause = self._troubles.failed(event.channel_id, why, self._now)
+            text = f"no checkpoint of channel {event.channel_id}, which is tried again in {pause:.1f} s"
+            self._tell_failure(text, "checkpoint", event.error)
             self._reader_is_gone(event.channel_id, is_finished=False)
         if event.verdict is CallVerdict.FINAL:
             self._give_up("checkpoints cannot be read", event.error)
 
-    def _checkpoints_refused(self, event: events.CheckpointsRefused) -> None:
-        self._give_up("checkpoints cannot be stored", event.error)
+    def _channel_declined(self, event: events.ChannelDeclined) -> None:
+        if self._state.readers.get(event.channel_id) == event.reader:
+            self._reader_is_gone(event.channel_id, is_finished=False)
+
+    def _calls_refused(self, event: events.CallsRefused) -> None:
+        self._give_up(event.why, event.error)
+
+    def _waiting(self) -> list[ChannelConnection]:
+        """Channels that are to be read, and wait because the last lookup failed."""
+        state = self._state
+        found = (state.connections.get(channel_id) for channel_id in self._troubles.known())
+        return [
+            each
+            for each in found
+            if each is not None
+            and each.state is ConnectionState.RUNNING
+            and not each.reader
+            and each.channel_id not in state.readers
+        ]
 
     def _reader_ended(self, event: events.ReaderEnded) -> None:
         if self._state.readers.get(event.channel_id) == event.reader:
@@ -370,7 +413,7 @@ class TunnelSession:
     def _report(self, severity: Severity, text: str) -> None:
         self._state.commands.append(events.SessionReport(severity, text))
 
-    def _tell_failure(self, text: str, call: str, error: Exception) -> None:
+    def _tell_failure(self, text: str, call: str, error: Exception | str) -> None:
         """Calls fail as often as they are repeated."""
         outage = (call, type(error).__name__, str(getattr(error, "code", None)))
         self._state.commands.append(events.SessionReport(Severity.WARNING, f"{text}: {error}", outage))
@@ -387,7 +430,8 @@ _HANDLERS: Mapping[type, Callable[[TunnelSession, Any], None]] = {
     events.HeartbeatFailed: TunnelSession._heartbeat_failed,
     events.CheckpointFound: TunnelSession._checkpoint_found,
     events.CheckpointNotFound: TunnelSession._checkpoint_not_found,
-    events.CheckpointsRefused: TunnelSession._checkpoints_refused,
+    events.ChannelDeclined: TunnelSession._channel_declined,
+    events.CallsRefused: TunnelSession._calls_refused,
     events.ReaderEnded: TunnelSession._reader_ended,
     events.ReaderStalled: TunnelSession._reader_stalled,
     events.SessionStopRequested: TunnelSession._stop_requested,

@@ -6,12 +6,13 @@ and again in the stream. Incremental data comes in the order of the log.
 
 from __future__ import annotations
 
+import uuid
 from bisect import bisect_right
 
 from attrs import evolve, frozen
 
 from streamclient.errors import CodecError
-from streamclient.server.errors import ServiceError, invalid
+from streamclient.server.errors import ServiceError, invalid, trimmed
 from streamclient.server.keys import encode_key
 from streamclient.server.rows import StoredRow, alive
 from streamclient.server.state import ServerState
@@ -55,8 +56,10 @@ def read(state: ServerState, tunnel: Tunnel, channel: TunnelChannel, text: str) 
     """The page at a token.
 
     Raises:
-        ServiceError: the token is none of this channel, or its records are past retention.
+        ServiceError: the token is none of this channel, its records are past retention, or the tunnel has expired.
     """
+    if tunnel.is_expired and (channel.key_range is not None or tunnel.definition.stream_id not in state.streams):
+        raise expired(tunnel)
     if text == FINISHED:
         return Page(b"", FINISHED, False)
     token = read_token(text)
@@ -151,7 +154,7 @@ def _read_stream(state: ServerState, tunnel: Tunnel, stream: Stream, shard: Shar
     now_micros = state.clock.now_micros()
     place = stream_place(stream, shard, token, now_micros)
     if place.position < shard.first_position or place.generation < stream.definition.generation:
-        raise expired(tunnel)
+        raise lost_log()
     end_micros = tunnel.definition.end_nanos // _NANOS_PER_MICRO or None
     page = shard.page(place.position, state.limits.tunnel_page_records, state.limits.stream_page_bytes)
     found = len(page.elements)
@@ -170,6 +173,15 @@ def _read_stream(state: ServerState, tunnel: Tunnel, stream: Stream, shard: Shar
         total_count=token.total_count + kept,
     )
     return Page(records, following.encode(), not is_at_tail)
+
+
+def lost_log() -> ServiceError:
+    """400: the record at a token is past retention.
+
+    The service passes on the error of the table service, written out as the text of an error of its own.
+    """
+    inner = trimmed()
+    return ServiceError(400, "OTSTunnelServerUnavailable", f"{inner.code} {inner.message} {uuid.uuid4()}")
 
 
 def expired(tunnel: Tunnel) -> ServiceError:

@@ -1,0 +1,98 @@
+"""Channels that a client holds and cannot read: why, since when, and when each is tried again.
+
+One bad channel is no reason to let the others go. Its pauses grow, so that it costs little while it stays bad, and it
+is given back after each failure, so that another client may try.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from random import Random
+
+from attrs import evolve, frozen
+
+from streamclient.core.retry import doubling_millis, with_jitter
+
+SHORTEST_CHANNEL_PAUSE_MILLIS = 200
+LONGEST_CHANNEL_PAUSE_MILLIS = 30_000
+"""Pauses before the checkpoint of a channel is looked up again: as after failed connections at first, and one regular
+interval of heartbeats at last."""
+
+REMEMBERED_SECONDS = 120.0
+"""A channel that was not listed for so long begins with the shortest pause again: it was read by another client, or its
+trouble was another one."""
+
+
+@frozen
+class ChannelTrouble:
+    """One channel that cannot be read."""
+
+    why: str
+    """For people."""
+    since: float
+    """Since when (monotonic seconds)."""
+    failures: int
+    """Failed lookups in a row."""
+    due: float
+    """Not before then is it looked up again."""
+    listed_at: float
+    """When the service last said that this client shall read it."""
+
+
+class ChannelTroubles:
+    """All of one client. Owned by one thread; ``present`` may be read in any, as it is replaced and never changed."""
+
+    def __init__(self, dice: Random) -> None:
+        self._dice = dice
+        self._known: dict[str, ChannelTrouble] = {}
+        self._strange: set[str] = set()
+        self.present: Mapping[str, ChannelTrouble] = {}
+        """Those of the channels that the last answer to a heartbeat listed."""
+
+    def failed(self, channel_id: str, why: str, now: float) -> float:
+        """A lookup failed; how long to wait before the next one, in seconds."""
+        known = self._known.get(channel_id)
+        failures = 1 if known is None else known.failures + 1
+        millis = doubling_millis(failures, SHORTEST_CHANNEL_PAUSE_MILLIS, LONGEST_CHANNEL_PAUSE_MILLIS)
+        pause = with_jitter(millis, self._dice) / 1_000
+        since = now if known is None else known.since
+        self._set(channel_id, ChannelTrouble(why, since, failures, now + pause, now))
+        return pause
+
+    def listed(self, channel_ids: Collection[str], strange: Mapping[str, str], now: float) -> None:
+        """A heartbeat was answered with these channels, and with what cannot be understood of others."""
+        for channel_id in self._strange - strange.keys():
+            self._known.pop(channel_id, None)
+        self._strange = set(strange)
+        for channel_id, told in strange.items():
+            known = self._known.get(channel_id)
+            why = f"the service lists it with {told}, which is unknown here"
+            since, failures = (now, 0) if known is None else (known.since, known.failures)
+            self._known[channel_id] = ChannelTrouble(why, since, failures, now, now)
+        for channel_id, known in list(self._known.items()):
+            if channel_id in channel_ids:
+                self._known[channel_id] = evolve(known, listed_at=now)
+            elif now - known.listed_at > REMEMBERED_SECONDS:
+                del self._known[channel_id]
+        self._show({*channel_ids, *strange})
+
+    def ended(self, channel_id: str) -> None:
+        """The channel can be read."""
+        if self._known.pop(channel_id, None) is not None:
+            self._show(self.present.keys() - {channel_id})
+
+    def due(self, channel_id: str) -> float:
+        """Before when the channel is not looked up; in the past for one without trouble."""
+        known = self._known.get(channel_id)
+        return float("-inf") if known is None else known.due
+
+    def known(self) -> Iterable[str]:
+        """Channels with a trouble, also of those that are not listed at present."""
+        return tuple(self._known)
+
+    def _set(self, channel_id: str, trouble: ChannelTrouble) -> None:
+        self._known[channel_id] = trouble
+        self._show({*self.present, channel_id})
+
+    def _show(self, channel_ids: Collection[str]) -> None:
+        self.present = {key: trouble for key, trouble in self._known.items() if key in channel_ids}
