@@ -58,6 +58,7 @@ class FileSink(IRecordProcessor):
         self.chance_of_death = chance_of_death
 
     def initialize(self, initialization_input: InitializationInput) -> None:
+        self.replayed_shard = initialization_input.shard_info.shard_id if initialization_input.is_replay else None
         pending = initialization_input.pending_checkpoint
         if pending is not None and self.path(pending.state.decode()).exists():
             # The batch was committed, and only its checkpoint is missing.
@@ -66,6 +67,10 @@ class FileSink(IRecordProcessor):
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
         self.perhaps_die("before")
         name = str(uuid.uuid4())
+        if self.replayed_shard is not None:
+            # A parked record has a file of its own, named by its place: after a crash it is written again, not twice.
+            place = process_records_input.records[0].sequence_info
+            name = f"{self.replayed_shard}-{place.epoch}-{place.timestamp_micros}-{place.row_index}"
         prepared = process_records_input.checkpointer.prepare_checkpoint(None, name.encode())
         self.perhaps_die("prepared")
         self.commit(name, [int(record.key["id"]) for record in process_records_input.records])

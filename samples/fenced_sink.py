@@ -75,12 +75,24 @@ class FencedSink:
         with self._transaction(shard_id, epoch) as position:
             new = [record for record in records if position_of(record.sequence_info) > position]
             for record in new:
-                values = (shard_id, position_of(record.sequence_info), str(record.key), record.record_type.name, epoch)
-                self._connection.execute("INSERT INTO changes VALUES (?, ?, ?, ?, ?)", values)
+                self._insert(shard_id, epoch, record)
             if new:
                 last = position_of(new[-1].sequence_info)
                 self._connection.execute("UPDATE shards SET position = ? WHERE shard_id = ?", (last, shard_id))
         return len(new)
+
+    def replay(self, shard_id: str, epoch: int, records: Sequence[StreamRecord]) -> None:
+        """Store parked records, which lie before the position: each at its own place, if it is not there yet.
+
+        Epoch and position stay: they tell of the shard, and a replay is not the shard's owner.
+        """
+        with self._lock:
+            for record in records:
+                self._insert(shard_id, epoch, record)
+
+    def _insert(self, shard_id: str, epoch: int, record: StreamRecord) -> None:
+        values = (shard_id, position_of(record.sequence_info), str(record.key), record.record_type.name, epoch)
+        self._connection.execute("INSERT OR IGNORE INTO changes VALUES (?, ?, ?, ?, ?)", values)
 
     @contextmanager
     def _transaction(self, shard_id: str, epoch: int) -> Iterator[str]:
@@ -111,11 +123,14 @@ class Storing(IRecordProcessor):
 
     def initialize(self, initialization_input: InitializationInput) -> None:
         self.shard = initialization_input.shard_info
-        self.sink.take_over(self.shard.shard_id, self.shard.epoch)
+        self.is_replay = initialization_input.is_replay
+        if not self.is_replay:
+            self.sink.take_over(self.shard.shard_id, self.shard.epoch)
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
         self.before_store()
-        self.sink.store(self.shard.shard_id, self.shard.epoch, process_records_input.records)
+        store = self.sink.replay if self.is_replay else self.sink.store
+        store(self.shard.shard_id, self.shard.epoch, process_records_input.records)
         process_records_input.checkpointer.checkpoint()
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:

@@ -10,6 +10,36 @@ from collections.abc import Mapping
 from enum import Enum
 from types import MappingProxyType
 
+MOST_ERROR_CHARACTERS = 4_096
+"""Of a text of others that is told or stored; some carry whole documents."""
+
+_LEFT_OUT = "...({} characters left out)..."
+_NOTE_CHARACTERS = 48
+"""Room for that note, with a number of any length that fits into memory."""
+
+
+def printable(text: str, most: int | None = MOST_ERROR_CHARACTERS) -> str:
+    """A text of others on one line, with escapes for all that a terminal or a log would obey, and cut.
+
+    Escaped are control characters, line ends, marks of direction, and halves of characters, as ``repr`` does it. Of a
+    text that is longer than ``most``, beginning and end stay: many messages end with what to do. ``None`` cuts nothing.
+    What was escaped and cut before comes back as it is.
+    """
+    if most is None or len(text) <= most:
+        shown = _escaped(text)
+        if most is None or len(shown) <= most:
+            return shown
+        text = shown
+    head, tail = (most - _NOTE_CHARACTERS) * 3 // 4, (most - _NOTE_CHARACTERS) // 4
+    note = _LEFT_OUT.format(len(text) - head - tail)
+    return _escaped(text[:head])[:head] + note + _escaped(text[-tail:])[-tail:]
+
+
+def _escaped(text: str) -> str:
+    if text.isprintable():  # nearly all are, and this is quick
+        return text
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
 
 class ErrorKind(Enum):
     """What a caller may conclude from a failed call."""
@@ -28,7 +58,17 @@ class ErrorKind(Enum):
 
 
 class StreamClientError(Exception):
-    """Base of every exception of this package."""
+    """Base of every exception of this package.
+
+    Each argument is a line of its message, made ``printable``: what services, users and tables are called, and what
+    they say, stands in nearly every one.
+    """
+
+    def __init__(self, *lines: object) -> None:
+        super().__init__(*(printable(line) if isinstance(line, str) else line for line in lines))
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.args))
 
 
 class ConfigurationError(StreamClientError, ValueError):
@@ -78,9 +118,9 @@ class DependencyException(StreamClientError):
     ) -> None:
         super().__init__(message)
         self.kind = kind
-        self.code = code
+        self.code = code if code is None else printable(code)
         self.http_status = http_status
-        self.request_id = request_id
+        self.request_id = request_id if request_id is None else printable(request_id)
 
     @property
     def retriable(self) -> bool:

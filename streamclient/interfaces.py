@@ -41,6 +41,13 @@ class InitializationInput:
     lost_behind: str | None = None
     """The stored checkpoint, if records behind it have left the stream and that is accepted, by somebody or by
     ``ClientConfig.trimmed_data_policy``: ``initial_checkpoint`` is then the oldest record left."""
+    is_replay: bool = False
+    """Whether these are parked records that ``replay_parked`` delivers again, and not the shard itself.
+
+    All of them are of one key and come in their order, one in each call. They are older than what the sink has of the
+    shard, the epoch is 0, and a record may come again after a crash. So compare neither epoch nor position, and leave
+    both as they are: insert by the change's own place (``shard_info.shard_id`` and ``record.sequence_info``) if it is
+    absent. Raise an error if the sink cannot do that: the records then stay parked, with that reason."""
 
 
 @frozen

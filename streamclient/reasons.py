@@ -7,13 +7,12 @@ and of the service are details of a reason: nothing is ever read out of them.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 
 from attrs import frozen
 
-MOST_ERROR_CHARACTERS = 4_096
-"""Of an error's text that is told or stored; some carry whole documents."""
+from streamclient.errors import MOST_ERROR_CHARACTERS, StreamClientError, printable
 
 MOST_TRACEBACK_CHARACTERS = 16_384
 """Of a traceback that is told or stored, its inner end; recursion that ran away makes endless ones."""
@@ -272,12 +271,49 @@ def kind_of(reasons: Iterable[Reason]) -> ReasonKind:
 
 
 def described(error: BaseException) -> str:
-    """Type and text of an error, as reasons and logs quote it; never raises.
+    """Type and text of an error on one line, as reasons and logs quote it; never raises.
 
     The text of a user's exception is user code, so an owner thread is told a ``Raised`` instead.
     """
     name = type(error).__name__
-    return _quoted(lambda: f"{name}: {error}"[:MOST_ERROR_CHARACTERS], f"{name}, whose text cannot be told: it")
+    return _quoted(lambda: printable(f"{name}: {error}"), f"{name}, whose text cannot be told: it")
+
+
+def traceback_of(error: BaseException) -> str:
+    """The traceback of an error, whose messages have one line each, without its beginning where it is long."""
+    text = "".join(traceback.format_exception(error))
+    for each in _chain(error):
+        try:
+            told = str(each)
+        except Exception:  # its traceback says so
+            continue
+        if len(told) > MOST_ERROR_CHARACTERS or not told.isprintable():
+            text = text.replace(told, "\n".join(map(printable, _lines(each, told))))
+    lines = (printable(line, None) for line in text.rstrip("\n").split("\n"))
+    return "\n".join(lines)[-MOST_TRACEBACK_CHARACTERS:]
+
+
+def plain_traceback(error: BaseException) -> str | None:
+    """The same, if it is not what any handler of logs makes of the error by itself."""
+    told = traceback_of(error)
+    return None if told == "".join(traceback.format_exception(error)).rstrip("\n") else told
+
+
+def _lines(error: BaseException, told: str) -> list[str]:
+    """Those of a message of this package are its own."""
+    return told.split("\n") if isinstance(error, StreamClientError) else [told]
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """The error, and those of which its traceback tells, each once."""
+    found, waiting = {}, [error]
+    while waiting:
+        each = waiting.pop()
+        if id(each) not in found:
+            found[id(each)] = each
+            yield each
+            more = (each.__cause__, each.__context__, *getattr(each, "exceptions", ()))
+            waiting += [other for other in more if isinstance(other, BaseException)]
 
 
 def encodable(text: str) -> str:
@@ -305,8 +341,8 @@ class Raised:
         return cls(
             error,
             described(error),
-            _quoted(lambda: "".join(traceback.format_exception(error))[-MOST_TRACEBACK_CHARACTERS:], "its traceback"),
-            _quoted(lambda: f"{getattr(error, 'code', None) or ''}"[:MOST_ERROR_CHARACTERS], "its code"),
+            _quoted(lambda: traceback_of(error), "its traceback"),
+            _quoted(lambda: printable(f"{getattr(error, 'code', None) or ''}"), "its code"),
         )
 
     def is_a(self, kind: type[BaseException]) -> bool:
@@ -336,4 +372,4 @@ def _words_of(reason: Reason) -> str:
     words = _WORDS[reason.cause]
     closing = _CLOSING.get(reason.subject, "its processor is being shut down")
     phrase = words.phrase.format(subject=reason.subject, closing=closing)
-    return phrase + (words.more.format(detail=reason.detail) if reason.detail else "")
+    return printable(phrase + (words.more.format(detail=reason.detail) if reason.detail else ""))

@@ -282,12 +282,13 @@ def test_nothing_is_left_over() -> None:
 
 
 def test_importing_the_package_is_light_and_silent(tmp_path: Path) -> None:
-    """No pyspark, no thread, no output, no logging configuration."""
+    """No pyspark, no thread, no output, no logging configuration: no handler that writes anything anywhere."""
     program = (
         "import sys, threading, logging, streamclient\n"
         "assert 'pyspark' not in sys.modules and 'pyarrow' not in sys.modules\n"
         "assert threading.active_count() == 1, threading.enumerate()\n"
-        "assert not logging.getLogger().handlers and not logging.getLogger('streamclient').handlers\n"
+        "assert not logging.getLogger().handlers\n"
+        "assert all(isinstance(one, logging.NullHandler) for one in logging.getLogger('streamclient').handlers)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, check=False)
 

@@ -93,21 +93,22 @@ def _run_once(maintenance: Maintenance, tasks: list[str], application: str) -> i
 
 
 def _say(application: str, task: str, result: Result) -> None:
-    print_text(f"{task}: {_text_of(result, application)}", flush=True)
+    first, *others = _lines_of(result, application)
+    print_text(f"{task}: {first}", *others, flush=True)
 
 
-def _text_of(result: Result, application: str) -> str:
+def _lines_of(result: Result, application: str) -> list[str]:
     from streamclient.destinations.maintenance import Cleaning, Compaction  # noqa: PLC0415
 
     if isinstance(result, Compaction):
         refused = ", as another writer was quicker" if result.is_refused else ""
-        return f"{result.files_before} file(s) are now {result.files_after}{refused}"
+        return [f"{result.files_before} file(s) are now {result.files_after}{refused}"]
     if isinstance(result, Cleaning):
-        return f"{result.files} file(s) and {result.log_entries} log entries removed"
+        return [f"{result.files} file(s) and {result.log_entries} log entries removed"]
     if isinstance(result, Exception):
-        return f"failed: {result}"
+        return [f"failed: {result}"]
     try:
         refuse_nothing(result, application)
     except CommandFailed as error:  # by cron, when there may be something only later
-        return f"failed: {error}"
-    return "\n".join([str(result).partition("\n")[0], *finding_lines(result)])
+        return [f"failed: {error}"]
+    return [str(result).partition("\n")[0], *finding_lines(result)]

@@ -20,8 +20,8 @@ from streamclient.core.held import CheckpointRequest, Consuming, HeldLease
 from streamclient.core.settle import settle, settle_all
 from streamclient.core.state import WorkerState
 from streamclient.core.values import evolve
+from streamclient.errors import printable
 from streamclient.model import Lease
-from streamclient.reasons import encodable
 
 # --- its consumer --------------------------------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ def _with_pause(state: WorkerState, held: HeldLease, row: Lease) -> HeldLease:
 
 def pause_requested(state: WorkerState, event: PauseRequested) -> None:
     """Pause one shard, held or not, or all that are held now or later."""
-    state.own_pauses[event.lease_key] = encodable(event.reason)
+    state.own_pauses[event.lease_key] = printable(event.reason)
     _settle_for(state, event.lease_key)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from attrs import field, frozen
 
+from streamclient.errors import printable
 from streamclient.reasons import Cause, Reason, encodable
 
 MOST_SHARDS = 200
@@ -155,7 +156,7 @@ def _reason(told: Any) -> Reason | None:
 
 def _text(content: Mapping[str, Any], name: str) -> str:
     value = content.get(name)
-    return encodable(value) if isinstance(value, str) else ""
+    return printable(value) if isinstance(value, str) else ""
 
 
 def _whole(content: Mapping[str, Any], name: str) -> int:

@@ -81,7 +81,7 @@ def asked(connection: Connection, operation: str, request: Any) -> Any:
     Raises:
         StreamClientError: it cannot, or did not.
     """
-    return _repeated(connection, operation, lambda calls: calls.ask(operation, request, is_repeatable=True))
+    return repeated(connection, operation, lambda calls: calls.ask(operation, request, is_repeatable=True))
 
 
 @cache
@@ -90,7 +90,12 @@ def _repeater() -> Repeater:
     return Repeater(ReadRetry())
 
 
-def _repeated(connection: Connection, operation: str, call: Callable[[SignedCalls], _T]) -> _T:
+def repeated(connection: Connection, operation: str, call: Callable[[SignedCalls], _T]) -> _T:
+    """What a read answers, made over the connection's client, and repeated as long as that can help.
+
+    Raises:
+        StreamClientError: it cannot, or did not.
+    """
     calls = calls_of(connection)
 
     def attempt() -> _T:
@@ -146,7 +151,7 @@ class StreamService:
 
     def _read(self, iterator: str, limit: int, read: Callable[[bytes], _PageT]) -> _PageT:
         message = schema.GetStreamRecordRequest(shard_iterator=iterator, limit=limit).SerializeToString()
-        return _repeated(
+        return repeated(
             self.connection,
             "GetStreamRecord",
             lambda calls: calls.page("GetStreamRecord", message, read, is_last=_ends_shard),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from streamclient.datasource.options import Layout, SourceOptions
-from streamclient.datasource.reading import asked, opened
+from streamclient.datasource.reading import opened, repeated
 from streamclient.destinations.changes import ADDED, COMMIT, RESERVED, UNFIT, VERSIONS, added_types
 from streamclient.destinations.columns import arrow_type, column_type
 from streamclient.destinations.extra import pyarrow
@@ -15,12 +15,11 @@ from streamclient.destinations.schemas import same_type
 from streamclient.destinations.types import type_of
 from streamclient.errors import ConfigurationError, DependencyException
 from streamclient.records import ColumnType
+from streamclient.stream.scanning import read_page
 from streamclient.stream.tables import TableDescription
 from streamclient.stream.tablestore import TablestoreStreamApi
-from streamclient.wire import schema
-from streamclient.wire.plainbuffer import Row, decode_row, decode_rows, encode_row
+from streamclient.wire.plainbuffer import Row
 from streamclient.wire.rows import KeyBound
-from streamclient.wire.schema import Direction
 
 if TYPE_CHECKING:
     from pyarrow import DataType, Field, Schema
@@ -93,19 +92,13 @@ def range_page(
     row_filter: bytes | None = None,
 ) -> tuple[list[Row], list[Any]]:
     """A page of rows in key order, and the key to go on from: empty at the end."""
-    request = schema.GetRangeRequest(
-        table_name=options.table,
-        direction=Direction.FORWARD,
-        max_versions=1,
-        limit=limit,
-        columns_to_get=only,
-        filter=row_filter,
-        inclusive_start_primary_key=encode_row(Row(tuple(zip(key, start, strict=True)))),
-        exclusive_end_primary_key=encode_row(Row(tuple(zip(key, end, strict=True)))),
+    bounds = (list(start), list(end))
+    following, rows = repeated(
+        options.connection,
+        "GetRange",
+        lambda calls: read_page(calls, options.table, key, bounds, 1, limit=limit, columns=only, row_filter=row_filter),
     )
-    answer = asked(options.connection, "GetRange", request)
-    following = answer.next_start_primary_key
-    return decode_rows(answer.rows), [value for _, value in decode_row(following).primary_key] if following else []
+    return rows, list(following or ())
 
 
 def check_once(columns: Iterable[Field], what: str) -> None:

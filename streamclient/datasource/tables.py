@@ -26,6 +26,7 @@ from streamclient.destinations.schemas import check_not_null
 from streamclient.destinations.types import fits, shown, text_of, type_of
 from streamclient.errors import UnfitValueError
 from streamclient.records import ColumnType
+from streamclient.tablestore.ranges import key_order
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import Row, decode_row, encode_value
 from streamclient.wire.rows import KeyBound
@@ -271,10 +272,10 @@ def _narrowed(
     rest = len(start) - 1
     for one in conditions:
         if one.comparator in (ComparatorType.EQUAL, ComparatorType.GREATER_EQUAL, ComparatorType.GREATER_THAN):
-            start = max(start, [min(one.values)] + [KeyBound.INF_MIN] * rest, key=_order)
+            start = max(start, [min(one.values)] + [KeyBound.INF_MIN] * rest, key=key_order)
         if one.comparator in (ComparatorType.EQUAL, ComparatorType.LESS_EQUAL, ComparatorType.LESS_THAN):
-            end = min(end, _behind(max(one.values), rest), key=_order)
-    return (start, end) if _order(start) < _order(end) else None
+            end = min(end, _behind(max(one.values), rest), key=key_order)
+    return (start, end) if key_order(start) < key_order(end) else None
 
 
 def _behind(value: Any, rest: int) -> list[Any]:
@@ -284,12 +285,3 @@ def _behind(value: Any, rest: int) -> list[Any]:
     if isinstance(value, str):
         return [value + "\0"]
     return [value + 1 if value < INTEGER_MAX else KeyBound.INF_MAX]
-
-
-def _order(key: Sequence[Any]) -> list[tuple[int, Any]]:
-    """Keys of one table in the service's order; text goes by its bytes."""
-    ranks: dict[Any, int] = {KeyBound.INF_MIN: 0, KeyBound.INF_MAX: 2}
-    return [
-        (ranks[value], b"") if isinstance(value, KeyBound) else (1, value.encode() if isinstance(value, str) else value)
-        for value in key
-    ]

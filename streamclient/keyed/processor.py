@@ -25,6 +25,7 @@ class KeyedProcessor(IRecordProcessor):
         self._lane_pool = lane_pool
         self._lanes = Lanes(lane_pool, self._give_up, self._store_if_due)
         self._is_careful = False
+        self._is_replay = False
         self._changed = threading.Condition()
         self._is_storing = False
         self._is_closed = False
@@ -36,10 +37,11 @@ class KeyedProcessor(IRecordProcessor):
         self._shard = initialization_input.shard_info
         self._checkpointer = initialization_input.checkpointer
         self._marker = initialization_input.shutdown_marker
+        self._is_replay = initialization_input.is_replay
         self._lane_pool.enter(self._look_around)
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
-        """Queue the batch and return, waiting for room only; behind a failure, return when it is done.
+        """Queue the batch and return, waiting for room only; after a failure, and of a replay, return when it is done.
 
         Raises:
             ApplicationException: a record of this batch was given up; everything of the batch will come again.
@@ -52,11 +54,11 @@ class KeyedProcessor(IRecordProcessor):
         position = process_records_input.checkpointer.largest_permitted_checkpoint_value
         records = process_records_input.records
         keyed = [(self._lane_pool.settings.key(record), record) for record in records]
-        if failed_at is None:
+        if failed_at is None and not self._is_replay:
             self._lanes.take_in(keyed, position)
             return
         self._process_carefully(keyed, position)
-        if records and records[-1].sequence_info >= failed_at:
+        if failed_at is not None and records and records[-1].sequence_info >= failed_at:
             self._lane_pool.passed(self._shard)
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:

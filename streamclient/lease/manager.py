@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from tablestore import Direction
-
 from streamclient import checks
 from streamclient.config import ClientConfig
 from streamclient.core.leases import LeaseWrite
@@ -37,6 +35,7 @@ from streamclient.lease.table import StatusTable
 from streamclient.lease.verbs import WritingLeaseManager, check_worker_write, check_write
 from streamclient.lease.workers import WorkerRows
 from streamclient.model import Lease
+from streamclient.tablestore.ranges import scan
 
 _log = logging.getLogger(__name__)
 
@@ -50,9 +49,6 @@ ROW_OVERHEAD_BYTES = 512
 
 OWN_CELL_BYTES = 64
 """Name, tags and checksums of one column of our own, or its number; their names have at most 16 letters."""
-
-PAGES_PER_SCAN = 10_000
-"""A page holds up to 5000 rows or 4 MB and at least one row; more pages than this mean a service that never ends."""
 
 RETRIES_AT_MOST = 100
 """Bound for retry strategies that never say no."""
@@ -208,17 +204,7 @@ class LeaseManager(WritingLeaseManager):
         return self._unreadable.get(write.lease_key) if write.kind is WriteKind.CREATE else None
 
     def _scan(self) -> Iterator[Any]:
-        start: Any = first_key(self._stream_id)
-        for _ in range(PAGES_PER_SCAN):
-            _, start, rows, _ = self._client.get_range(
-                self._table_name, Direction.FORWARD, start, end_key(self._stream_id), max_version=1
-            )
-            yield from rows
-            if not start:
-                return
-        raise StreamClientException(
-            f"the scan of status table {self._table_name!r} did not end after {PAGES_PER_SCAN} pages"
-        )
+        return scan(self._client, self._table_name, first_key(self._stream_id), end_key(self._stream_id))
 
     def _read(self, lease_key: str) -> Any:
         _, row, _ = self._client.get_row(self._table_name, key_of(self._stream_id, lease_key), max_version=1)

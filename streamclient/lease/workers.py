@@ -20,7 +20,6 @@ from tablestore import (
     INF_MIN,
     BatchGetRowRequest,
     Condition,
-    Direction,
     OTSClient,
     Row,
     RowExistenceExpectation,
@@ -33,6 +32,7 @@ from streamclient.core.rows import WriteOutcome
 from streamclient.errors import StreamClientException
 from streamclient.lease.batches import ROWS_PER_BATCH, row_error, send_rows
 from streamclient.lease.rows import STATUS_VALUE, STREAM_ID, Cells, item_of, key_of
+from streamclient.tablestore.ranges import scan
 
 _log = logging.getLogger(__name__)
 
@@ -66,9 +66,6 @@ ROWS_PER_READ = 100
 MOST_REPORTED = 1_000
 """Rows that cannot be read and are remembered so as not to be told twice; of more, the oldest may be told again."""
 
-PAGES_AT_MOST = 1_000
-"""A page holds up to 5000 rows; more pages than this mean a service that never ends."""
-
 
 class WorkerRows:
     """The worker rows of one stream. Thread-safe; no call is repeated."""
@@ -82,19 +79,9 @@ class WorkerRows:
 
     def read_all(self, *, with_info: bool) -> Sequence[WorkerRow]:
         """All rows, by worker. Not a snapshot. Raises what the SDK raises."""
-        rows: list[Any] = []
         columns = [*SIGNALS, INFO] if with_info else list(SIGNALS)
-        start: Any = self._key(INF_MIN)
-        for _ in range(PAGES_AT_MOST):
-            _, start, page, _ = self._client.get_range(
-                self._table_name, Direction.FORWARD, start, self._key(INF_MAX), columns_to_get=columns, max_version=1
-            )
-            rows += page
-            if not start:
-                return [row for row in map(self._parsed, rows) if row is not None]
-        raise StreamClientException(
-            f"the workers in status table {self._table_name!r} did not end after {PAGES_AT_MOST} pages"
-        )
+        rows = list(scan(self._client, self._table_name, self._key(INF_MIN), self._key(INF_MAX), columns=columns))
+        return [row for row in map(self._parsed, rows) if row is not None]
 
     def read(self, names: Sequence[str]) -> Sequence[WorkerRow]:
         """The rows of some workers, without ``info``, in any order; who has none is left out.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import define
 
-from streamclient.errors import StreamClientException
+from streamclient.errors import ConfigurationError, StreamClientException
 from streamclient.interfaces import (
     InitializationInput,
     IRecordProcessor,
@@ -25,7 +25,16 @@ class MirrorProcessor(IRecordProcessor):
         self._shard: MirroredShard | None = None
 
     def initialize(self, initialization_input: InitializationInput) -> None:
-        """Join the writer, and settle what an earlier owner left."""
+        """Join the writer, and settle what an earlier owner left.
+
+        Raises:
+            ConfigurationError: this is a replay of parked records.
+        """
+        if initialization_input.is_replay:
+            raise ConfigurationError(
+                "MirrorProcessor takes no replay of parked records: a mirror merges a shard's changes by their "
+                "positions, and a parked record lies before those that are merged; copy the table into the mirror again"
+            )
         self._shard = self._writer.begin(initialization_input)
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
@@ -45,7 +54,9 @@ class MirrorProcessor(IRecordProcessor):
 
     def shutdown(self, shutdown_input: ShutdownInput) -> None:
         """Merge what waits, unless the lease is lost; then the end of the shard, if it is that."""
-        shard, reason = self._started(), shutdown_input.shutdown_reason
+        if self._shard is None:
+            return  # it never began
+        shard, reason = self._shard, shutdown_input.shutdown_reason
         try:
             if reason is not ShutdownReason.ZOMBIE and shard.error is None:
                 self._writer.flush(shard, is_end=reason is ShutdownReason.TERMINATE)

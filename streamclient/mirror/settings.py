@@ -166,7 +166,7 @@ def load_mirror_settings(path: Path, environment: Mapping[str, str]) -> MirrorSe
     if source.get("table") is not None and source.get("table") == source.get("status_table"):
         mistakes.append(f"source.status_table: {source['table']!r} is the source table; leases need another one")
     if mistakes:
-        raise ConfigurationError(f"{path} cannot work:\n" + "\n".join(f"  {line}" for line in mistakes))
+        raise ConfigurationError(f"{path} cannot work:", *(f"  {line}" for line in mistakes))
     return MirrorSettings(**sections)
 
 

@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     elif reason:
         pass  # it ends the command
     elif arguments.all:
-        print_text(shard_shortener(facts)("\n".join(each.first_line for each in verdicts)) or "no shards")
+        print_text(*map(shard_shortener(facts), [each.first_line for each in verdicts] or ["no shards"]))
     else:
         print_explanation(facts, verdicts[0])
     if reason:

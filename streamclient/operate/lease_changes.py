@@ -296,7 +296,7 @@ def _show(arguments: argparse.Namespace, report: OrderReport, short: Shortener) 
     if arguments.json:
         print_json(report_document(_command(arguments), report))
     else:
-        print_text(short("\n".join(_lines(report))))
+        print_text(*map(short, _lines(report)))
     if report.status is OrderStatus.PLANNED:
         return EXIT_REFUSED if refused else EXIT_DONE
     return EXIT_DONE if report.status in GOOD else EXIT_REFUSED

@@ -166,7 +166,7 @@ def report(site: Site, arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(fleet_report(view))
     else:
-        print_text(shard_shortener(view.facts)("\n".join([headline(view), *map(str, shard_groups(view))])))
+        print_text(*map(shard_shortener(view.facts), [headline(view), *map(str, shard_groups(view))]))
         if saved is not None:
             print_text(f"saved as {saved}")
     return EXIT_DONE
@@ -194,7 +194,7 @@ def compare(site: Site, arguments: argparse.Namespace) -> int:
         short = id_shortener(
             each["shard"] for state in (before, after) for each in (*state["leases"], *state["shards"])
         )
-        print_text(short("\n".join(str(each) for each in found)) or "no difference")
+        print_text(*([short(str(each)) for each in found] or ["no difference"]))
     return EXIT_DONE
 
 
@@ -261,7 +261,7 @@ def print_explanation(facts: FleetFacts, verdict: Explanation) -> None:
         f"  what to do: {verdict.situation.advice}",
         *(f"  {line}" for line in evidence(facts, verdict.shard_id)),
     ]
-    print_text(shard_shortener(facts)("\n".join(lines)))
+    print_text(*map(shard_shortener(facts), lines))
 
 
 def _without_shards(command: str, shard_id: str) -> str:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tablestore import INF_MAX, INF_MIN, Direction, OTSClient
+from tablestore import INF_MAX, INF_MIN, OTSClient
 
 from streamclient.core.membership import WorkerRow
 from streamclient.core.worker_info import WorkerInfo
-from streamclient.errors import StreamClientException
 from streamclient.lease.own_columns import PAUSE
 from streamclient.lease.rows import (
     CHECKPOINT,
@@ -27,11 +26,9 @@ from streamclient.model import Lease
 from streamclient.operate.clock import ServiceClock
 from streamclient.operate.facts import RowFacts, WorkerFacts
 from streamclient.operate.processes import process_of
+from streamclient.tablestore.ranges import scan
 
 MICROS_PER_MILLI = 1_000
-MOST_PAGES = 10_000
-"""A page holds up to 5000 rows; more pages mean a service that never ends."""
-
 MOST_STREAMS = 200
 """Other streams that are looked for in one status table. A table is meant for one application, so few of them occur."""
 
@@ -61,10 +58,10 @@ class StatusTableReader:
         start: Any = [(STREAM_ID, INF_MIN), (STATUS_TYPE, INF_MIN), (STATUS_VALUE, INF_MIN)]
         end = [(STREAM_ID, INF_MAX), (STATUS_TYPE, INF_MAX), (STATUS_VALUE, INF_MAX)]
         while len(found) < MOST_STREAMS:
-            _, _, rows, _ = self._client.get_range(self._name, Direction.FORWARD, start, end, max_version=1, limit=1)
-            if not rows:
+            first = next(scan(self._client, self._name, start, end, limit=1), None)
+            if first is None:
                 break
-            found.append({name: value for name, value, *_ in rows[0].primary_key}[STREAM_ID])
+            found.append({name: value for name, value, *_ in first.primary_key}[STREAM_ID])
             start = [(STREAM_ID, found[-1]), (STATUS_TYPE, INF_MAX), (STATUS_VALUE, INF_MAX)]
         return found
 
@@ -93,13 +90,7 @@ class StatusTableReader:
 
         first, last = key(INF_MIN if since is None else since), key(INF_MAX)
         start, end = (last, first) if newest else (first, last)
-        direction = Direction.BACKWARD if newest else Direction.FORWARD
-        for _ in range(MOST_PAGES):
-            _, start, rows, _ = self._client.get_range(self._name, direction, start, end, max_version=1, limit=limit)
-            yield from rows
-            if not start:
-                return
-        raise StreamClientException(f"the scan of status table {self._name!r} did not end after {MOST_PAGES} pages")
+        return scan(self._client, self._name, start, end, is_backward=newest, limit=limit)
 
     def _worker_facts(self, row: Any) -> WorkerFacts | None:
         stamps = stamps_of(row)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, redirect_stdout
 from importlib import import_module
 
-from streamclient.errors import ConfigurationError
+from streamclient.errors import ConfigurationError, printable
 from streamclient.interfaces import IParkingStore
 from streamclient.model import ParkedRecord, utc_text
 from streamclient.parking.documents import document_of
@@ -119,7 +119,7 @@ def _show(store: IParkingStore, records: Sequence[ParkedRecord], arguments: argp
         return EXIT_DONE
     short = id_shortener(parked.shard_id for parked in records)
     for parked in records:
-        print_text(short(_page(parked)))
+        print_text(*map(short, _page(parked)))
         print()
     print_text(f"{counted(len(records), 'record')} parked")
     return EXIT_DONE
@@ -171,13 +171,12 @@ _ACTIONS: Mapping[str, Callable[[IParkingStore, Sequence[ParkedRecord], argparse
 def _cells(name: str, parked: ParkedRecord) -> tuple[str, ...]:
     record = parked.record
     when = utc_text(record.sequence_info.timestamp_micros)
-    error = next(iter(parked.error.splitlines()), "")
-    return name, when, record.record_type.value, key_text(record.primary_key), error
+    return name, when, record.record_type.value, key_text(record.primary_key), printable(parked.error)
 
 
-def _page(parked: ParkedRecord) -> str:
+def _page(parked: ParkedRecord) -> list[str]:
     tried = failed_calls(parked.attempts) if parked.attempts else "not tried"
-    lines = [
+    return [
         f"record    {parked.record_id}",
         f"stream    {parked.stream_id}",
         f"shard     {parked.shard_id}",
@@ -185,7 +184,6 @@ def _page(parked: ParkedRecord) -> str:
         f"change    {parked.record}",
         f"written   {utc_text(parked.record.sequence_info.timestamp_micros)}",
         f"parked    {utc_text(parked.parked_micros)}, {tried}",
-        f"error     {parked.error}",
+        f"error     {printable(parked.error)}",
         *(f"    {line}" for line in parked.traceback.splitlines()),
     ]
-    return "\n".join(lines)

@@ -74,11 +74,12 @@ def replay_parked(
     """Deliver parked records again: those of one key in their order, one record per batch.
 
     Each key gets a processor of its own for each shard that its records came from. A record is forgotten as soon as
-    the processor has checkpointed it, in ``process_records`` or in ``shutdown``: a checkpoint means here what it means
-    in a worker. The first failure of a key ends the replay of that key; other keys go on. Workers may run meanwhile:
-    they go on parking records of a key until none is left, so repeat the replay until nothing is.
+    the processor has checkpointed it, in ``process_records`` or in ``shutdown``, and the call that delivered it has
+    returned without an error. The first failure of a key ends the replay of that key; other keys go on. Workers may run
+    meanwhile: they go on parking records of a key until none is left, so repeat the replay until nothing is.
 
-    The processor is told an epoch of 0, and ``shutdown(PROCESS_DONE)`` at the end, ``PROCESS_RESTART`` after a failure.
+    The processor is told ``InitializationInput.is_replay`` and an epoch of 0, and ``shutdown(PROCESS_DONE)`` at the
+    end, ``PROCESS_RESTART`` after a failure. A sink that takes no replays raises, and the records stay parked.
 
     Args:
         store: where the records are.
@@ -168,19 +169,23 @@ class _Replayer(IRecordProcessorCheckpointer):
         self._records = records
         self._start = records[0].position
         self._delivered = 0
+        self._accepted = 0
+        """How many of the records were delivered by calls that returned without an error."""
+        self._checkpointed = 0
         self._lock = threading.Lock()
         self.done = 0
-        """How many of the records, from the front, are checkpointed and forgotten."""
+        """How many of the records, from the first one on, are accepted, checkpointed and forgotten."""
 
     def replay(self, make: Callable[[], IRecordProcessor]) -> str:
-        """Deliver all of them; what went wrong, if anything did."""
+        """Deliver all of them; the first error, if there was one."""
+        error = ""
         try:
             processor = make()
             error = self._run(processor)
             reason = ShutdownReason.PROCESS_RESTART if error else ShutdownReason.PROCESS_DONE
             processor.shutdown(ShutdownInput(reason, self))
         except Exception as raised:
-            return described(raised)
+            return error or described(raised)
         if not error and self.done < len(self._records):
             return "the processor did not checkpoint it; call checkpointer.checkpoint() in process_records or shutdown"
         return error
@@ -189,15 +194,20 @@ class _Replayer(IRecordProcessorCheckpointer):
         first, marker = self._records[0], _Marker()
         shard = ShardInfo(first.shard_id, first.stream_id, frozenset(), f"replay-{uuid.uuid4()}")
         try:
-            processor.initialize(InitializationInput(shard, first.position, self, marker))
+            processor.initialize(InitializationInput(shard, first.position, self, marker, is_replay=True))
             for number, parked in enumerate(self._records, 1):
                 self._delivered = number
                 processor.process_records(ProcessRecordsInput((parked.record,), self, marker))
+                with self._lock:
+                    self._accepted = number
+                    self._forget()
                 if marker.is_marked:
                     return "the processor marked itself for its end"
         except Exception as error:
-            # What failed must not be covered by a checkpoint in shutdown.
-            self._delivered = max(self.done, self._delivered - 1)
+            with self._lock:
+                # No checkpoint covers the record that failed, neither an earlier one nor one in shutdown.
+                self._delivered = self._accepted
+                self._checkpointed = min(self._checkpointed, self._accepted)
             return described(error)
         return ""
 
@@ -207,11 +217,16 @@ class _Replayer(IRecordProcessorCheckpointer):
         return self._start if self._delivered == 0 else self._records[self._delivered - 1].record_id
 
     def checkpoint(self, checkpoint_value: str | None = None) -> None:
-        """Forget every record up to there."""
+        """Forget every record up to there; the one under delivery once its call has returned without an error."""
         with self._lock:
-            upto = self._place(checkpoint_value)
+            self._checkpointed = max(self._checkpointed, self._place(checkpoint_value))
+            self._forget()
+
+    def _forget(self) -> None:
+        upto = min(self._checkpointed, self._accepted)
+        if upto > self.done:
             self._store.remove(self._records[self.done : upto])
-            self.done = max(self.done, upto)
+            self.done = upto
 
     def prepare_checkpoint(self, checkpoint_value: str | None, state: bytes) -> IPreparedCheckpoint:
         """Stores nothing: after a crash, the record is still parked, and nobody knows of the state."""

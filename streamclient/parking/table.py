@@ -15,7 +15,6 @@ from tablestore import (
     CapacityUnit,
     Condition,
     DeleteRowItem,
-    Direction,
     NoRetryPolicy,
     OTSClient,
     PutRowItem,
@@ -33,6 +32,7 @@ from streamclient.interfaces import IParkingStore
 from streamclient.model import ParkedKey, ParkedRecord
 from streamclient.parking.frames import frame_of, key_text, parse_key, record_of
 from streamclient.tablestore.call import with_own_connection
+from streamclient.tablestore.ranges import scan
 from streamclient.wire.sdk_logging import silence
 from streamclient.wire.service_errors import (
     CONDITION_CHECK_FAIL,
@@ -55,9 +55,6 @@ ROWS_PER_REQUEST = 100
 
 REQUEST_BYTES = 2 * 1024 * 1024
 """The service takes 4 MB; a single record above this goes out alone."""
-
-PAGES_AT_MOST = 100_000
-"""A page of a scan holds thousands of rows; more pages than this mean a service that never ends."""
 
 READY_SECONDS = 120.0
 """How long a new table may take until it answers, as for the status table."""
@@ -143,15 +140,10 @@ class TableParkingStore(IParkingStore):
     def _scan(self, stream_id: str | None, columns: list[str] | None) -> Iterator[Any]:
         self._have_table()
         first, last = (INF_MIN, INF_MAX) if stream_id is None else (stream_id, stream_id)
-        start: Any = [("StreamId", first), ("ShardId", INF_MIN), ("RecordId", INF_MIN)]
+        start = [("StreamId", first), ("ShardId", INF_MIN), ("RecordId", INF_MIN)]
         end = [("StreamId", last), ("ShardId", INF_MAX), ("RecordId", INF_MAX)]
-        for _ in range(PAGES_AT_MOST):
-            read = partial(self._client.get_range, self._table_name, Direction.FORWARD, start, end)
-            _, start, rows, _ = self._call(partial(read, columns_to_get=columns, max_version=1), write=False)
-            yield from rows
-            if not start:
-                return
-        raise StreamClientException(f"the scan of table {self._table_name!r} did not end after {PAGES_AT_MOST} pages")
+        call = partial(self._call, write=False)
+        return scan(self._client, self._table_name, start, end, columns=columns, call=call)
 
     def _call(self, call: Callable[[], Any], *, write: bool) -> Any:
         try:

@@ -37,8 +37,9 @@ def prepare_destination(source: OTSClient, source_table: str, destination: OTSCl
         return True
     problems = list(_problems(wanted, found))
     if problems:
-        lines = "\n".join(f"  {line}" for line in problems)
-        raise ConfigurationError(f"table {table!r} exists and cannot take the rows of {source_table!r}:\n{lines}")
+        raise ConfigurationError(
+            f"table {table!r} exists and cannot take the rows of {source_table!r}:", *(f"  {line}" for line in problems)
+        )
     return False
 
 

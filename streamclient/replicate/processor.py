@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from attrs import define, field
 
+from streamclient.errors import StreamClientException
 from streamclient.interfaces import (
     InitializationInput,
     IRecordProcessor,
@@ -14,7 +15,7 @@ from streamclient.interfaces import (
     ProcessRecordsInput,
     ShutdownInput,
 )
-from streamclient.model import ShutdownReason
+from streamclient.model import ShutdownReason, utc_text
 from streamclient.records import StreamRecord, place_of
 from streamclient.replicate.changes import changes_of
 from streamclient.replicate.writer import DestinationWriter, RefusedRowError
@@ -47,6 +48,21 @@ class ReplicationProcessors(IRecordProcessorFactory):
         """Make one more."""
         return ReplicationProcessor(self)
 
+    def require_wanted(self, records: Sequence[StreamRecord]) -> None:
+        """Refuse what ``copy`` would leave out: a replay must not lose it in silence.
+
+        Raises:
+            StreamClientException: a record was written after the end time.
+        """
+        end = self.end_micros
+        for record in records:
+            if end is not None and record.sequence_info.timestamp_micros > end:
+                written = utc_text(record.sequence_info.timestamp_micros)
+                raise StreamClientException(
+                    f"the record was written at {written}, after the end time of the replication, {utc_text(end)}: "
+                    "discard it, or replay it without an end time"
+                )
+
     def copy(self, records: Sequence[StreamRecord]) -> None:
         """Write the wanted ones among some records of one shard, in order; counts them once they are written.
 
@@ -75,12 +91,16 @@ class ReplicationProcessor(IRecordProcessor):
 
     def __init__(self, shared: ReplicationProcessors) -> None:
         self._shared = shared
+        self._is_replay = False
 
     def initialize(self, initialization_input: InitializationInput) -> None:
         """Nothing to prepare."""
+        self._is_replay = initialization_input.is_replay
 
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
         """Write, then store. Empty batches are delivered for their position: that of an idle log."""
+        if self._is_replay:
+            self._shared.require_wanted(process_records_input.records)
         self._shared.copy(process_records_input.records)
         process_records_input.checkpointer.checkpoint()
 

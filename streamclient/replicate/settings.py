@@ -122,7 +122,7 @@ def parse_settings(document: Any, environment: Mapping[str, str]) -> Settings:
     settings = _settings(reader, writer)
     mistakes = [*unknown, *reader.finish(), *writer.finish()]
     if mistakes or settings is None:
-        raise ConfigurationError("the configuration cannot work:\n" + "\n".join(f"  {line}" for line in mistakes))
+        raise ConfigurationError("the configuration cannot work:", *(f"  {line}" for line in mistakes))
     return settings
 
 

@@ -10,7 +10,7 @@ from typing import cast
 from attrs import frozen
 from tablestore import OTSClient
 
-from streamclient.errors import ConfigurationError, StreamClientException
+from streamclient.errors import ConfigurationError
 from streamclient.records import ColumnValue, KeyValue
 from streamclient.replicate.destination import described, shown_key
 from streamclient.stream.retry import ReadRetry, Repeater
@@ -21,9 +21,6 @@ from streamclient.wire.plainbuffer import Row
 
 Versions = Sequence[tuple[int, ColumnValue]]
 """Versions of one column as (timestamp in milliseconds, value), newest first."""
-
-MOST_PAGES = 10_000_000
-"""Far more pages than any table has: a scan that does not end is a fault of the service."""
 
 
 class DifferenceKind(Enum):
@@ -135,13 +132,12 @@ def scan(client: OTSClient, table: str, max_versions: int) -> Iterator[TableRow]
     calls = SignedCalls(client)
     repeater = Repeater(ReadRetry())
     start: tuple[KeyValue, ...] | None = None
-    for _ in range(MOST_PAGES):
+    while True:
         start, rows = repeater.call("GetRange", partial(read_page, calls, table, names, (start, None), max_versions))
         for row in rows:
             yield _row(row)
         if start is None:
             return
-    raise StreamClientException(f"the scan of table {table!r} did not end after {MOST_PAGES} pages")
 
 
 def _row(row: Row) -> TableRow:

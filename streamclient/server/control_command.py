@@ -178,7 +178,7 @@ def _shortener(shards: Sequence[Mapping[str, Any]]) -> Callable[[str], str]:
 
 
 def _print_ids(session: _Session, table: str, shard_ids: Sequence[str]) -> None:
-    print_text(_shortener(session.call("GET", "shards", {"table": table})["shards"])("\n".join(shard_ids)))
+    print_text(*map(_shortener(session.call("GET", "shards", {"table": table})["shards"]), shard_ids))
 
 
 def _print_shards(shards: Sequence[Mapping[str, Any]]) -> None:

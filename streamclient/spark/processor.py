@@ -60,11 +60,19 @@ class SparkRecordProcessor(IRecordProcessor):
         If an earlier owner's batch is in the destination and only its checkpoint is missing, that is stored first.
 
         Raises:
+            ConfigurationError: this is a replay of parked records.
             FencedCommit: a later owner has stored this shard in the destination: the lease is lost.
             StreamClientException: the destination ends elsewhere than the checkpoint, or has no commit of a shard that
                 was processed.
         """
-        given, begin = initialization_input, self._output.begin(initialization_input)
+        given = initialization_input
+        if given.is_replay:
+            raise ConfigurationError(
+                "SparkRecordProcessor takes no replay of parked records: it stores a shard's batches by their "
+                "positions, and a parked record lies before those that are stored; replay with a processor that "
+                "inserts each change by its shard and sequence, or discard the record"
+            )
+        begin = self._output.begin(given)
         self._share = ShardShare(
             given.shard_info,
             ShardBuffer(begin.position, begin.prepared),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import cast
 
-from streamclient.errors import StreamClientException
+from streamclient.errors import CodecError, StreamClientException
 from streamclient.records import ColumnOperation, ColumnValue, KeyValue, RecordColumn, RecordType, StreamRecord
 from streamclient.tablestore.call import SignedCalls
+from streamclient.tablestore.ranges import require_progress
 from streamclient.wire import schema
 from streamclient.wire.plainbuffer import KeyBound, Row, decode_row, decode_rows, encode_row
 from streamclient.wire.schema import Direction
@@ -19,37 +20,52 @@ def read_page(
     calls: SignedCalls,
     table: str,
     key_names: Sequence[str],
-    bounds: tuple[Sequence[KeyValue] | None, Sequence[KeyValue] | None],
+    bounds: tuple[Sequence[KeyValue | KeyBound] | None, Sequence[KeyValue | KeyBound] | None],
     max_versions: int,
+    *,
+    limit: int | None = None,
+    columns: Iterable[str] = (),
+    row_filter: bytes | None = None,
 ) -> tuple[tuple[KeyValue, ...] | None, list[Row]]:
-    """Rows from one key on and below another, with so many versions; and the key to go on from, ``None`` at the end.
+    """A page of rows from one key on and below another; and the key to go on from, ``None`` at the end.
 
-    A bound may have the first key columns only; ``None`` is that of the table.
+    At most ``limit`` rows with ``max_versions`` of each of ``columns``, or of all, which ``row_filter`` lets through. A
+    bound may have the first key columns only; ``None`` is that of the table.
 
     Raises:
-        StreamClientError: the call failed; it was made once.
+        StreamClientError: the call failed, or its page does not move on; it was made once.
     """
     start, end = bounds
+    first = _bound(key_names, start, KeyBound.INF_MIN)
+    last = _bound(key_names, end, KeyBound.INF_MAX if end is None else KeyBound.INF_MIN)
     request = schema.GetRangeRequest(
         table_name=table,
         direction=Direction.FORWARD,
         max_versions=max_versions,
-        inclusive_start_primary_key=_bound(key_names, start, KeyBound.INF_MIN),
-        exclusive_end_primary_key=_bound(key_names, end, KeyBound.INF_MAX if end is None else KeyBound.INF_MIN),
+        limit=limit,
+        columns_to_get=columns,
+        filter=row_filter,
+        inclusive_start_primary_key=encode_row(Row(first)),
+        exclusive_end_primary_key=encode_row(Row(last)),
     )
     try:
         answer = calls.ask("GetRange", request, is_repeatable=True)
     except Exception as error:
         raise classify(error, write=False, client=calls.client) from error
-    following = None
-    if answer.next_start_primary_key:
-        following = key_of(decode_row(answer.next_start_primary_key))
-    return following, decode_rows(answer.rows)
+    rows = decode_rows(answer.rows)
+    if not answer.next_start_primary_key:
+        require_progress(table, first, rows, None)
+        return None, rows
+    following = decode_row(answer.next_start_primary_key)
+    require_progress(table, first, rows, following.primary_key)
+    return key_of(following), rows
 
 
-def _bound(names: Sequence[str], key: Sequence[KeyValue] | None, rest: KeyBound) -> bytes:
+def _bound(
+    names: Sequence[str], key: Sequence[KeyValue | KeyBound] | None, rest: KeyBound
+) -> tuple[tuple[str, KeyValue | KeyBound], ...]:
     values = [*(key or ()), *[rest] * (len(names) - len(key or ()))]
-    return encode_row(Row(tuple(zip(names, values, strict=True))))
+    return tuple(zip(names, values, strict=True))
 
 
 def record_of(row: Row) -> StreamRecord:
@@ -88,11 +104,11 @@ def key_of(row: Row) -> tuple[KeyValue, ...]:
     """The key of a stored row, whose columns are never bounds.
 
     Raises:
-        TypeError: one is.
+        CodecError: one is.
     """
     values = []
     for name, value in row.primary_key:
         if isinstance(value, KeyBound):
-            raise TypeError(f"the key column {name!r} of a stored row is {value.name}")
+            raise CodecError(f"the key column {name!r} of a stored row is {value.name}")
         values.append(value)
     return tuple(values)

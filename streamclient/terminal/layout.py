@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from attrs import frozen
 
-from streamclient.errors import ConfigurationError
+from streamclient.errors import ConfigurationError, printable
 
 GAP = "  "
 """Between two columns."""
@@ -65,15 +65,15 @@ def cut(text: str, width: int) -> str:
 
 def cut_parts(text: str, width: int) -> str:
     """As many parts of the text, two spaces apart, as fit; never less than the beginning of the first."""
-    parts = text.split(GAP)
+    parts = one_line(text).split(GAP)
     while len(parts) > 1 and display_width(GAP.join(parts)) > width:
         parts.pop()
     return cut(GAP.join(parts), width)
 
 
 def one_line(text: str) -> str:
-    """The text without anything that would begin another line or move the cursor."""
-    return "".join(character if character.isprintable() else " " for character in text)
+    """The text with escapes for anything that would begin another line or move the cursor."""
+    return printable(text, None)
 
 
 def fit_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None) -> FittedTable:
@@ -138,9 +138,8 @@ def _padded(text: str, width: int) -> str:
 
 def fold(text: str, width: int | None) -> str:
     """Lines of at most ``width``, broken between words; what is continued is indented by two more than its line."""
-    if width is None:
-        return text
-    return "\n".join(_fold_line(line, width) for line in text.splitlines())
+    lines = map(one_line, text.split("\n"))
+    return "\n".join(lines if width is None else (_fold_line(line, width) for line in lines))
 
 
 def _fold_line(line: str, width: int) -> str:

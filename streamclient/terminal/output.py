@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from importlib.util import find_spec
 from typing import Any, TextIO
 
-from streamclient.terminal.layout import Column, cut_parts, fit_table, fold, shortener
+from streamclient.terminal.layout import Column, cut_parts, fit_table, fold, one_line, shortener
 
 NARROWEST = 40
 """Narrower terminals are written to as if they were so wide: less holds no table."""
@@ -44,21 +44,33 @@ def print_json_line(document: Any) -> None:
 
 
 def _json(document: Any, indent: int | None = None) -> str:
-    """As text that standard output can hold: where its encoding lacks characters, they are escaped as JSON has it."""
+    """As text for standard output: what its encoding lacks, or a terminal obeys, is escaped as JSON has it."""
     is_unicode = (sys.stdout.encoding or "utf-8").lower().startswith("utf")
-    return json.dumps(document, ensure_ascii=not is_unicode, indent=indent)
+    text = json.dumps(document, ensure_ascii=not is_unicode, indent=indent)
+    return "\n".join(line if line.isprintable() else _json_escaped(line) for line in text.split("\n"))
 
 
-def print_text(text: str, *, flush: bool = False) -> None:
-    """Text, folded between words on a terminal. A progress line stands below it again."""
+def _json_escaped(line: str) -> str:
+    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in line)
+
+
+def print_text(*lines: str, flush: bool = False) -> None:
+    """Lines of text, folded between words on a terminal. A progress line stands below them again.
+
+    Names and messages of others stand in them, so each argument is one line: what would begin another is escaped.
+    """
     with _beside_progress():
-        print(fold(text, width_of(sys.stdout)), flush=flush)
+        print(_folded(lines, sys.stdout), flush=flush)
 
 
-def complain(text: str) -> None:
-    """Text on standard error, folded between words on a terminal. A progress line stands below it again."""
+def complain(*lines: str) -> None:
+    """The same on standard error."""
     with _beside_progress():
-        print(fold(text, width_of(sys.stderr)), file=sys.stderr, flush=True)
+        print(_folded(lines, sys.stderr), file=sys.stderr, flush=True)
+
+
+def _folded(lines: Iterable[str], stream: TextIO) -> str:
+    return fold("\n".join(map(one_line, lines)), width_of(stream))
 
 
 class ComplainingHandler(logging.Handler):
@@ -67,7 +79,7 @@ class ComplainingHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Print one entry."""
         try:
-            complain(self.format(record))
+            complain(*self.format(record).split("\n"))
         except Exception:
             self.handleError(record)
 
@@ -120,7 +132,7 @@ class ProgressLine:
                 _open_lines[:] = [self]
             elif text != self._last:
                 stamp = datetime.now(timezone.utc).strftime("%H:%M:%S")
-                print(f"{stamp}  {text}", file=self._stream, flush=True)
+                print(f"{stamp}  {one_line(text)}", file=self._stream, flush=True)
             self._last = text
 
     def show_again(self) -> None:
@@ -131,7 +143,7 @@ class ProgressLine:
         """A line of its own, which stays."""
         self._end("\n")
         with _PRINTING:
-            print(fold(text, width_of(self._stream)), file=self._stream, flush=True)
+            print(_folded([text], self._stream), file=self._stream, flush=True)
 
     def erase(self) -> None:
         """Take the line away, if one was begun, so that whatever comes next stands in its place."""

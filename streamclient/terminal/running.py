@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from streamclient.errors import StreamClientError
+from streamclient.errors import StreamClientError, printable
 from streamclient.signals import RaisedBySignal
 from streamclient.terminal.output import complain, width_of
 
@@ -119,7 +119,7 @@ def run_command(arguments: argparse.Namespace) -> int:
         return unread if unread == EXIT_DONE else _end(arguments, "ended: nobody reads its output any more", unread)
     except OSError as error:
         if error.filename is not None:
-            return _end(arguments, f"cannot use {error.filename}: {error.strerror}", EXIT_UNUSABLE)
+            return _end(arguments, printable(f"cannot use {error.filename}: {error.strerror}"), EXIT_UNUSABLE)
         if error.errno not in NO_ROOM:
             raise
         return _end(arguments, f"ended: its output cannot be written: {error.strerror}", EXIT_REFUSED)
@@ -143,7 +143,7 @@ def _end(arguments: argparse.Namespace, text: str, code: int) -> int:
 def _say_last(text: str) -> None:
     """On standard error, if that still takes it: the exit code stands either way."""
     try:
-        complain(text)
+        complain(*text.split("\n"))  # an error's own lines, whose parts of others are one line each
     except OSError:
         _write_nowhere(sys.stderr)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from copy import copy
+from itertools import count
 from typing import Any
 
 import pytest
@@ -484,8 +485,9 @@ def test_a_read_that_can_never_succeed_is_not_retried(
 
 
 def test_a_scan_that_never_ends_is_an_error(manager: LeaseManager, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamclient.lease.manager.PAGES_PER_SCAN", 3)
-    monkeypatch.setattr(manager._client, "get_range", lambda *_, **__: (None, [("StreamId", "x")], [], None))
+    monkeypatch.setattr("streamclient.tablestore.ranges.MOST_PAGES", 3)
+    keys = ([("StreamId", STREAM), ("StatusType", "LeaseKey"), ("StatusValue", "s" * n)] for n in count(1))
+    monkeypatch.setattr(manager._client, "get_range", lambda *_, **__: (None, next(keys), [], None))
 
     with pytest.raises(StreamClientException, match="did not end after 3 pages"):
         manager.list_leases()
@@ -498,7 +500,7 @@ def test_a_scan_reads_every_page(manager: LeaseManager, monkeypatch: pytest.Monk
     pages: list[int] = []
 
     def two_rows(*arguments: Any, **options: Any) -> Any:
-        answer = read(*arguments, **options, limit=2)
+        answer = read(*arguments, **{**options, "limit": 2})
         pages.append(len(answer[2]))
         return answer
 

@@ -59,7 +59,7 @@ def test_a_mirror_that_cannot_merge_says_at_once_what_fails_and_is_unhealthy_if_
         assert not mirror.health.is_healthy
         line = _state(mirror)
         assert " s behind, UNHEALTHY: " in line
-        assert "(OSError: a rule of the table forbids it)  1 shard here" in line
+        assert r"(OSError: a rule of the table\n forbids it)  1 shard here" in line
         refuses.clear()
         caught_up(mirror)
         until(lambda: not mirror.trouble and what not in mirror.health.reason, "health")

@@ -204,7 +204,7 @@ CONSUMER_MUTATIONS = (
         frozenset({"order per key", "nothing is lost", "checkpoints follow processing"}),
         [(ConsumerMachine, "_beginnings", {**machine._BEGINNINGS, Phase.STARTING: _goes_on_where_it_stood})],
         fits=has(Do.FAIL, Do.REPLACE),
-        seed=83,
+        seed=138,
     ),
     Mutation(
         "a failing batch is parked whole",

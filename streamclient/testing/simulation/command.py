@@ -100,7 +100,7 @@ def _run_many(arguments: argparse.Namespace) -> int:
         entry = {**summary.as_json(), "wall_seconds": round(wall_seconds, 1), **coverage}
         print(json.dumps({**entry, "plans": [json.loads(verdict.plan.to_json()) for verdict in shrunk]}, indent=1))
     else:
-        print_text("\n".join([*summary.lines(), f"took {wall_seconds:.0f} s", *coverage.values()]))
+        print_text(*summary.lines(), f"took {wall_seconds:.0f} s", *coverage.values())
     return EXIT_VIOLATED if summary.violations else 0
 
 
@@ -143,8 +143,8 @@ def _explained(verdict: HistoryVerdict, arguments: argparse.Namespace) -> Histor
     seed = verdict.plan.seed
     if not arguments.no_shrink:
         verdict = shrink(verdict)
-    complain("\n".join(violation_lines(verdict)))
-    complain(f"its plan:\n{verdict.plan.to_json()}")
+    complain(*violation_lines(verdict))
+    complain("its plan:", *verdict.plan.to_json().split("\n"))
     complain(f"replay the whole history with: streamclient simulate{_kind(arguments)} --seed {seed} --replay")
     if arguments.save and verdict.violation is not None:
         path = Path(arguments.save) / f"{verdict.violation.law.replace(' ', '-')}-{seed}.json"
@@ -177,7 +177,7 @@ def _run_one(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({**summary.as_json(), "plan": json.loads(plan.to_json())}, indent=1))
     else:
-        print_text("\n".join([*violation_lines(verdict), f"digest {verdict.digest}, {verdict.events} events"]))
+        print_text(*violation_lines(verdict), f"digest {verdict.digest}, {verdict.events} events")
     return EXIT_VIOLATED if verdict.violation is not None else 0
 
 
