@@ -26,6 +26,7 @@ FLOOR_ZERO = {
     "model",
     "interfaces",
     "config",
+    "locks",
     "outages",
     "pools",
     "processes",
@@ -65,7 +66,7 @@ MAY_IMPORT = {
     "keyed": {"keyed"} | FLOOR_ZERO,
     # The server shares only the wire with the client: an emulator that borrows the client's rules agrees with its
     # mistakes. Errors and records come through the wire's own signatures.
-    "server": {"server", "wire", "checks", "errors", "records"} | COMMAND_FLOOR,
+    "server": {"server", "wire", "checks", "errors", "records", "locks"} | COMMAND_FLOOR,
     "terminal": {"terminal", "errors", "signals"},
     "tablestore": {"tablestore", "wire", "checks", "errors"},
 }

@@ -11,7 +11,6 @@ Laws:
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote, unquote
 
-from streamclient import checks
+from streamclient import checks, locks
 from streamclient.errors import CodecError, ConfigurationError, StreamClientException
 from streamclient.interfaces import IParkingStore
 from streamclient.model import ParkedRecord
@@ -54,7 +53,7 @@ class FileParkingStore(IParkingStore):
     def park(self, records: Sequence[ParkedRecord]) -> None:
         """Append the records that are not there yet; on the disk when it returns."""
         for path, group in self._by_file(records):
-            with _locked(path, fcntl.LOCK_EX) as file:
+            with _locked(path) as file:
                 known = _read(path, file)
                 lines = [{"parked": document_of(each)} for each in group if each.record_id not in known]
                 _append(path, file, lines)
@@ -66,7 +65,7 @@ class FileParkingStore(IParkingStore):
             StreamClientException: a file holds a line that this store did not write; it names file and line.
         """
         for path in self._files(stream_id):
-            with _locked(path, fcntl.LOCK_SH) as file:
+            with _locked(path, only_reads=True) as file:
                 known = _read(path, file)
             yield from (known[key] for key in sorted(known))
 
@@ -75,7 +74,7 @@ class FileParkingStore(IParkingStore):
         for path, group in self._by_file(records):
             if not path.exists():
                 continue
-            with _locked(path, fcntl.LOCK_EX) as file:
+            with _locked(path) as file:
                 known = _read(path, file)
                 gone = [each.record_id for each in group if each.record_id in known]
                 if gone and len(gone) == len(known):
@@ -109,11 +108,10 @@ def _name(identifier: str) -> str:
 
 
 @contextmanager
-def _locked(path: Path, lock: int) -> Iterator[BinaryIO]:
-    if lock == fcntl.LOCK_EX:
+def _locked(path: Path, *, only_reads: bool = False) -> Iterator[BinaryIO]:
+    if not only_reads:
         path.parent.mkdir(exist_ok=True)
-    with path.open("ab+" if lock == fcntl.LOCK_EX else "rb", buffering=0) as file:
-        fcntl.flock(file, lock)
+    with path.open("rb" if only_reads else "ab+", buffering=0) as file, locks.locked(file, shared=only_reads):
         yield file
 
 

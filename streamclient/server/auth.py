@@ -7,7 +7,6 @@ import re
 import socket
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from urllib.parse import urlsplit
 
 from attrs import field, frozen
 
@@ -21,8 +20,19 @@ DEFAULT_ACCESS_KEY_SECRET = "local-access-key-secret"
 """Fixed, so that a newcomer can copy a client configuration from the documentation. They protect nothing: with them the
 server listens on the loopback interface only, unless somebody insists."""
 
-_SINGLE_LABEL = re.compile(r"[A-Za-z0-9_-]+")
-"""A name that only this machine or its network knows, such as that of a container."""
+_HOST = re.compile(r"(\[[0-9A-Za-z:.%]+\]|[0-9A-Za-z_.-]+)(?::[0-9]{1,5})?", re.ASCII)
+"""A ``Host`` header: a name or an address, and maybe a port. Nothing else that a URL may hold is taken for one."""
+
+_NAME = re.compile(r"[0-9A-Za-z_.-]{1,255}", re.ASCII)
+"""A host name, by characters and length (RFC 1123; containers have underscores besides)."""
+
+_SHOWN_CHARACTERS = 100
+"""Of a header that a refusal repeats."""
+
+host_names = checks.Check(
+    "a sequence of host names, without scheme and port",
+    lambda value: checks.names.fits(value) and all(map(_NAME.fullmatch, value)),
+)
 
 _HOSTS_REMEMBERED = 64
 """Clients use one or two; strangers may ask for any."""
@@ -87,8 +97,10 @@ def _lower_case(names: Iterable[str]) -> frozenset[str]:
 class Doors:
     """Under which names the server may be addressed, and from where.
 
-    Pages in a browser on this machine can reach the port. One that comes from a name of its owner's, which he lets
-    point here, is told by the ``Host`` header; any other by ``Origin``, which no SDK sends.
+    Pages in a browser on this machine can reach the port. A page can let a name of its own point here, and then its
+    requests carry that name as ``Host``; every other page's requests carry ``Origin``, which no SDK sends. An address
+    cannot be made to point elsewhere, and names below ``localhost`` mean this machine everywhere. Any other name, also
+    one without dots, is decided by the network that the machine is in, so it has to be given.
     """
 
     names: frozenset[str] = field(converter=_lower_case)
@@ -99,13 +111,15 @@ class Doors:
         """Let a request in, or raise a ``ServiceError``. Without ``Host`` it came from no browser."""
         host = headers.get("host", "")
         if host and not self._is_ours(host):
+            match = _HOST.fullmatch(host)
+            name = "NAME" if match is None or len(host) > _SHOWN_CHARACTERS else match[1]
             raise auth_failed(
-                f"The host '{host}' is none of this server's names: address it by one of them, or start it with "
-                "--allowed-host."
+                f"The host '{_shown(host)}' is not one of this server's names. Use an IP address or localhost, or "
+                f"start the server with --allowed-host {name} (allowed_hosts= in Python)."
             )
         origin = headers.get("origin")
-        if origin is not None and origin.lower() not in (f"http://{host}".lower(), f"https://{host}".lower()):
-            raise auth_failed(f"Requests from web pages are refused; this one is from '{origin}'.")
+        if origin is not None:  # one that equals the host proves nothing: the page may have been served under that name
+            raise auth_failed(f"Requests from web pages are refused; this one is from '{_shown(origin)}'.")
 
     def _is_ours(self, host: str) -> bool:
         known = self._judged.get(host)
@@ -116,18 +130,22 @@ class Doors:
         return known
 
     def _judge(self, host: str) -> bool:
-        """An address, a name without dots (no page is on one), a name below ``localhost``, or a name that was given."""
-        try:
-            name = urlsplit(f"//{host}").hostname or ""
-        except ValueError:
+        """Whether it is an address, ``localhost`` or a name below it, or a name that was given."""
+        match = _HOST.fullmatch(host)
+        if match is None:
             return False
-        if name in self.names or name.endswith(".localhost") or _SINGLE_LABEL.fullmatch(name):
+        name = match[1].lower()
+        if name in self.names or name == "localhost" or name.endswith(".localhost"):
             return True
         try:
-            ipaddress.ip_address(name)
+            ipaddress.ip_address(name.strip("[]"))
         except ValueError:
             return False
         return True
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
 @frozen

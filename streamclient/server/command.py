@@ -6,9 +6,13 @@ import argparse
 import gc
 import signal
 import threading
+from typing import TYPE_CHECKING
 
 from streamclient.tablestore.connect import connection_of, connection_parent
 from streamclient.terminal.running import CommandFailed, runs
+
+if TYPE_CHECKING:
+    from streamclient.server.local import LocalTablestore
 
 DEFAULT_PORT = 8180
 """An unassigned-in-practice port near the usual ones for local services; fixed, so that examples can name it."""
@@ -41,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="a name with a dot under which clients address this server; may be repeated",
+        help="a name, other than localhost, under which clients address this server; may be repeated",
     )
     parser.add_argument(
         "--allow-public-secret",
@@ -86,5 +90,13 @@ def run(arguments: argparse.Namespace) -> int:
         while not stopped:
             pause.wait(WAKE_SECONDS)
     finally:
-        local.stop()
+        _stop(local)
     return 0
+
+
+def _stop(local: LocalTablestore) -> None:
+    """Stop, or end with one line if a request keeps the server's thread; the process ends it then."""
+    try:
+        local.stop()
+    except RuntimeError as error:
+        raise CommandFailed(str(error)) from error

@@ -33,6 +33,10 @@ MAX_COMING_BYTES = 256 * 1024 * 1024
 """Of all bodies that have begun and not ended. Anybody can begin one: who calls is known when it is there. Fifty of the
 largest fit in."""
 
+MAX_LEAVING_BYTES = 256 * 1024 * 1024
+"""Of all answers that wait to be taken. Sixteen of the largest fit in; beyond that, the client that takes longest is
+given up."""
+
 KEEP_ALIVE_SECONDS = 300.0
 """Idle connections are kept longer than any SDK's pool keeps them, so that the client always closes first."""
 
@@ -71,6 +75,10 @@ class Connections:
         """Bytes of each body that is being received, by its connection, the one that began first in front."""
         self.body_bytes = 0
         """Of all of them."""
+        self.answers: dict[asyncio.Transport, int] = {}
+        """Bytes of each answer that waits to be taken, by its connection, the one that waits longest first."""
+        self.answer_bytes = 0
+        """Of all of them, when they began to wait."""
 
     def __call__(self) -> Guard:
         """The protocol of a new connection."""
@@ -143,6 +151,20 @@ class Connections:
         """A body is there, or will never be."""
         self.body_bytes -= self.bodies.pop(transport, 0)
 
+    def leaving(self, transport: asyncio.Transport, size: int) -> None:
+        """Count an answer that is not taken as fast as it is written. If all are too much, the oldest is given up."""
+        self.taken(transport)
+        self.answers[transport] = size
+        self.answer_bytes += size
+        if self.answer_bytes > MAX_LEAVING_BYTES:
+            oldest = next(iter(self.answers))
+            self.taken(oldest)
+            oldest.abort()
+
+    def taken(self, transport: asyncio.Transport) -> None:
+        """An answer is taken, or will never be."""
+        self.answer_bytes -= self.answers.pop(transport, 0)
+
     def _of(self, request: web.BaseRequest) -> Guard | None:
         return None if request.transport is None else self._guards.get(request.transport)
 
@@ -193,6 +215,7 @@ class Guard(asyncio.Protocol):
         self._stop_watching()
         if self._transport is not None:
             self._connections.arrived(self._transport)
+            self._connections.taken(self._transport)
             self._connections.closed(self, self._transport)
         if self._handler is not None:
             self._handler.connection_lost(exc)
@@ -212,7 +235,10 @@ class Guard(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The client does not read as fast as it is written to."""
-        self._watch(self._left())
+        left = self._left()
+        self._watch(left)
+        if self._transport is not None:
+            self._connections.leaving(self._transport, left)
         if self._handler is not None:
             self._handler.pause_writing()
         elif self._transport is not None:
@@ -221,6 +247,8 @@ class Guard(asyncio.Protocol):
     def resume_writing(self) -> None:
         """It does again."""
         self._stop_watching()
+        if self._transport is not None:
+            self._connections.taken(self._transport)
         if self._handler is not None:
             self._handler.resume_writing()
         elif self._transport is not None:

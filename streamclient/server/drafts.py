@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from heapq import merge
 from operator import itemgetter
 
+from streamclient.server.keys import SortedKeys
 from streamclient.server.rows import Rows, StoredRow
 from streamclient.server.tables import Table
 from streamclient.server.writes import WritePlan
@@ -18,13 +18,13 @@ class Overlay:
     def __init__(self, below: Rows) -> None:
         self._below = below
         self._changed: dict[bytes, StoredRow | None] = {}
-        self._keys: list[bytes] = []
+        self._keys = SortedKeys()
         """Of what changed, in their order: a page of a range costs what it holds, however much changed elsewhere."""
 
     def change(self, key: bytes, row: StoredRow | None) -> None:
         """Replace a row, or take it away."""
         if key not in self._changed:
-            insort(self._keys, key)
+            self._keys.add(key)
         self._changed[key] = row
 
     def get(self, key: bytes) -> StoredRow | None:
@@ -33,21 +33,19 @@ class Overlay:
 
     def ascending(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, StoredRow]]:
         """Rows with start <= key < end."""
-        changed = range(bisect_left(self._keys, start), bisect_left(self._keys, end))
-        return merge(self._unchanged(self._below.ascending(start, end)), self._present(changed), key=itemgetter(0))
+        changed = self._present(self._keys.ascending(start, end))
+        return merge(self._unchanged(self._below.ascending(start, end)), changed, key=itemgetter(0))
 
     def descending(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, StoredRow]]:
         """Rows with start >= key > end, from the greatest down."""
-        changed = range(bisect_right(self._keys, start) - 1, bisect_right(self._keys, end) - 1, -1)
-        below = self._unchanged(self._below.descending(start, end))
-        return merge(below, self._present(changed), key=itemgetter(0), reverse=True)
+        changed = self._present(self._keys.descending(start, end))
+        return merge(self._unchanged(self._below.descending(start, end)), changed, key=itemgetter(0), reverse=True)
 
     def _unchanged(self, rows: Iterator[tuple[bytes, StoredRow]]) -> Iterator[tuple[bytes, StoredRow]]:
         return (row for row in rows if row[0] not in self._changed)
 
-    def _present(self, places: range) -> Iterator[tuple[bytes, StoredRow]]:
-        for place in places:
-            key = self._keys[place]
+    def _present(self, keys: Iterator[bytes]) -> Iterator[tuple[bytes, StoredRow]]:
+        for key in keys:
             row = self._changed[key]
             if row is not None:
                 yield key, row

@@ -23,14 +23,15 @@ from streamclient.records import KeyValue
 from streamclient.server import lineage
 from streamclient.server.clock import Clock
 from streamclient.server.errors import ServiceError, invalid
-from streamclient.server.limits import DEFAULT_LIMITS, Limits
+from streamclient.server.limits import DEFAULT_LIMITS, MESSAGE_FIELDS, Limits
 from streamclient.server.lineage import ShardView
 from streamclient.server.loading import restore
 from streamclient.server.operation import Counted, ServedOperation
 from streamclient.server.operations import OPERATIONS
 from streamclient.server.state import ServerState
 from streamclient.server.storage import Storage
-from streamclient.wire import schema
+from streamclient.server.work import begin_request
+from streamclient.wire import bounded, schema
 
 __all__ = ["OPERATIONS", "Engine", "ShardView"]
 
@@ -91,8 +92,11 @@ class Engine:
         known = OPERATIONS.get(operation)
         if known is None:
             raise invalid(f"Unsupported operation: {operation}.")
+        begin_request()
         try:
-            message = schema.parse(known.messages.request, body) if message is None else schema.complete(message)
+            if message is None:
+                message = bounded.read(known.messages.request, body, MESSAGE_FIELDS)
+            message = schema.complete(message)
         except CodecError as error:
             raise invalid(f"Cannot deserialize the request data: {error}.") from error
         request = known.validate(message, self._state.limits)

@@ -71,6 +71,11 @@ def session_missing() -> ServiceError:
     return ServiceError(404, "OTSSessionNotExist", "Session not exist or may be timeout.")
 
 
+def busy(reason: str) -> ServiceError:
+    """503 for what can be done later, when others have given something back. Clients try again."""
+    return ServiceError(503, "OTSServerBusy", f"Server is busy: {reason}.")
+
+
 def out_of_transaction_size(limit_bytes: int) -> ServiceError:
     """400 for a write that makes a transaction too large. The transaction stays open."""
     return ServiceError(

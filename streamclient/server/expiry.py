@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from attrs import define, field
 
@@ -17,6 +17,9 @@ HIGHEST_KEY = encode_key((KeyBound.INF_MAX,))
 
 ROWS_AT_ONCE = 1_000
 """Rows that one request lets go of; the next ones go on, so that none waits for all that a step of the clock ended."""
+
+FEW_ENTRIES = 1_000
+"""Entries of a heap that are not worth being counted."""
 
 
 @define
@@ -45,6 +48,12 @@ class RowExpiry:
     def forget(self, table: Table) -> None:
         """The table is gone."""
         self._tables.pop(table.definition.number, None)
+
+    def forget_row(self, table: Table, key: bytes) -> None:
+        """The row is gone. What the heap holds of gone rows is taken out before it is more than the rest."""
+        awaited = self._tables.get(table.definition.number)
+        if awaited is not None and awaited.millis.pop(key, None) is not None:
+            _compact(awaited)
 
     def due(self, table: Table, now_micros: int) -> Iterator[tuple[bytes, StoredRow | None]]:
         """Rows of which something is expired, as what is left of them; ``None`` if nothing is."""
@@ -76,6 +85,13 @@ class RowExpiry:
         return awaited
 
 
+def _compact(awaited: _Awaited) -> None:
+    """Make the heap anew when most of it is of rows that are gone, or that are to be looked at earlier."""
+    if len(awaited.heap) > FEW_ENTRIES and len(awaited.heap) > 2 * len(awaited.millis):
+        awaited.heap = [(millis, key) for key, millis in awaited.millis.items()]
+        heapify(awaited.heap)
+
+
 def _push(awaited: _Awaited, key: bytes, row: StoredRow) -> None:
     """A row that is looked at too early is looked at again; too late would be wrong."""
     millis = row.oldest_millis
@@ -83,3 +99,5 @@ def _push(awaited: _Awaited, key: bytes, row: StoredRow) -> None:
     if known is None or millis < known:
         awaited.millis[key] = millis
         heappush(awaited.heap, (millis, key))
+        if known is not None:
+            _compact(awaited)

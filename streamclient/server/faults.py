@@ -47,7 +47,10 @@ class Latency:
 @checks.explains_names
 @frozen
 class Fail:
-    """Answer with an error; nothing is executed. Status and message default to those of the code in the service."""
+    """Answer with an error; nothing is executed. Status and message default to those of the code in the service.
+
+    ``OTSFlowControl`` is throttling with status 429; any code can be given that status, or another one.
+    """
 
     code: str = field(validator=checks.text)
     message: str | None = field(default=None, validator=_optional_text)

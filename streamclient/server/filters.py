@@ -15,17 +15,17 @@ from types import MappingProxyType
 from typing import Any
 
 from attrs import frozen
-from google.protobuf.message import DecodeError
 
 from streamclient.errors import CodecError
 from streamclient.records import ColumnValue, KeyValue
+from streamclient.server import work
 from streamclient.server.errors import invalid
-from streamclient.server.limits import INT64_MAX, Limits
+from streamclient.server.limits import INT64_MAX, MESSAGE_FIELDS, Limits
 from streamclient.server.patterns import Pattern, compile_pattern
 from streamclient.server.rows import KeyNames
 from streamclient.server.validation.frames import check_value_length
 from streamclient.server.validation.names import check_attribute_name
-from streamclient.wire import schema
+from streamclient.wire import bounded, schema
 from streamclient.wire.plainbuffer import KeyBound, decode_value
 from streamclient.wire.puts import Columns
 from streamclient.wire.schema import ComparatorType, FilterType, LogicalOperator, VariantType
@@ -131,7 +131,10 @@ def _single_judge(
         versions = columns.get(name)
         if versions is None:
             return if_missing if key is None or position is None else test(key[position])
-        return test(versions[0][1]) if latest_only else any(test(value) for _, value in versions)
+        if latest_only:
+            return test(versions[0][1])
+        work.pay(work.VERSION_WORK * len(versions), "The filter looks at %d versions of a column", len(versions))
+        return any(test(value) for _, value in versions)
 
     return judge
 
@@ -193,14 +196,14 @@ def count_nodes(data: bytes, limits: Limits) -> None:
 def _read(message_class: Any, data: bytes) -> Any | None:
     """The message, complete or not; ``None`` if the bytes are none. What is wrong with it is said when it is parsed."""
     try:
-        return message_class.FromString(data)
-    except (DecodeError, UnicodeDecodeError):
+        return bounded.read(message_class, data, MESSAGE_FIELDS)
+    except CodecError:
         return None
 
 
 def _message(message_class: Any, data: bytes, name: str) -> Any:
     try:
-        return schema.parse(message_class, data)
+        return schema.complete(bounded.read(message_class, data, MESSAGE_FIELDS))
     except CodecError as error:
         raise invalid(f"Deserialize {name} failed.") from error
 

@@ -13,8 +13,10 @@ from typing import Any
 from attrs import field, frozen
 from google.protobuf.message import DecodeError
 
+from streamclient.server.limits import MESSAGE_FIELDS
 from streamclient.server.operation import no_rows
 from streamclient.server.operations import OPERATIONS
+from streamclient.wire import bounded
 
 _UNREADABLE = (DecodeError, IndexError, struct.error, ValueError, TypeError)
 
@@ -40,7 +42,7 @@ def inspect(operation: str, body: bytes) -> Inspected:
     if known is None:
         return _UNKNOWN
     try:
-        message = known.messages.request.FromString(body)
+        message = bounded.read(known.messages.request, body, MESSAGE_FIELDS)
     except _UNREADABLE:
         return _UNKNOWN
     return Inspected(message, _tables(known.tables, message), _count(known.rows_written, message))

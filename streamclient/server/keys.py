@@ -11,7 +11,8 @@ types does not matter.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from streamclient.records import KeyValue
 from streamclient.wire.plainbuffer import KeyBound
@@ -64,3 +65,131 @@ def decode_key(encoded: bytes) -> tuple[KeyValue, ...]:
         else:
             raise ValueError(f"no key column starts with {mark.hex()} at byte {offset} of {encoded.hex()}")
     return tuple(values)
+
+
+RUN_KEYS = 1_024
+"""Keys of one run, on average. A key that comes between others moves those of its run only; in one long list a key
+before 400,000 others takes 170 µs, here a few."""
+
+
+class KeyRun:
+    """Keys that follow each other, and what their rows weigh together."""
+
+    __slots__ = ("keys", "size_bytes", "version_count")
+
+    def __init__(self, keys: list[bytes], size_bytes: int = 0, version_count: int = 0) -> None:
+        self.keys = keys
+        self.size_bytes = size_bytes
+        self.version_count = version_count
+
+
+Weigh = Callable[[Sequence[bytes]], tuple[int, int]]
+"""Bytes and versions of the rows with these keys."""
+
+
+def _weightless(keys: Sequence[bytes]) -> tuple[int, int]:
+    return 0, 0
+
+
+class SortedKeys:
+    """Encoded keys in their order, in runs. Do not change it while iterating."""
+
+    def __init__(self, weigh: Weigh = _weightless) -> None:
+        self._weigh = weigh
+        self._runs: list[KeyRun] = []
+        self._lasts: list[bytes] = []
+        """The last key of each run."""
+
+    @property
+    def runs(self) -> Sequence[KeyRun]:
+        """All runs, in order. None is empty."""
+        return self._runs
+
+    def run_of(self, key: bytes) -> KeyRun:
+        """The run that holds a key that is there."""
+        return self._runs[bisect_left(self._lasts, key)]
+
+    def add(self, key: bytes) -> KeyRun:
+        """Take a key that is not there yet; the run that holds it now. Its row is not weighed yet."""
+        lasts = self._lasts
+        if not lasts or key > lasts[-1]:
+            return self._append(key)
+        place = bisect_left(lasts, key)
+        run = self._runs[place]
+        run.keys.insert(bisect_left(run.keys, key), key)
+        if len(run.keys) <= 2 * RUN_KEYS:
+            return run
+        upper = KeyRun(run.keys[RUN_KEYS:])
+        del run.keys[RUN_KEYS:]
+        # The new key has no row yet, and belongs to one of the two.
+        for half in (run, upper):
+            half.size_bytes, half.version_count = self._weigh([each for each in half.keys if each != key])
+        self._runs.insert(place + 1, upper)
+        lasts[place : place + 1] = [run.keys[-1], upper.keys[-1]]
+        return run if key <= lasts[place] else upper
+
+    def _append(self, key: bytes) -> KeyRun:
+        if self._runs and len(self._runs[-1].keys) < RUN_KEYS:
+            self._runs[-1].keys.append(key)
+            self._lasts[-1] = key
+        else:
+            self._runs.append(KeyRun([key]))
+            self._lasts.append(key)
+        return self._runs[-1]
+
+    def remove(self, key: bytes) -> None:
+        """Forget a key that is there, and whose row its run does not weigh any more."""
+        place = bisect_left(self._lasts, key)
+        keys = self._runs[place].keys
+        del keys[bisect_left(keys, key)]
+        if not keys:
+            del self._runs[place], self._lasts[place]
+        elif key == self._lasts[place]:
+            self._lasts[place] = keys[-1]
+
+    def ascending(self, start: bytes, end: bytes | None) -> Iterator[bytes]:
+        """Keys with start <= key < end; no end means up to the last."""
+        for place in range(bisect_left(self._lasts, start), len(self._runs)):
+            keys = self._runs[place].keys
+            first = bisect_left(keys, start) if keys[0] < start else 0
+            is_last = end is not None and end <= self._lasts[place]
+            stop = bisect_left(keys, end) if is_last and end is not None else len(keys)
+            for index in range(first, stop):
+                yield keys[index]
+            if is_last:
+                return
+
+    def descending(self, start: bytes, end: bytes) -> Iterator[bytes]:
+        """Keys with start >= key > end, from the greatest down."""
+        for place in range(min(bisect_left(self._lasts, start), len(self._runs) - 1), -1, -1):
+            keys = self._runs[place].keys
+            last = bisect_right(keys, start) - 1 if keys[-1] > start else len(keys) - 1
+            stop = bisect_right(keys, end) - 1 if keys[0] <= end else -1
+            for index in range(last, stop, -1):
+                yield keys[index]
+            if keys[0] <= end:
+                return
+
+    def count(self, start: bytes, end: bytes | None) -> int:
+        """How many keys have start <= key < end; no end means up to the last."""
+        stop = sum(len(run.keys) for run in self._runs) if end is None else self._rank(end)
+        return stop - self._rank(start)
+
+    def at(self, start: bytes, offset: int) -> bytes:
+        """The key that stands ``offset`` keys after the first key at or after ``start``.
+
+        Raises:
+            IndexError: there are not so many.
+        """
+        rank = self._rank(start) + offset
+        for run in self._runs:
+            if rank < len(run.keys):
+                return run.keys[rank]
+            rank -= len(run.keys)
+        raise IndexError(f"there is no key {offset} keys after the first at or after {start!r}")
+
+    def _rank(self, key: bytes) -> int:
+        """How many keys come before this one, whether it is there or not."""
+        place = bisect_left(self._lasts, key)
+        before = sum(len(run.keys) for run in self._runs[:place])
+        return before + (bisect_left(self._runs[place].keys, key) if place < len(self._runs) else 0)

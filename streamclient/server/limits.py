@@ -12,6 +12,10 @@ INT64_MAX = 2**63 - 1
 CELL_TIMESTAMP_MAX_MILLIS = INT64_MAX // 1000
 """Cell timestamps are below this: the service keeps them in microseconds, in 64 bits."""
 
+MESSAGE_FIELDS = 30_000
+"""Elements of repeated fields in one message, those of messages inside it included. The largest batches that the
+service takes have a few thousands; five megabytes of empty ones would be millions of objects."""
+
 
 @frozen
 class Limits:
@@ -25,9 +29,16 @@ class Limits:
     attribute_columns: int = 1024
     requested_columns: int = 1024
     row_bytes: int = 4 * MEGABYTE
+    """Of what one write brings."""
+    stored_row_bytes: int = 16 * MEGABYTE
+    """Of a row with all its versions, which many updates may make larger than any of them. The service's number is not
+    documented; this one bounds the answer to every read of one row."""
     batch_write_rows: int = 200
     batch_write_bytes: int = 4 * MEGABYTE
     batch_get_rows: int = 100
+    batch_get_bytes: int = 16 * MEGABYTE
+    """Of the rows that one BatchGetRow reads, each as often as it is asked for. The first is read however large it is.
+    The service's number is not documented."""
     range_rows: int = 5000
     range_bytes: int = 4 * MEGABYTE
     filters: int = 32
@@ -43,13 +54,21 @@ class Limits:
     stream_expiration_default_hours: int = 24
     stream_page_records: int = 1000
     """Records in one answer when the request gives no limit."""
+    stream_page_records_most: int = 5000
+    """Whatever the request asks for; clients use up to 1,000."""
     stream_page_bytes: int = 4 * MEGABYTE
     """At least one record is returned, however large."""
     stream_page_shards: int = 100
     """Shards in one answer when the request gives no limit."""
+    stream_page_shards_most: int = 1000
+    """Whatever the request asks for; the listing has pages."""
     transaction_bytes: int = 4 * MEGABYTE
     transaction_seconds: int = 60
     """How long a local transaction may stay open."""
+    open_transactions: int = 10_000
+    """Of the server; the service's number is not documented, this one bounds memory."""
+    open_transaction_bytes: int = 256 * MEGABYTE
+    """Of what all open transactions hold."""
     tunnel_base_channel_bytes: int = 16 * MEGABYTE
     """About how much of a table one channel of a tunnel's full data covers; the service does not say its own size."""
     tunnel_page_records: int = 1000

@@ -10,7 +10,7 @@ from streamclient.server.changes import PutTunnelPart, StoredState
 from streamclient.server.errors import DataDirectoryError
 from streamclient.server.keys import decode_key
 from streamclient.server.rows import decode_body
-from streamclient.server.state import CLOCK_LATEST, CLOCK_OFFSET, RECORD_COUNT, ServerState
+from streamclient.server.state import CLOCK_AHEAD, CLOCK_LATEST, CLOCK_OFFSET, RECORD_COUNT, ServerState
 from streamclient.server.streams import ShardLog, Stream, StreamDefinition
 from streamclient.server.tables import ServedTable, Table
 from streamclient.server.tunnels.channels import Client, Tunnel, TunnelChannel
@@ -26,8 +26,10 @@ def restore(state: ServerState, stored: StoredState) -> None:
     with _reading("the settings"):
         settings = {setting.name: int(setting.value) for setting in stored.settings}
         state.stored_offset_micros = settings.get(CLOCK_OFFSET, 0)
-        state.last_generated = settings.get(CLOCK_LATEST, 0)
-        state.clock.resume(state.stored_offset_micros, state.last_generated)
+        latest, ahead = settings.get(CLOCK_LATEST, 0), settings.get(CLOCK_AHEAD, 0)
+        came_back = state.clock.resume(state.stored_offset_micros, latest)
+        state.ahead_micros = max(ahead, latest) if came_back else ahead
+        state.last_generated = max(latest, ahead)
         state.record_count = state.stored_record_count = settings.get(RECORD_COUNT, 0)
     _restore_tables(state, stored)
     _restore_streams(state, stored)

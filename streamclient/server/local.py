@@ -18,6 +18,7 @@ from streamclient.server.auth import (
     DEFAULT_INSTANCE,
     Credentials,
     Doors,
+    host_names,
     require_own_secret,
 )
 from streamclient.server.clock import Clock
@@ -62,15 +63,15 @@ class LocalTablestore:
     ) -> None:
         """Nothing happens before ``start``. Port 0 means any free port; ``clock`` is for tests of time itself.
 
-        ``allowed_hosts`` are names with a dot under which clients address the server, besides ``host``; addresses and
-        names without a dot need no mention. ``allow_public_secret`` insists on listening beyond this machine with the
-        default secret, which everybody can read.
+        ``allowed_hosts`` are names under which clients address the server, besides ``host``; IP addresses,
+        ``localhost`` and names below it need no mention. ``allow_public_secret`` insists on listening beyond this
+        machine with the default secret, which everybody can read.
         """
         self._host = checks.text.require("host", host)
         self._port = checks.port.require("port", port)
         checks.optional(checks.path).require("data_dir", data_dir)
         checks.optional(checks.instance(Clock)).require("clock", clock)
-        checks.names.require("allowed_hosts", allowed_hosts)
+        host_names.require("allowed_hosts", allowed_hosts)
         checks.flag.require("allow_public_secret", allow_public_secret)
         self._credentials = Credentials(instance, access_key_id, access_key_secret)
         self._data_dir = data_dir
@@ -78,6 +79,7 @@ class LocalTablestore:
         self._allows_public_secret = allow_public_secret
         self._clock = Clock() if clock is None else clock
         self._lock = threading.Lock()
+        self._pid = os.getpid()
         self._engine: Engine | None = None
         self._server: HttpServer | None = None
         self._control: Control | None = None
@@ -122,6 +124,7 @@ class LocalTablestore:
         with self._lock:
             if self._server is not None:
                 raise RuntimeError(f"{self!r} is already running")
+            self._pid = os.getpid()
             if not self._allows_public_secret:
                 require_own_secret(self._host, self._port, self._credentials)
             engine = self._open_engine()
@@ -146,7 +149,13 @@ class LocalTablestore:
             raise
 
     def stop(self) -> None:
-        """Close connections, clients made by ``client()``, the port and the data. Does nothing when not running."""
+        """Close connections, clients made by ``client()``, the port and the data. Does nothing when not running.
+
+        A child that was forked while the server ran has no server, and leaves all of it to its parent.
+        """
+        if self._pid != os.getpid():
+            self._server = self._engine = self._control = None
+            return
         with self._lock:
             server, engine = self._server, self._engine
             self._server = self._engine = self._control = None

@@ -9,7 +9,8 @@ from typing import Any
 from attrs import frozen
 
 from streamclient.server.faults import FailRows
-from streamclient.wire import schema
+from streamclient.server.limits import MESSAGE_FIELDS
+from streamclient.wire import bounded, schema
 
 _ROW_FIELDS = {"BatchWriteRow": ("rows",), "BatchGetRow": ("primary_key", "token")}
 """Per operation, the repeated fields of a table that hold one element for each row; optional ones may be shorter."""
@@ -33,7 +34,7 @@ def execute_partially(
     """
     messages = schema.OPERATIONS[operation]
     try:
-        request = schema.parse(messages.request, body)
+        request = schema.complete(bounded.read(messages.request, body, MESSAGE_FIELDS))
     except ValueError:  # CodecError: let the engine refuse it in its own words
         return execute(operation, body)
     tables = list(_marked(operation, request, harm))

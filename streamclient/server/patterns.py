@@ -1,5 +1,8 @@
 """Regular expressions of filters, matched in time that is linear in the text, whatever the expression.
 
+The factor of the text's length is the size of the compiled expression, which 256 characters can make very large. So a
+match pays for the product, and making an expression pays too (``streamclient.server.work``).
+
 RE2 has no back references and no look-around, which cannot be matched so; an expression with them is refused as one
 that cannot be read. The service speaks of Perl's syntax, of which RE2 has the rest.
 """
@@ -11,6 +14,7 @@ from typing import Any
 
 from attrs import frozen
 
+from streamclient.server import work
 from streamclient.server.errors import invalid
 
 PATTERN_BYTES = 256
@@ -23,15 +27,30 @@ _PROGRAM_BYTES = 1024 * 1024
 """Memory for one compiled expression: repetitions of large classes, such as ``\\pL{1000}``, ask for more, and for
 seconds."""
 
+_MAKING_WORK = 20_000
+"""For each expression, about half a millisecond, as for a short one."""
+
+_MAKING_WORK_PER_INSTRUCTION = 200
+"""About 5 µs, for nested repetitions that are unrolled."""
+
 
 @frozen
 class Pattern:
     """A compiled expression."""
 
     _compiled: Any
+    program_size: int
+    """Instructions of the compiled expression; the larger one of those for matching forward and backward."""
 
     def first(self, text: str) -> str | None:
         """What the first group of the first match holds, or the match if there is no group; ``None`` without one."""
+        size = len(text) if text.isascii() else len(text.encode())
+        work.pay(
+            self.program_size * size,
+            "The regex in value transfer rule has %d instructions and meets a value of %d bytes",
+            self.program_size,
+            size,
+        )
         found = self._compiled.search(text)
         if found is None:
             return None
@@ -61,7 +80,13 @@ def compile_pattern(text: str) -> Pattern:
         raise invalid(
             f"Invalid regex in value transfer rule: {compiled.groups} groups exceed the max: {PATTERN_GROUPS}."
         )
-    return Pattern(compiled)
+    program_size = max(compiled.programsize, compiled.reverseprogramsize)
+    work.pay(
+        _MAKING_WORK + _MAKING_WORK_PER_INSTRUCTION * program_size,
+        "The regex in value transfer rule has %d instructions",
+        program_size,
+    )
+    return Pattern(compiled, program_size)
 
 
 @cache

@@ -123,10 +123,14 @@ class RowReader:
         return names[start:end]
 
 
-def read_one(table: Table, rows: Rows, key: Key, selection: Selection, now_micros: int) -> tuple[bytes, int]:
-    """The selected part of a row as a PlainBuffer frame, empty for none, and the read capacity it cost."""
+def find_row(table: Table, rows: Rows, key: Key, now_micros: int) -> StoredRow | None:
+    """The row with a whole key, as readers see it now."""
     encoded = encode_key(cast(KeyValue, value) for _, value in key)
-    row = alive(rows.get(encoded), table.key_names, table.expired_before_millis(now_micros))
+    return alive(rows.get(encoded), table.key_names, table.expired_before_millis(now_micros))
+
+
+def read_found(table: Table, row: StoredRow | None, selection: Selection) -> tuple[bytes, int]:
+    """The selected part of a row as a PlainBuffer frame, empty for none, and the read capacity it cost."""
     if row is None:
         return b"", 1
     part, size_bytes = RowReader(table, selection).read(row)

@@ -9,14 +9,15 @@ table's time to live, so readers always go through ``alive``.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import compress, count
 from operator import is_not
 from typing import Protocol
 
 from streamclient.records import ColumnValue, KeyValue
+from streamclient.server.keys import KeyRun, SortedKeys
 from streamclient.wire.plainbuffer import HEADER, decode_row
 from streamclient.wire.puts import Columns, Put, parts_of, read_parts, row_of, row_of_parts
 
@@ -293,11 +294,11 @@ class RowStore:
     """The rows of one table by encoded key, in key order."""
 
     def __init__(self) -> None:
-        self._keys: list[bytes] = []
         self._rows: dict[bytes, StoredRow] = {}
+        self._keys = SortedKeys(self._weigh)
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self._rows)
 
     def get(self, key: bytes) -> StoredRow | None:
         """The stored row, expired or not."""
@@ -305,35 +306,45 @@ class RowStore:
 
     def put(self, key: bytes, row: StoredRow) -> None:
         """Store or replace a row."""
-        if key not in self._rows:
-            if not self._keys or key > self._keys[-1]:
-                self._keys.append(key)
-            else:
-                insort(self._keys, key)
+        before = self._rows.get(key)
+        if before is None:
+            run = self._keys.add(key)
+        else:
+            run = self._keys.run_of(key)
+            run.size_bytes -= before.size_bytes
+            run.version_count -= before.version_count
+        run.size_bytes += row.size_bytes
+        run.version_count += row.version_count
         self._rows[key] = row
 
     def delete(self, key: bytes) -> None:
         """Forget a row that is stored."""
-        del self._rows[key]
-        del self._keys[bisect_left(self._keys, key)]
+        row = self._rows.pop(key)
+        run = self._keys.run_of(key)
+        run.size_bytes -= row.size_bytes
+        run.version_count -= row.version_count
+        self._keys.remove(key)
+
+    def _weigh(self, keys: Sequence[bytes]) -> tuple[int, int]:
+        rows = [self._rows[key] for key in keys]
+        return sum(row.size_bytes for row in rows), sum(row.version_count for row in rows)
+
+    def runs(self) -> Sequence[KeyRun]:
+        """All keys in order, in runs of which the weight is known."""
+        return self._keys.runs
 
     def ascending(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, StoredRow]]:
         """Rows with start <= key < end. Do not write while iterating."""
-        for index in range(bisect_left(self._keys, start), bisect_left(self._keys, end)):
-            key = self._keys[index]
-            yield key, self._rows[key]
+        return ((key, self._rows[key]) for key in self._keys.ascending(start, end))
 
     def descending(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, StoredRow]]:
         """Rows with start >= key > end, from the greatest down. Do not write while iterating."""
-        for index in range(bisect_right(self._keys, start) - 1, bisect_right(self._keys, end) - 1, -1):
-            key = self._keys[index]
-            yield key, self._rows[key]
+        return ((key, self._rows[key]) for key in self._keys.descending(start, end))
 
     def count(self, start: bytes, end: bytes | None) -> int:
         """How many rows have start <= key < end; no end means up to the last."""
-        stop = len(self._keys) if end is None else bisect_left(self._keys, end)
-        return stop - bisect_left(self._keys, start)
+        return self._keys.count(start, end)
 
     def key_at(self, start: bytes, offset: int) -> bytes:
         """The key of the row that stands ``offset`` rows after the first row at or after ``start``."""
-        return self._keys[bisect_left(self._keys, start) + offset]
+        return self._keys.at(start, offset)

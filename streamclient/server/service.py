@@ -25,6 +25,7 @@ DEFAULT_ERRORS: Mapping[str, tuple[int, str]] = {
     "OTSAuthFailed": (403, "Signature mismatch."),
     "OTSCapacityUnitExhausted": (403, "Capacity unit is not enough."),
     "OTSConditionCheckFail": (403, "Condition check failed."),
+    "OTSFlowControl": (429, "The request is throttled."),
     "OTSInternalServerError": (500, "Internal server error."),
     "OTSMethodNotAllowed": (405, "Method not allowed."),
     "OTSNoPermissionAccess": (403, "You have no permission to access the requested resource."),

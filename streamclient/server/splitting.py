@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
-from streamclient.server.keys import encode_key
-from streamclient.server.rows import alive
+from streamclient.server.keys import decode_key, encode_key
 from streamclient.server.tables import Table
-from streamclient.wire.plainbuffer import KeyBound
-
-_LOWEST, _HIGHEST = encode_key((KeyBound.INF_MIN,)), encode_key((KeyBound.INF_MAX,))
 
 
-def split_points(table: Table, split_bytes: int, limit: int, expired_before_millis: int | None) -> list[bytes]:
-    """Encoded keys, or leading columns, at which pieces of at least ``split_bytes`` begin; at most ``limit``."""
+def split_points(table: Table, split_bytes: int, limit: int) -> list[bytes]:
+    """Encoded keys, or leading columns, at which pieces of at least ``split_bytes`` begin; at most ``limit``.
+
+    Runs of rows that end before the next cut are taken by their weight, so few rows of a large table are looked at.
+    Rows that are past their time to live, and not let go yet, count.
+    """
     points: list[bytes] = []
-    size = 0
-    last_partition_key: bytes | None = None
-    for key, row in table.rows.ascending(_LOWEST, _HIGHEST):
-        live = alive(row, table.key_names, expired_before_millis)
-        if live is None:
+    size, stamp_bytes = 0, table.stamp_bytes
+    last: bytes | None = None
+    """The key of the row before."""
+    for run in table.rows.runs():
+        weight = run.size_bytes + stamp_bytes * run.version_count
+        if size + weight < split_bytes:
+            size, last = size + weight, run.keys[-1]
             continue
-        partition_key = encode_key(live.key[:1])
-        if size >= split_bytes:
-            points.append(key if partition_key == last_partition_key else partition_key)
-            size = 0
-            if len(points) == limit:
-                break
-        size += table.size_of(live)
-        last_partition_key = partition_key
+        for key in run.keys:
+            if size >= split_bytes:
+                points.append(_cut(key, last))
+                size = 0
+                if len(points) == limit:
+                    return points
+            row = table.rows.get(key)
+            assert row is not None
+            size += row.size_bytes + stamp_bytes * row.version_count
+            last = key
     return points
+
+
+def _cut(key: bytes, last: bytes | None) -> bytes:
+    """Between two partition keys where that cuts, else between two rows."""
+    partition_key = _partition_key(key)
+    return key if last is not None and _partition_key(last) == partition_key else partition_key
+
+
+def _partition_key(key: bytes) -> bytes:
+    return encode_key(decode_key(key)[:1])

@@ -48,10 +48,11 @@ CLOCK_OFFSET = "clock_offset_micros"
 """Name of the setting that keeps the clock's offset, so that it survives the end of the process."""
 
 CLOCK_LATEST = "clock_latest_micros"
-"""Name of the setting that keeps the time of the last commit: after a restart, time goes on from there.
+"""Name of the setting that keeps the time of the last commit: after a restart, time goes on from there."""
 
-No AUTO_INCREMENT value that was ever made is higher, so that they go on from there too.
-"""
+CLOCK_AHEAD = "clock_ahead_micros"
+"""Name of the setting that keeps the highest time that was ever given out, while the clock is not there yet: the time
+of a clock that was wrong, or an AUTO_INCREMENT value. What is made meanwhile is still the newest."""
 
 RECORD_COUNT = "record_count"
 """Name of the setting that keeps how many stream records are retained. A record that vanished from the middle of a
@@ -77,12 +78,16 @@ class ServerState:
         self.tables: dict[str, Table] = {}
         self.streams: dict[str, Stream] = {}
         self.tunnels: dict[str, Tunnel] = {}
-        self.transactions = Transactions(limits.transaction_seconds)
+        self.transactions = Transactions(
+            limits.transaction_seconds, limits.open_transactions, limits.open_transaction_bytes
+        )
         self.last_number = 0
         """The highest number that a table, stream or shard has; numbers are not shared between them."""
         self.last_creation_micros = 0
         self.last_generated = 0
-        """The highest AUTO_INCREMENT value of any table. Made of the time, it goes into the time that is stored."""
+        """The highest AUTO_INCREMENT value of any table. It is made of the time, and may run ahead of it."""
+        self.ahead_micros = self._stored_ahead_micros = 0
+        """Up to here, versions may have been given a time that the clock has not reached since it came back."""
         self.stored_offset_micros = 0
         self.record_count = self.stored_record_count = 0
         """Stream records that are retained, of all streams."""
@@ -152,7 +157,12 @@ class ServerState:
             self.stored_record_count = self.record_count
             self._note(PutSetting(RECORD_COUNT, str(self.record_count)))
         if self._changes:
-            self._note(PutSetting(CLOCK_LATEST, str(max(self.clock.now_micros(), self.last_generated))))
+            now_micros = self.clock.now_micros()
+            self._note(PutSetting(CLOCK_LATEST, str(now_micros)))
+            ahead = max(self.ahead_micros, self.last_generated)
+            if ahead > now_micros and ahead != self._stored_ahead_micros:
+                self._stored_ahead_micros = ahead
+                self._note(PutSetting(CLOCK_AHEAD, str(ahead)))
             changes, self._changes = self._changes, []
             self._storage.commit(changes)
 
@@ -212,6 +222,7 @@ class ServerState:
         """Delete a row, if it is stored."""
         if table.rows.get(key) is not None:
             table.rows.delete(key)
+            self._expiry.forget_row(table, key)
             self._note(DeleteRow(table.definition.number, key))
 
     def forget_all_expired(self) -> None:
@@ -223,15 +234,17 @@ class ServerState:
 
     def _forget_expired_rows(self) -> int:
         """Let go of what no reader sees any more because of a table's time to live; of how many rows."""
+        return sum(self.forget_expired_rows(table) for table in self.tables.values())
+
+    def forget_expired_rows(self, table: Table) -> int:
+        """Let go of rows of one table, and of versions, past its time to live; of how many rows."""
         count = 0
-        now_micros = self.clock.now_micros()
-        for table in self.tables.values():
-            for key, row in self._expiry.due(table, now_micros):
-                count += 1
-                if row is None:
-                    self.delete_row(table, key)
-                else:
-                    self.put_row(table, key, row)
+        for key, row in self._expiry.due(table, self.clock.now_micros()):
+            count += 1
+            if row is None:
+                self.delete_row(table, key)
+            else:
+                self.put_row(table, key, row)
         return count
 
     # Streams

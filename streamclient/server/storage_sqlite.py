@@ -1,6 +1,13 @@
 """Storage in a directory: one SQLite file, held by one server at a time.
 
-The file itself is locked, by SQLite, for as long as it is open: whoever opens it by another name meets the same lock.
+Two locks keep others out. The first is on a file of its own beside the database (``streamclient.locks``): it holds
+until this process ends, whatever else the process does with the database's file. The second is SQLite's own, on the
+database: it is met by hard links too, but as a POSIX lock it ends when anything in this process opens and closes the
+file, such as a copy of the directory.
+
+A new database is made under another name and renamed when it is whole. So an empty file, or a journal without its
+database, is never a new one: its content was lost, and the server does not start over it.
+
 Every row carries a checksum over all of it, so that a damaged one is named when it is read, and never served.
 
 Every commit is one SQLite transaction in WAL mode. With ``synchronous=NORMAL`` a commit is in the operating system's
@@ -10,16 +17,21 @@ commits, and then only whole ones, the latest first. See the page ``server-stora
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import sqlite3
+import weakref
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from attrs import astuple, fields, frozen
 
+from streamclient.locks import HeldLock, LockHeldError
 from streamclient.server.changes import (
     AppendRecord,
     Change,
@@ -42,6 +54,10 @@ from streamclient.server.errors import DataDirectoryError
 from streamclient.server.keys import decode_key
 
 DATABASE_FILE = "tablestore.sqlite3"
+LOCK_FILE = "tablestore.lock"
+_NEW_SUFFIX = ".new"
+"""Of a database that is being made."""
+_JOURNAL_SUFFIX = "-wal"
 
 _APPLICATION_ID = 0x53434C54
 """Marks the file as ours in SQLite's header: the letters SCLT."""
@@ -171,11 +187,21 @@ class SqliteStorage:
         self._path = directory / DATABASE_FILE
         try:
             directory.mkdir(parents=True, exist_ok=True)
+            file = self._path.resolve()  # a link leads to the same file, so to the same lock
+            self._lock = HeldLock(file.with_name(LOCK_FILE))
+        except LockHeldError as error:
+            raise DataDirectoryError(_in_use(directory, f" ({error.holder})")) from error
         except OSError as error:
             raise DataDirectoryError(f"cannot use the data directory {directory}: {error.strerror}") from error
-        self._database = _open_database(self._path)
+        try:
+            _require_whole(file)
+            self._database = _open_database(file)
+        except BaseException:
+            self._lock.release()
+            raise
         self._is_open = True
         self._deleted = 0
+        _OPEN.add(self)
 
     def load(self) -> StoredState:
         """All that was committed.
@@ -257,10 +283,29 @@ class SqliteStorage:
             self._deleted += self._database.execute(statement, values).rowcount
 
     def close(self) -> None:
-        """Close the database and give the directory free."""
-        if self._is_open:
-            self._is_open = False
+        """Close the database and give the directory free. A forked child leaves both to its parent."""
+        if self._is_open and self._lock.is_held:
             self._database.close()
+            self._lock.release()
+        self._is_open = False
+        _OPEN.discard(self)
+
+    def leave_to_parent(self) -> None:
+        """Never close the database in this forked child: SQLite would delete the journal that the parent writes."""
+        self._is_open = False
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._database))  # not even as garbage, at the child's end
+
+
+_OPEN: weakref.WeakSet[SqliteStorage] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    for storage in list(_OPEN):
+        storage.leave_to_parent()
+    _OPEN.clear()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 _NAMES: Mapping[type[Change], str] = MappingProxyType({kind.change: kind.name for kind in _KINDS})
@@ -278,6 +323,46 @@ def _key_text(key: Any) -> str:
         return repr(decode_key(bytes(key)))
     except (ValueError, TypeError):
         return repr(key)
+
+
+def _require_whole(file: Path) -> None:
+    """Make the database if there is nothing of it yet; refuse what is left of one that was lost."""
+    journal = file.with_name(f"{file.name}{_JOURNAL_SUFFIX}")
+    if file.exists():
+        if file.stat().st_size == 0:
+            raise DataDirectoryError(
+                f"{file} is empty (0 bytes), so its content was lost: restore it from a copy, or remove the file to "
+                "start without data"
+            )
+    elif journal.exists() and journal.stat().st_size:
+        raise DataDirectoryError(
+            f"{file} is missing, but its journal {journal.name} is there: restore both from a copy, or remove the "
+            "journal to start without data"
+        )
+    else:
+        _create(file)
+
+
+def _create(file: Path) -> None:
+    """Make an empty database. Whatever ends this process, the file is either whole or not there."""
+    new = file.with_name(f"{file.name}{_NEW_SUFFIX}")
+    try:
+        new.unlink(missing_ok=True)
+        with closing(sqlite3.connect(new, isolation_level=None)) as database:
+            database.execute("PRAGMA journal_mode = MEMORY")
+            database.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            database.execute("BEGIN EXCLUSIVE")
+            for kind in _KINDS:
+                database.execute(kind.definition)
+            database.execute(_SHARDS_BY_STREAM)
+            database.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+            database.execute(f"PRAGMA user_version = {_FORMAT_VERSION}")
+            database.execute("COMMIT")
+        new.replace(file)
+    except sqlite3.DatabaseError as error:
+        raise DataDirectoryError(f"cannot use the data directory {file.parent}: {error}") from error
+    except OSError as error:
+        raise DataDirectoryError(f"cannot use the data directory {file.parent}: {error.strerror}") from error
 
 
 def _open_database(path: Path) -> sqlite3.Connection:
@@ -300,31 +385,29 @@ def _open_database(path: Path) -> sqlite3.Connection:
 
 def _refusal(path: Path, error: sqlite3.DatabaseError) -> str:
     if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
-        return (
-            f"the data directory {path.parent} is in use by another server: stop that one, or choose another directory"
-        )
+        return _in_use(path.parent)
     return f"{path} is not a database of this server: {error}"
 
 
+def _in_use(directory: Path, by: str = "") -> str:
+    return f"the data directory {directory} is in use by another server{by}: stop that one, or choose another directory"
+
+
 def _prepare(database: sqlite3.Connection, path: Path) -> None:
-    # The lock is SQLite's own, on the file and not on its name, taken with the first access and kept to the end.
     database.execute("PRAGMA locking_mode = EXCLUSIVE")
     (objects,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
     (application_id,) = database.execute("PRAGMA application_id").fetchone()
     (version,) = database.execute("PRAGMA user_version").fetchone()
-    if objects and application_id != _APPLICATION_ID:
-        raise DataDirectoryError(f"{path} is a database of another program")
-    if objects and version != _FORMAT_VERSION:
-        raise DataDirectoryError(f"{path} has format {version}; this version reads format {_FORMAT_VERSION}")
     if not objects:
-        database.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        raise DataDirectoryError(
+            f"{path} is a database without tables, so its content was lost: restore it from a copy, or remove the "
+            "file to start without data"
+        )
+    if application_id != _APPLICATION_ID:
+        raise DataDirectoryError(f"{path} is a database of another program")
+    if version != _FORMAT_VERSION:
+        raise DataDirectoryError(f"{path} has format {version}; this version reads format {_FORMAT_VERSION}")
     database.execute("PRAGMA journal_mode = WAL")
     database.execute("PRAGMA synchronous = NORMAL")
     database.execute("BEGIN EXCLUSIVE")
-    if not objects:
-        for kind in _KINDS:
-            database.execute(kind.definition)
-        database.execute(_SHARDS_BY_STREAM)
-        database.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-        database.execute(f"PRAGMA user_version = {_FORMAT_VERSION}")
     database.execute("COMMIT")

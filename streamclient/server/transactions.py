@@ -12,19 +12,24 @@ from __future__ import annotations
 import base64
 import binascii
 import uuid
+from collections import OrderedDict
 
 from attrs import field, frozen
 
 from streamclient.records import KeyValue
 from streamclient.server.drafts import Draft
-from streamclient.server.errors import ServiceError, invalid, out_of_range, row_conflict, session_missing
+from streamclient.server.errors import ServiceError, busy, invalid, out_of_range, row_conflict, session_missing
 from streamclient.server.keys import encode_key
 from streamclient.server.tables import Key, Table
+from streamclient.server.writes import WritePlan
 from streamclient.wire.plainbuffer import KeyBound
 
 _RANDOM_BYTES = 16
 _CHECK_BYTES = 4
 _MICROS_PER_SECOND = 1_000_000
+
+PLAN_BYTES = 1_500
+"""What a planned write of a few bytes takes in memory besides them, as measured."""
 
 _Lock = tuple[int, bytes]
 """A table's number and the encoded partition key."""
@@ -94,19 +99,27 @@ def _lock(table: Table, partition_key: KeyValue | KeyBound) -> _Lock:
 class Transactions:
     """The open transactions of one server, oldest first. Kept in memory only."""
 
-    def __init__(self, lifetime_seconds: int) -> None:
+    def __init__(self, lifetime_seconds: int, most_open: int, most_bytes: int) -> None:
         self._lifetime_micros = lifetime_seconds * _MICROS_PER_SECOND
-        self._open: dict[str, Transaction] = {}
+        self._most_open = most_open
+        self._most_bytes = most_bytes
+        self.held_bytes = 0
+        """Of the writes of all open transactions, with what planning them takes."""
+        # Oldest first. A plain dictionary walks over all that was taken from its front to find the next.
+        self._open: OrderedDict[str, Transaction] = OrderedDict()
         self._locks: dict[_Lock, Transaction] = {}
 
     def start(self, table: Table, partition_key: KeyValue, now_micros: int) -> Transaction:
         """Open a transaction.
 
         Raises:
-            ServiceError: another one holds the partition key.
+            ServiceError: another one holds the partition key, or too many are open.
         """
+        self._expire(now_micros)
         if self.is_locked(table, partition_key, now_micros):
             raise row_conflict()
+        if len(self._open) >= self._most_open:
+            raise busy(f"{self._most_open} local transactions are open; those that are abandoned end by their time")
         transaction = Transaction(
             new_transaction_id(table.definition.name), table, partition_key, now_micros, Draft(table)
         )
@@ -126,6 +139,16 @@ class Transactions:
             raise session_missing()
         return transaction
 
+    def require_room(self, size_bytes: int) -> None:
+        """Raise ``OTSServerBusy`` if the open transactions hold too much for one more write of this size."""
+        if self.held_bytes + size_bytes + PLAN_BYTES > self._most_bytes:
+            raise busy(f"the open local transactions hold {self.held_bytes} bytes; they end by commit, abort or time")
+
+    def add(self, transaction: Transaction, plan: WritePlan) -> None:
+        """Plan one more write of an open transaction."""
+        transaction.draft.add(plan)
+        self.held_bytes += plan.write.size_bytes + PLAN_BYTES
+
     @property
     def are_open(self) -> bool:
         """Whether there is any; one whose time is over counts until somebody asks for it."""
@@ -142,6 +165,8 @@ class Transactions:
         """Forget a transaction and free its partition key."""
         del self._open[transaction.transaction_id]
         del self._locks[transaction.lock]
+        draft = transaction.draft
+        self.held_bytes -= draft.size_bytes + len(draft.plans) * PLAN_BYTES
 
     def drop_table(self, table: Table) -> None:
         """End all transactions of a table."""

@@ -14,8 +14,8 @@ from attrs import frozen
 from streamclient.records import KeyValue, SequenceInfo
 from streamclient.server.capacity import units
 from streamclient.server.drafts import Draft
-from streamclient.server.errors import out_of_transaction_size, row_conflict
-from streamclient.server.rows import KeyNames, StoredRow, key_size
+from streamclient.server.errors import invalid, out_of_transaction_size, row_conflict
+from streamclient.server.rows import KeyNames, Rows, StoredRow, key_size
 from streamclient.server.state import ServerState
 from streamclient.server.streams import ShardLog, Stream
 from streamclient.server.tables import Table
@@ -70,7 +70,7 @@ class WriteBatch:
         self._admit(write)
         self._check_size(write.size_bytes)
         rows = self._table.rows if self._transaction is None else self._transaction.draft.rows
-        return self._take(plan_write(self._table, rows, self._state.last_generated, write, self._now_micros))
+        return self._take(self._plan(rows, self._state.last_generated, write))
 
     def execute_all(self, writes: Sequence[AnyWrite]) -> list[WriteResult]:
         """Carry out all rows, each on top of those before it, or none.
@@ -82,10 +82,22 @@ class WriteBatch:
         draft = Draft(self._table, None if below is None else below.rows, self._state.last_generated)
         for write in writes:
             self._admit(write)
-            plan = plan_write(self._table, draft.rows, draft.last_generated, write, self._now_micros)
-            draft.add(plan)
+            draft.add(self._plan(draft.rows, draft.last_generated, write))
         self._check_size(draft.size_bytes)
         return [self._take(plan) for plan in draft.plans]
+
+    def _plan(self, rows: Rows, last_generated: int, write: AnyWrite) -> WritePlan:
+        plan = plan_write(
+            self._table, rows, last_generated, write, self._now_micros, ahead_micros=self._state.ahead_micros
+        )
+        if plan.made is not None and plan.after is not None:  # a put is no larger than its request
+            limit, size = self._state.limits.stored_row_bytes, self._table.size_of(plan.after)
+            if size > limit:
+                raise invalid(
+                    f"The total data size of the row exceeds the limit, limit size: {limit}, data size: {size}. "
+                    "Delete columns or versions of it first."
+                )
+        return plan
 
     def apply(self, plans: Sequence[WritePlan]) -> None:
         """Carry out what a transaction planned, as one batch."""
@@ -102,15 +114,18 @@ class WriteBatch:
             raise row_conflict()
 
     def _check_size(self, size_bytes: int) -> None:
+        if self._transaction is None:
+            return
         limit = self._state.limits.transaction_bytes
-        if self._transaction is not None and self._transaction.draft.size_bytes + size_bytes > limit:
+        if self._transaction.draft.size_bytes + size_bytes > limit:
             raise out_of_transaction_size(limit)
+        self._state.transactions.require_room(size_bytes)
 
     def _take(self, plan: WritePlan) -> WriteResult:
         if self._transaction is None:
             self._apply(plan)
         else:
-            self._transaction.draft.add(plan)
+            self._state.transactions.add(self._transaction, plan)
         return WriteResult(_read_units(self._table, plan), units(plan.write.size_bytes), _returned(self._table, plan))
 
     def _apply(self, plan: WritePlan) -> None:

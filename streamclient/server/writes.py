@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import cast
 
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 
 from streamclient.records import ColumnValue, KeyValue
 from streamclient.server.conditions import Condition, check_condition
@@ -216,8 +216,12 @@ def check_write(definition: ServedTable, write: AnyWrite, now_micros: int) -> No
     _check_timestamps(definition.options, cells, now_micros // 1000)
 
 
-def plan_write(table: Table, rows: Rows, last_generated: int, write: AnyWrite, now_micros: int) -> WritePlan:
+def plan_write(
+    table: Table, rows: Rows, last_generated: int, write: AnyWrite, now_micros: int, *, ahead_micros: int = 0
+) -> WritePlan:
     """Decide what a write that fits the table does to these rows.
+
+    Versions up to ``ahead_micros`` may have been dated by a clock that was wrong: a new one is newer than they are.
 
     Raises:
         ServiceError: its condition does not hold, or it cannot be applied to the row that it meets.
@@ -231,7 +235,9 @@ def plan_write(table: Table, rows: Rows, last_generated: int, write: AnyWrite, n
     if isinstance(write, PlainPut):
         return WritePlan(write, encoded, before, row_of_put(write.put, now_micros // 1000))
     key = _key_values(write, generated)
-    after, recorded = _after(write, key, before, table, now_micros // 1000)
+    after, recorded = _after(
+        write, key, before, table, now_millis=now_micros // 1000, ahead_millis=ahead_micros // 1000
+    )
     return WritePlan(write, encoded, before, after, recorded, generated)
 
 
@@ -241,7 +247,13 @@ def _names_generated_key(definition: ServedTable, write: AnyWrite) -> bool:
 
 
 def _after(
-    write: RowWrite, key: tuple[KeyValue, ...], before: StoredRow | None, table: Table, now_millis: int
+    write: RowWrite,
+    key: tuple[KeyValue, ...],
+    before: StoredRow | None,
+    table: Table,
+    *,
+    now_millis: int,
+    ahead_millis: int,
 ) -> tuple[StoredRow | None, tuple[Cell, ...]]:
     """The row after the write, and the cells to be recorded."""
     if write.kind is OperationType.DELETE:
@@ -252,7 +264,7 @@ def _after(
         return make_row(names, key, columns, now_millis), recorded
     old: Columns = {} if before is None else before.columns
     columns = dict(old)
-    recorded = _update(columns, write.cells, now_millis, max_versions)
+    recorded = _update(columns, write.cells, now_millis, ahead_millis, max_versions)
     # Deletions alone do not bring a row into being, but they leave an existing one in being, without columns.
     if before is not None:
         return changed_row(before, old, columns, {cell.name for cell in recorded}, now_millis), recorded
@@ -275,7 +287,11 @@ def _put(
 
 
 def _update(
-    columns: dict[str, tuple[Version, ...]], cells: tuple[Cell, ...], now_millis: int, max_versions: int
+    columns: dict[str, tuple[Version, ...]],
+    cells: tuple[Cell, ...],
+    now_millis: int,
+    ahead_millis: int,
+    max_versions: int,
 ) -> tuple[Cell, ...]:
     """Apply an update's cells in the request's order; the cells to be recorded, by column name.
 
@@ -290,7 +306,8 @@ def _update(
         if cell.operation is CellOperation.INCREMENT:
             cell = _incremented(cell, versions, now_millis)  # noqa: PLW2901 - from here on it is the put it amounts to
         elif cell.operation is CellOperation.PUT and cell.timestamp_millis is None:
-            cell = evolve(cell, timestamp_millis=now_millis)  # noqa: PLW2901 - the service dates what the client did not
+            dated = now_millis if ahead_millis <= now_millis else _newest_date(versions, now_millis, ahead_millis)
+            cell = Cell(cell.name, cell.value, timestamp_millis=dated)  # noqa: PLW2901 - the service dates it
         if cell.operation is CellOperation.DELETE_ALL_VERSIONS:
             changing[cell.name] = Versions((), max_versions)
         elif cell.operation is CellOperation.DELETE_ONE_VERSION:
@@ -304,6 +321,14 @@ def _update(
             del columns[name]
     recorded.sort(key=lambda cell: cell.name)
     return tuple(recorded)
+
+
+def _newest_date(versions: Versions, now_millis: int, ahead_millis: int) -> int:
+    """The present, or after a version that a wrong clock dated, a time that makes the new version the newest."""
+    newest = versions.newest()
+    if newest is None or not now_millis <= newest[0] <= ahead_millis:
+        return now_millis
+    return min(newest[0] + 1, ahead_millis)
 
 
 def _incremented(cell: Cell, versions: Versions, now_millis: int) -> Cell:

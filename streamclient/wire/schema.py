@@ -9,8 +9,9 @@ Always read with ``parse``: it reports malformed input, missing required fields 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import IntEnum
+from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
@@ -339,10 +340,31 @@ def complete(message: Any) -> Any:
         CodecError: a required field is missing, or a text field is not UTF-8.
     """
     if not message.IsInitialized():
-        missing = ", ".join(message.FindInitializationErrors())
-        raise CodecError(f"a {message.DESCRIPTOR.name} message lacks required fields: {missing}")
+        missing = list(islice(_missing(message, ""), MISSING_SHOWN + 1))
+        more = ", ..." if len(missing) > MISSING_SHOWN else ""
+        shown = ", ".join(missing[:MISSING_SHOWN])
+        raise CodecError(f"a {message.DESCRIPTOR.name} message lacks required fields: {shown}{more}")
     _require_text(message)
     return message
+
+
+def _missing(message: Any, path: str) -> Iterator[str]:
+    """Paths of required fields that are not there, in the order of the fields. It reads on only as it is asked to."""
+    for field in message.DESCRIPTOR.fields:
+        name = f"{path}{field.name}"
+        if field.label == _Field.LABEL_REQUIRED and not message.HasField(field.name):
+            yield name
+        elif field.message_type is None:
+            continue
+        elif field.label == _Field.LABEL_REPEATED:
+            for place, child in enumerate(getattr(message, field.name)):
+                yield from _missing(child, f"{name}[{place}].")
+        elif message.HasField(field.name):
+            yield from _missing(getattr(message, field.name), f"{name}.")
+
+
+MISSING_SHOWN = 3
+"""Missing fields that an error names; a message can lack millions."""
 
 
 def _holds_text(descriptor: Any, seen: frozenset[str] = frozenset()) -> bool:

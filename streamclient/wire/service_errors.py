@@ -70,6 +70,12 @@ _UNCERTAIN_CODES = frozenset(
 )
 _TOO_FREQUENT_TEXT = "Too frequent table operations."  # tells this use of OTSQuotaExhausted from a full instance
 
+LONGEST_TEXT = 2_000
+"""Characters of a message that are kept. The service's own are below 500."""
+
+LONGEST_NAME = 100
+"""Characters of a code or of a request's id that are kept. A request's id has 36, the longest known code 42."""
+
 _NEVER_SENT = (http_errors.ConnectTimeoutError, http_errors.NewConnectionError, http_errors.EmptyPoolError)
 _UNUSABLE = (http_errors.LocationValueError, http_errors.ClosedPoolError)
 _NO_ANSWER = (http_errors.HTTPError, http.client.HTTPException, OSError)
@@ -86,7 +92,8 @@ def classify(error: Exception, *, write: bool, client: Any) -> StreamClientError
     if isinstance(error, StreamClientError):
         return error
     if isinstance(error, OTSServiceError):
-        message = f"{error.message}{_signed_by(client)}" if error.code == AUTH_FAILED and client else error.message
+        signed = error.code == AUTH_FAILED and client
+        message = f"{cut(error.message, LONGEST_TEXT // 2)}{_signed_by(client)}" if signed else error.message
         return from_answer(error.code, message, write=write, http_status=error.http_status, request_id=error.request_id)
     if isinstance(error, OTSClientError):
         return _client_error(error, write)
@@ -103,14 +110,21 @@ def from_answer(
     code: str, message: str, *, write: bool, http_status: int | None = None, request_id: str | None = None
 ) -> StreamClientError:
     """Translate an error that the service named, for a whole request or for one row of a batch (without status)."""
+    code, message = cut(code, LONGEST_NAME) if code else code, cut(message)
     text = f"{code}: {message}"
     if request_id:
+        request_id = cut(request_id, LONGEST_NAME)
         text = f"{text} (request {request_id})"
     is_trimmed = code == _TRIMMED_CODE or message.startswith(_TRIMMED_TEXT)
     if is_trimmed and http_status != http.client.TOO_MANY_REQUESTS:
         return TrimmedDataException(text)
     kind = _kind_of_answer(code, message, http_status, write)
     return DependencyException(text, kind=kind, code=code, http_status=http_status, request_id=request_id or None)
+
+
+def cut(text: str, longest: int = LONGEST_TEXT) -> str:
+    """A text of the service's, no longer than the service makes one: what answers may be megabytes of anything."""
+    return text if len(text) <= longest else f"{text[:longest]}... ({len(text)} characters)"
 
 
 def _signed_by(client: Any) -> str:
@@ -142,14 +156,14 @@ def _client_error(error: OTSClientError, write: bool) -> StreamClientError:
     """The SDK's own complaint: without status about the arguments, with status about the answer."""
     status = error.http_status
     if status is None:
-        return DependencyException(f"the SDK refused the call: {error}", kind=ErrorKind.PERMANENT)
+        return DependencyException(f"the SDK refused the call: {cut(str(error))}", kind=ErrorKind.PERMANENT)
     if status == http.client.TOO_MANY_REQUESTS:
-        return DependencyException(str(error), kind=ErrorKind.THROTTLED, http_status=status)
+        return DependencyException(cut(str(error)), kind=ErrorKind.THROTTLED, http_status=status)
     if status == http.client.REQUEST_TIMEOUT:
-        return DependencyException(str(error), kind=ErrorKind.TRANSIENT, http_status=status)
+        return DependencyException(cut(str(error)), kind=ErrorKind.TRANSIENT, http_status=status)
     if 300 <= status < 500:  # a gateway that speaks another protocol: wrong endpoint or credentials
-        return DependencyException(str(error), kind=ErrorKind.PERMANENT, http_status=status)
-    return _no_trust(f"the answer cannot be trusted: {error}", write, http_status=status)
+        return DependencyException(cut(str(error)), kind=ErrorKind.PERMANENT, http_status=status)
+    return _no_trust(f"the answer cannot be trusted: {cut(str(error))}", write, http_status=status)
 
 
 def _network_error(error: Exception, write: bool) -> DependencyException:
@@ -172,4 +186,4 @@ def _no_trust(text: str, write: bool, http_status: int | None = None) -> Depende
 
 
 def _text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {cut(str(error))}"

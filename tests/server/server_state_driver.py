@@ -53,13 +53,20 @@ class ManualWall:
 class Driver:
     """An engine on a clock of its own, and one method for each thing that tests ask of it."""
 
-    def __init__(self, storage: Storage | None = None, *, limits: Limits = DEFAULT_LIMITS, **options: Any) -> None:
+    def __init__(
+        self,
+        storage: Storage | None = None,
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+        clock: Clock | None = None,
+        **options: Any,
+    ) -> None:
         service = real_service()
         if service is not None:
-            self._use(service, storage is None and limits is DEFAULT_LIMITS and not options)
+            self._use(service, storage is None and limits is DEFAULT_LIMITS and clock is None and not options)
             return
         self.wall = ManualWall()
-        self.clock = Clock(self.wall)
+        self.clock = Clock(self.wall) if clock is None else clock
         self.engine: Any = Engine(clock=self.clock, storage=storage or MemoryStorage(), limits=limits, **options)
 
     def _use(self, service: RealService, is_plain: bool) -> None:

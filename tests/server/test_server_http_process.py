@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from attrs import frozen
-from server_http_tools import connect, create_table, stream_elements
+from server_http_tools import connect, create_table, headers_for, stream_elements
 
 from streamclient.server import DEFAULT_ACCESS_KEY_ID, DEFAULT_ACCESS_KEY_SECRET, DEFAULT_INSTANCE, LocalTablestore
 from streamclient.wire.plainbuffer import decode_row
@@ -80,6 +80,38 @@ def test_a_signal_ends_the_server_cleanly(number: signal.Signals) -> None:
         client.connection.pool.clear()
 
     assert (server.process.returncode, out, err) == (0, "", "")
+
+
+@pytest.mark.slow
+def test_a_server_that_cannot_stop_ends_with_one_line() -> None:
+    """A request that takes for ever keeps the thread that answers, but neither the process nor its last words."""
+    program = (
+        "import threading\n"
+        "from streamclient.cli import main\n"
+        "from streamclient.server import engine, http\n"
+        "http.JOIN_TIMEOUT_SECONDS = 0.5\n"
+        "engine.Engine.answer = lambda *_: (print('taken', flush=True), threading.Event().wait())\n"
+        "raise SystemExit(main(['server', '--port', '0']))"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        server = ServerProcess(process, process.stdout.readline().removeprefix("listening on ").strip())
+        connection = connect(server)
+        connection.request("POST", "/ListTable", b"", headers_for(server, "ListTable", b""))
+        assert process.stdout.readline() == "taken\n"
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=PATIENCE_SECONDS)
+        connection.close()
+    finally:
+        process.kill()
+        process.communicate(timeout=PATIENCE_SECONDS)
+
+    assert process.returncode not in (0, -signal.SIGKILL)
+    assert err.count("\n") == 1
+    assert "did not end in 0.5 s" in err
 
 
 @pytest.mark.slow

@@ -136,7 +136,7 @@ def test_a_chunked_body_is_refused_as_soon_as_it_exceeds_the_limit(local: LocalT
     """The body never ends here: a server that waited for its end would keep all of it in memory."""
     port = int(local.endpoint.rpartition(":")[2])
     with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS) as endless:
-        endless.sendall(b"POST /PutRow HTTP/1.1\r\nHost: local\r\nTransfer-Encoding: chunked\r\n\r\n")
+        endless.sendall(b"POST /PutRow HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")
         for _ in range(6):
             endless.sendall(b"100000\r\n" + bytes(1024 * 1024) + b"\r\n")
         answer = endless.recv(13, socket.MSG_WAITALL)
@@ -236,6 +236,9 @@ def test_latency_delays_only_its_own_request(local: LocalTablestore, connection:
         (Fail("OTSServerBusy"), 503, "Server is busy."),
         (Fail("OTSNotEnoughCapacityUnit"), 403, "Remaining capacity unit is not enough."),
         (Fail("OTSServerBusy", "Come back.", 429), 429, "Come back."),
+        (Fail("OTSFlowControl"), 429, "The request is throttled."),
+        (Fail("OTSFlowControl", http_status=503), 503, "The request is throttled."),
+        (Fail("OTSMadeUp", http_status=429), 429, "Injected error."),
         (Fail("OTSMadeUp"), 400, "Injected error."),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -22,6 +23,8 @@ from streamclient.server.errors import ServiceError
 from streamclient.server.storage import open_storage
 from streamclient.server.storage_sqlite import DATABASE_FILE, checksum
 from streamclient.wire import schema
+from streamclient.wire.plainbuffer import KeyBound, decode_row
+from streamclient.wire.schema import ReturnType
 from tests.patience import PATIENCE_SECONDS
 
 
@@ -192,6 +195,148 @@ def test_a_held_file_cannot_be_opened_by_another_name(
     open_and_close(tmp_path / "held")
 
 
+def copy_the_directory(held: Path) -> None:
+    shutil.copytree(held, held.parent / "copy")
+
+
+def read_each_file(held: Path) -> None:
+    for file in held.iterdir():
+        file.read_bytes()
+
+
+def look_at_it_with_sqlite(held: Path) -> None:
+    with sqlite3.connect(held / DATABASE_FILE, timeout=0) as database, contextlib.suppress(sqlite3.OperationalError):
+        database.execute("SELECT count(*) FROM sqlite_master").fetchall()
+    database.close()
+
+
+def try_a_second_server(held: Path) -> None:
+    with pytest.raises(DataDirectoryError):
+        LocalTablestore(data_dir=held).start()
+
+
+def fork_a_child(held: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+def first_line_of_a_server_at(directory: Path) -> str:
+    """What another process says: that it listens, or why it does not."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "streamclient.server", "--port", "0", "--data", str(directory)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        return process.stdout.readline()
+    finally:
+        process.kill()
+        process.communicate(timeout=PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize(
+    "happening",
+    [
+        copy_the_directory,
+        read_each_file,
+        look_at_it_with_sqlite,
+        try_a_second_server,
+        fork_a_child,
+    ],
+)
+def test_a_directory_stays_held_whatever_opens_and_closes_its_files(
+    tmp_path: Path, happening: Callable[[Path], None]
+) -> None:
+    """SQLite's own lock ends with the first close of the file in this process; then two servers acknowledged writes."""
+    held = tmp_path / "held"
+    with LocalTablestore(data_dir=held) as local:
+        connection = connect(local)
+        create_table(local, connection)
+
+        happening(held)
+
+        said = first_line_of_a_server_at(held)
+        assert f"{held} is in use by another server (process {os.getpid()})" in said
+        create_table(local, connection, "later")
+        connection.close()
+    again = Driver(open_storage(held))
+    assert sorted(again.call("ListTable").table_names) == ["later", "t"]
+    again.engine.close()
+
+
+def test_a_forked_child_does_not_end_what_its_parent_serves(tmp_path: Path) -> None:
+    """SQLite would delete the journal into which the parent goes on writing."""
+    local = LocalTablestore(data_dir=tmp_path).start()
+    connection = connect(local)
+    create_table(local, connection)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            local.stop()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    create_table(local, connection, "later")
+    connection.close()
+
+    copied = tmp_path / "copy"  # as the death of this process would leave it
+    copied.mkdir()
+    for file in tmp_path.glob(f"{DATABASE_FILE}*"):
+        shutil.copy(file, copied)
+    again = Driver(open_storage(copied))
+    assert sorted(again.call("ListTable").table_names) == ["later", "t"]
+    again.engine.close()
+    local.stop()
+
+
+# --- what is left of a database that was lost
+
+
+def emptied(directory: Path) -> None:
+    os.truncate(directory / DATABASE_FILE, 0)
+
+
+def without_its_tables(directory: Path) -> None:
+    (directory / DATABASE_FILE).unlink()
+    with sqlite3.connect(directory / DATABASE_FILE) as database:
+        database.execute("PRAGMA user_version = 3")
+    database.close()
+
+
+def only_the_journal(directory: Path) -> None:
+    (directory / DATABASE_FILE).unlink()
+    (directory / f"{DATABASE_FILE}-wal").write_bytes(b"x" * 100)
+
+
+@pytest.mark.parametrize("loss", [emptied, without_its_tables, only_the_journal])
+def test_what_is_left_of_a_lost_database_is_not_a_new_one(tmp_path: Path, loss: Callable[[Path], None]) -> None:
+    filled(tmp_path)
+    loss(tmp_path)
+    left = {file.name: file.read_bytes() for file in tmp_path.glob(f"{DATABASE_FILE}*")}
+
+    text = refusal(tmp_path)
+
+    assert DATABASE_FILE in text
+    assert "restore" in text
+    assert "to start without data" in text
+    assert {file.name: file.read_bytes() for file in tmp_path.glob(f"{DATABASE_FILE}*")} == left
+
+
+def test_a_database_whose_making_was_interrupted_is_made_again(tmp_path: Path) -> None:
+    (tmp_path / f"{DATABASE_FILE}.new").write_bytes(b"half of one")
+
+    filled(tmp_path)
+    open_and_close(tmp_path)
+
+    assert not (tmp_path / f"{DATABASE_FILE}.new").exists()
+
+
 # --- time
 
 
@@ -224,6 +369,97 @@ def test_time_goes_on_while_the_machines_clock_is_behind() -> None:
     assert clock.now_micros() < ahead + HOUR_SECONDS * 1_000_000
     clock.advance(60)
     assert clock.now_micros() >= ahead + 60_000_000
+
+
+DAY_MICROS = 24 * HOUR_SECONDS * 1_000_000
+
+
+class MachineTime:
+    """A machine's two clocks: one that people set, one that only goes on."""
+
+    def __init__(self) -> None:
+        self.wall, self.steady = START_MICROS, 5
+
+    def passes(self, micros: int) -> None:
+        self.wall += micros
+        self.steady += micros
+
+    @property
+    def clock(self) -> Clock:
+        return Clock(lambda: self.wall, lambda: self.steady)
+
+
+def test_a_jump_of_the_machines_clock_ends_no_data_and_time_comes_back(tmp_path: Path) -> None:
+    """Ten years ahead for a while: nothing is past, and with the machine's clock the server's comes back."""
+    machine = MachineTime()
+    clock = machine.clock
+    driver = Driver(open_storage(tmp_path), clock=clock)
+    driver.create_with_stream(options={"time_to_live": 86_400})
+    driver.put("a", put("x", 1))
+
+    machine.passes(60_000_000)
+    machine.wall += 3_650 * DAY_MICROS
+    driver.put("b", put("x", 2))
+    during = clock.now_micros() - START_MICROS
+    machine.passes(60_000_000)
+    machine.wall -= 3_650 * DAY_MICROS
+    driver.put("c", put("x", 3))
+
+    assert during == 60_000_000
+    assert clock.now_micros() == machine.wall == START_MICROS + 120_000_000
+    assert sorted(driver.table()) == ["a", "b", "c"]
+    assert len(driver.all_records()) == 3
+    driver.engine.close()
+
+
+@pytest.mark.parametrize("days", [1, 3_650])
+def test_a_server_comes_back_from_a_time_that_was_wrong(tmp_path: Path, days: int) -> None:
+    """Without deleting its data, and what is written then is the newest, although older writes are dated later."""
+    driver = Driver(open_storage(tmp_path))
+    key = (("pk", "STRING"), ("id", "INTEGER", "AUTO_INCREMENT"))
+    driver.create_with_stream(options={"max_versions": 1})
+    driver.create("made", key=key)
+    driver.wall.micros += days * DAY_MICROS
+    driver.put("a", put("x", "old"))
+    made = driver.put((("pk", "a"), ("id", KeyBound.AUTO_INCREMENT)), table="made", returns=ReturnType.PK)
+    (record,) = driver.all_records()
+
+    again = driver
+    for turn in range(3):  # what was ahead is still known at the next start
+        again.engine.close()
+        again = Driver(open_storage(tmp_path))
+        assert 0 <= again.clock.now_micros() - START_MICROS < 1_000_000
+        again.update("a", put("x", f"new {turn}"))
+        assert again.get("a") == {"x": f"new {turn}"}
+
+    records = [each.sequence_info for each in again.all_records()]
+    assert records[0] == record.sequence_info
+    assert records == sorted(set(records))
+    later = again.put((("pk", "a"), ("id", KeyBound.AUTO_INCREMENT)), table="made", returns=ReturnType.PK)
+    assert decode_row(later.row).primary_key > decode_row(made.row).primary_key
+    again.engine.close()
+
+
+def test_a_small_lead_is_caught_up_at_half_the_pace() -> None:
+    machine = MachineTime()
+    clock = machine.clock
+    assert not clock.resume(0, START_MICROS + 60_000_000)
+
+    found = [clock.now_micros() - START_MICROS]
+    for _ in range(4):
+        machine.passes(40_000_000)
+        found.append(clock.now_micros() - START_MICROS)
+
+    assert found == [60_000_000, 80_000_000, 100_000_000, 120_000_000, 160_000_000]
+
+
+def test_a_day_that_passed_or_a_machine_that_slept_is_followed() -> None:
+    machine = MachineTime()
+    clock = machine.clock
+    machine.passes(400 * DAY_MICROS)
+    assert clock.now_micros() == machine.wall
+    machine.wall += 9 * HOUR_SECONDS * 1_000_000  # of which the steady clock of a virtual machine knows nothing
+    assert clock.now_micros() == machine.wall
 
 
 def test_the_clock_ends_with_the_year_9999() -> None:

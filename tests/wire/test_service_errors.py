@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 import struct
 import threading
@@ -40,6 +41,9 @@ THROTTLED, TRANSIENT, AMBIGUOUS, PERMANENT = (
     ErrorKind.AMBIGUOUS,
     ErrorKind.PERMANENT,
 )
+
+
+LONG = "x" * 10_000_000
 
 
 def kind(error: Exception, *, write: bool) -> ErrorKind:
@@ -135,6 +139,41 @@ def test_commands_about_tables_tell_a_wrong_key_likewise(words: list[str], capsy
         assert main(["tables", *words, "--endpoint", local.endpoint, "--access-key-secret", "wrong"]) != 0
 
     assert f"Signed with access key id {local.access_key_id!r}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OTSServiceError(400, "OTSParameterInvalid", LONG, "id"),
+        OTSServiceError(404, "OTSTrimmedDataAccess", LONG, "id"),
+        OTSServiceError(403, "OTSAuthFailed", LONG, "id"),
+        OTSServiceError(400, LONG, "text", LONG),
+        OTSClientError(LONG),
+        *(OTSClientError(LONG, status) for status in (200, 302, 408, 429, 500)),
+        network.NewConnectionError(None, LONG),  # type: ignore[arg-type]
+        network.ProtocolError(LONG),
+        network.LocationValueError(LONG),
+        ValueError(LONG),
+    ],
+    ids=lambda error: f"{type(error).__name__}-{getattr(error, 'http_status', None)}-{getattr(error, 'code', '')[:20]}",
+)
+@pytest.mark.parametrize("write", [False, True])
+def test_a_text_of_megabytes_is_cut(error: Exception, write: bool) -> None:
+    """What answers need not be the service; its text goes into logs, health and the status table."""
+    mapped = classify(error, write=write, client=None)
+
+    assert len(str(mapped)) < 2_500
+    assert re.search(r"\.\.\. \(1000000\d characters\)", str(mapped))
+    assert len(getattr(mapped, "code", None) or "") < 200
+    assert len(getattr(mapped, "request_id", None) or "") < 200
+
+
+def test_what_was_signed_is_told_beside_a_text_that_is_cut() -> None:
+    with LocalTablestore() as local:
+        mapped = classify(OTSServiceError(403, "OTSAuthFailed", LONG), write=False, client=local.client())
+
+    assert "Signed with access key id 'local-access-key-id'" in str(mapped)
+    assert len(str(mapped)) < 2_500
 
 
 def test_trimmed_data_has_an_exception_of_its_own() -> None:

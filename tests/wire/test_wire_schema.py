@@ -4,13 +4,13 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tablestore.protobuf import table_store_filter_pb2, table_store_pb2
 
 from streamclient.errors import CodecError
-from streamclient.wire import schema
+from streamclient.wire import bounded, schema
 from streamclient.wire.plainbuffer import encode_value
 
 SDK_MESSAGES: dict[str, Any] = {
@@ -95,6 +95,41 @@ def test_the_process_wide_pool_is_left_to_the_sdk() -> None:
 def test_a_missing_required_field_is_refused() -> None:
     with pytest.raises(CodecError, match="GetStreamRecordRequest message lacks required fields: shard_iterator"):
         schema.parse(schema.GetStreamRecordRequest, b"")
+
+
+def test_an_error_names_few_of_the_fields_that_are_missing() -> None:
+    """A message of five megabytes can lack millions."""
+    with pytest.raises(CodecError) as caught:
+        schema.parse(schema.BatchWriteRowRequest, bytes.fromhex("0a 02 12 00") * 50_000)
+
+    assert str(caught.value) == (
+        "a BatchWriteRowRequest message lacks required fields: tables[0].table_name, tables[0].rows[0].type, "
+        "tables[0].rows[0].row_change, ..."
+    )
+
+
+@given(st.binary(max_size=60), st.integers(1, 20))
+def test_counting_fields_takes_any_bytes(data: bytes, most: int) -> None:
+    """And what it lets through has not more, as the parser sees it."""
+    for message_class in (schema.BatchWriteRowRequest, schema.Filter, schema.HeartbeatRequest):
+        try:
+            bounded.require_few_fields(message_class, data, most)
+        except CodecError as error:
+            assert "holds more than" in str(error)  # noqa: PT017
+            continue
+        try:
+            message = message_class.FromString(data)
+        except DecodeError:
+            continue
+        assert known_fields(message) <= most
+
+
+def known_fields(message: Any) -> int:
+    count = 0
+    for field, value in message.ListFields():
+        values = value if field.label == field.LABEL_REPEATED else [value]
+        count += len(values) + (sum(map(known_fields, values)) if field.message_type is not None else 0)
+    return count
 
 
 def test_a_missing_required_field_of_an_inner_message_is_refused() -> None:

@@ -14,6 +14,7 @@ from streamclient.server.row_matrix import encode_matrix
 from streamclient.server.rows import StoredRow, alive
 from streamclient.server.state import ServerState
 from streamclient.server.tables import Key, Table, check_key
+from streamclient.server.work import COLUMN_WORK, MATRIX_WORK, TooMuchWorkError, pay
 from streamclient.wire import puts
 from streamclient.wire.plainbuffer import Row, encode_row
 from streamclient.wire.schema import Direction
@@ -48,9 +49,13 @@ class RangePage:
 
 
 def read_range(state: ServerState, table: Table, request: RangeRead) -> RangePage:
-    """Read rows in key order until the range, the request's limit, or what one call may scan is used up.
+    """Read rows in key order until the range, the request's limit, or what one call may scan or do is used up.
 
-    Rows that the filter leaves out count as scanned but not towards the request's limit.
+    Rows that the filter leaves out count as scanned but not towards the request's limit. A page ends before a row whose
+    filter asks for more work than is left, so that the next page begins with it.
+
+    Raises:
+        ServiceError: the bounds do not fit, or already the first row asks for more work than one request may do.
     """
     start, end = _bounds(table, request)
     seen = state.rows_seen(table, request.transaction_id, request.start, request.end)
@@ -60,6 +65,7 @@ def read_range(state: ServerState, table: Table, request: RangeRead) -> RangePag
     stamp_bytes, takes_all = table.stamp_bytes, request.selection.takes_all
     most_rows, most_bytes = state.limits.range_rows, state.limits.range_bytes
     reader = RowReader(table, request.selection)
+    column_work = (MATRIX_WORK if request.as_matrix else COLUMN_WORK) * len(request.selection.columns_to_get)
     returned: list[StoredRow] = []
     scanned_bytes = charged_bytes = 0
     for scanned_rows, (_, row) in enumerate(rows):
@@ -74,7 +80,13 @@ def read_range(state: ServerState, table: Table, request: RangeRead) -> RangePag
             charged_bytes += size
             returned.append(live)
             continue
-        part, part_bytes = reader.read(live)
+        try:
+            pay(column_work, "The request names %d columns", len(request.selection.columns_to_get))
+            part, part_bytes = reader.read(live)
+        except TooMuchWorkError:
+            if not scanned_rows:
+                raise
+            return RangePage(returned, charged_bytes, row)
         charged_bytes += part_bytes
         if part is not None:
             returned.append(part)

@@ -10,7 +10,7 @@ from streamclient.server.capacity import consumed
 from streamclient.server.errors import ServiceError, invalid
 from streamclient.server.limits import Limits
 from streamclient.server.operation import ServedOperation
-from streamclient.server.reads import Selection, read_one
+from streamclient.server.reads import Selection, find_row, read_found
 from streamclient.server.state import ServerState
 from streamclient.server.tables import Key, check_key
 from streamclient.server.validation.frames import read_key
@@ -52,27 +52,56 @@ def _table(table: Any, limits: Limits) -> TableKeys:
 
 
 def _act(state: ServerState, request: tuple[TableKeys, ...]) -> Any:
-    """Read row by row in the request's order; each row succeeds or fails on its own."""
+    """Read row by row in the request's order; each row succeeds or fails on its own.
+
+    Once the rows that were found are too large together, the others fail: a client asks for those again.
+    """
     response = schema.BatchGetRowResponse()
+    reading = _Reading(state)
     for keys in request:
         answer = response.tables.add(table_name=keys.table_name)
         for key in keys.keys:
-            _read(state, keys, key, answer.rows.add())
+            reading.read(keys, key, answer.rows.add())
     return response
 
 
-def _read(state: ServerState, keys: TableKeys, key: Key, message: Any) -> None:
-    try:
-        table = state.table(keys.table_name)
+class _Reading:
+    """One request's reading, with the bytes of the rows that it has looked at."""
+
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+        self._now_micros = state.clock.now_micros()
+        self._looked_at_bytes = 0
+
+    def read(self, keys: TableKeys, key: Key, message: Any) -> None:
+        """Answer one key."""
+        try:
+            row, units = self._read(keys, key)
+        except ServiceError as error:
+            message.is_ok = False
+            message.error.code, message.error.message = error.code, error.message
+            return
+        message.is_ok = True
+        message.consumed.CopyFrom(consumed(read=units))
+        message.row = row
+
+    def _read(self, keys: TableKeys, key: Key) -> tuple[bytes, int]:
+        table = self._state.table(keys.table_name)
         check_key(table.definition, key)
-        row, units = read_one(table, table.rows, key, keys.selection, state.clock.now_micros())
-    except ServiceError as error:
-        message.is_ok = False
-        message.error.code, message.error.message = error.code, error.message
-        return
-    message.is_ok = True
-    message.consumed.CopyFrom(consumed(read=units))
-    message.row = row
+        found = find_row(table, table.rows, key, self._now_micros)
+        if found is not None:
+            self._look_at(table.size_of(found))
+        return read_found(table, found, keys.selection)
+
+    def _look_at(self, size_bytes: int) -> None:
+        """Whole rows count, also where a filter or a selection leaves little of them: that is what has to be read."""
+        limit = self._state.limits.batch_get_bytes
+        if self._looked_at_bytes and self._looked_at_bytes + size_bytes > limit:
+            raise invalid(
+                f"The total data size of the rows of BatchGetRow exceeds the limit, limit size: {limit}, data size: "
+                f"{self._looked_at_bytes + size_bytes}. Ask for fewer rows in one request."
+            )
+        self._looked_at_bytes += size_bytes
 
 
 OPERATION = ServedOperation(

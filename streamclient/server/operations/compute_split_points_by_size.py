@@ -49,8 +49,8 @@ def _act(state: ServerState, request: ComputeSplitPoints) -> Any:
     A cut falls between partition keys where it can, and names only that column then.
     """
     table = state.table(request.table_name)
-    expired_before = table.expired_before_millis(state.clock.now_micros())
-    points = split_points(table, request.split_bytes, request.point_limit, expired_before)
+    state.forget_expired_rows(table)
+    points = split_points(table, request.split_bytes, request.point_limit)
     # One location for all pieces; Java requires the repeats to add up to the number of pieces.
     location = hashlib.md5(request.table_name.encode(), usedforsecurity=False).hexdigest()
     return schema.ComputeSplitPointsBySizeResponse(

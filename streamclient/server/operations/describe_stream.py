@@ -32,6 +32,7 @@ def _validate(request: Any, limits: Limits) -> DescribeStream:
     shard_limit = request.shard_limit if request.HasField("shard_limit") else limits.stream_page_shards
     if shard_limit <= 0:
         raise invalid("The shard limit must be greater than 0.")
+    shard_limit = min(shard_limit, limits.stream_page_shards_most)
     return DescribeStream(request.stream_id, request.inclusive_start_shard_id or None, shard_limit)
 
 

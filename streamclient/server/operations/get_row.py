@@ -9,7 +9,7 @@ from attrs import frozen
 from streamclient.server.capacity import consumed
 from streamclient.server.limits import Limits
 from streamclient.server.operation import ServedOperation, own_table
-from streamclient.server.reads import Selection, read_one
+from streamclient.server.reads import Selection, find_row, read_found
 from streamclient.server.state import ServerState
 from streamclient.server.tables import Key, check_key
 from streamclient.server.validation.frames import read_key
@@ -41,7 +41,8 @@ def _act(state: ServerState, request: GetRow) -> Any:
     table = state.table(request.table_name)
     check_key(table.definition, request.key)
     rows = state.rows_seen(table, request.transaction_id, request.key)
-    row, units = read_one(table, rows, request.key, request.selection, state.clock.now_micros())
+    found = find_row(table, rows, request.key, state.clock.now_micros())
+    row, units = read_found(table, found, request.selection)
     return schema.GetRowResponse(consumed=consumed(read=units), row=row)
 
 

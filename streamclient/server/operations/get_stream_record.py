@@ -29,6 +29,7 @@ def _validate(request: Any, limits: Limits) -> GetStreamRecord:
     limit = request.limit if request.HasField("limit") else limits.stream_page_records
     if limit <= 0:
         raise invalid("The limit must be greater than 0.")
+    limit = min(limit, limits.stream_page_records_most)
     return GetStreamRecord(request.shard_iterator, decode_iterator(request.shard_iterator), limit)
 
 

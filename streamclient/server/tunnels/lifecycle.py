@@ -45,7 +45,7 @@ def _initialize(state: ServerState, tunnel: Tunnel) -> None:
 
 def base_ranges(state: ServerState, table: Table) -> list[ChannelRange]:
     """The table cut at its partitions, and within them into pieces of about the size that one channel shall have."""
-    expired_before = table.expired_before_millis(state.clock.now_micros())
-    sizes = split_points(table, state.limits.tunnel_base_channel_bytes, state.limits.splits_per_request, expired_before)
+    state.forget_expired_rows(table)
+    sizes = split_points(table, state.limits.tunnel_base_channel_bytes, state.limits.splits_per_request)
     cuts = sorted({*table.definition.boundaries, *sizes})
     return [ChannelRange(begin, end) for begin, end in zip([b"", *cuts], [*cuts, None], strict=True)]

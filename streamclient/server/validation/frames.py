@@ -6,23 +6,60 @@ import math
 from typing import Any
 
 from streamclient.errors import CodecError
+from streamclient.server import work
 from streamclient.server.errors import invalid
 from streamclient.server.limits import CELL_TIMESTAMP_MAX_MILLIS, Limits
 from streamclient.server.rows import value_size
 from streamclient.server.tables import Key, check_key_values
 from streamclient.server.validation.names import check_attribute_name
-from streamclient.wire.plainbuffer import Cell, KeyBound, Row, decode_row
+from streamclient.wire import _tags as tags
+from streamclient.wire.plainbuffer import HEADER, Cell, KeyBound, Row, decode_row
 
 
 def read_frame(data: bytes) -> Row:
     """The one row that a request carries."""
+    if len(data) > _UNCOUNTED_BYTES:
+        pay_for_cells(_count_cells(data))
     try:
-        return decode_row(data)
+        row = decode_row(data)
     except CodecError as error:
-        row = _read_padded_frame(data)
-        if row is None:
+        padded = _read_padded_frame(data)
+        if padded is None:
             raise invalid(f"Cell data broken, {error}.") from error
-        return row
+        row = padded
+    if len(data) <= _UNCOUNTED_BYTES:
+        pay_for_cells(len(row.cells))
+    return row
+
+
+_UNCOUNTED_BYTES = 256 * 1024
+"""A cell takes at least eleven bytes, so a row that is not longer has at most 24,000, which are read in a tenth of a
+second. Those of a longer one are counted before they are read."""
+
+
+def pay_for_cells(count: int) -> None:
+    """Take the work for the cells of one row from the request's purse."""
+    work.pay(work.CELL_WORK * count, "The rows have too many cells, this one has %d or more", count)
+
+
+def _count_cells(data: bytes) -> int:
+    """How many cells a frame has, up to the first that no purse pays for. What is no row is left to who reads it."""
+    most = work.WORK_PER_REQUEST // work.CELL_WORK + 1
+    count, offset, end = 0, len(HEADER) + 1, len(data)
+    while offset < end and count < most:
+        tag = data[offset]
+        offset += 1
+        if tag in (tags.TAG_CELL_NAME, tags.TAG_CELL_VALUE):
+            offset += 4 + int.from_bytes(data[offset : offset + 4], "little")
+        elif tag in (tags.TAG_CELL, tags.TAG_ROW_DATA):
+            count += tag == tags.TAG_CELL
+        elif tag in (tags.TAG_CELL_OPERATION, tags.TAG_CELL_CHECKSUM):
+            offset += 1
+        elif tag == tags.TAG_CELL_TIMESTAMP:
+            offset += 8
+        else:
+            break
+    return count
 
 
 def _read_padded_frame(data: bytes) -> Row | None:

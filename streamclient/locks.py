@@ -1,0 +1,172 @@
+"""Locks on files, for processes of one machine.
+
+Laws:
+
+- A lock belongs to the process that took it, and ends with that process, however it ends. A forked child neither keeps
+  it nor gives it up; a program that is started does not inherit it.
+- Reading, copying or closing the file elsewhere in the process does not end it. POSIX record locks, which SQLite uses,
+  end with the first ``close`` of the file anywhere in the process; these are ``flock``, and ``msvcrt.locking`` on
+  Windows.
+- A file that carries a lock is never deleted: whoever waits for the deleted one would hold nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+_RETRY_SECONDS = 0.05
+"""Between two attempts where the system cannot wait for a lock itself."""
+
+_LOCKED_BYTE = 1 << 62
+"""Windows locks bytes, and nobody else reads a locked one: this one is after every file's end."""
+
+_HELD_ELSEWHERE = frozenset({errno.EACCES, errno.EAGAIN, errno.EDEADLK})
+"""What the systems answer for a lock that another holder has."""
+
+_LONGEST_NOTE_BYTES = 64
+"""Of what the holder writes into its file: a process id."""
+
+
+class LockHeldError(Exception):
+    """Another holder has the lock. ``pid`` is its process id, ``None`` if it is not known."""
+
+    def __init__(self, path: Path, pid: int | None) -> None:
+        by = "another holder" if pid is None else f"this process ({pid})" if pid == os.getpid() else f"process {pid}"
+        super().__init__(f"{path} is locked by {by}")
+        self.path = path
+        self.pid = pid
+        self.holder = by
+
+
+class HeldLock:
+    """The lock of a file of its own, from ``__init__`` to ``release`` or the end of the process."""
+
+    def __init__(self, path: Path) -> None:
+        """Create the file if it is missing, lock it without waiting, and write this process's id into it.
+
+        Raises:
+            LockHeldError: another holder has it, in this process or in another one.
+            OSError: the file cannot be opened, or its file system has no locks.
+        """
+        self.path = path
+        self._pid = os.getpid()
+        self._descriptor: int | None = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+        try:
+            if not _lock(self._descriptor, shared=False, waits=False):
+                raise LockHeldError(path, _noted(self._descriptor))
+            _note(self._descriptor, self._pid)
+        except BaseException:
+            os.close(self._descriptor)
+            self._descriptor = None
+            raise
+        _HELD.add(self)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this process holds the lock. A child that was forked from the holder does not."""
+        return self._descriptor is not None and self._pid == os.getpid()
+
+    def release(self) -> None:
+        """Give the lock up. Does nothing the second time, and nothing in a forked child."""
+        descriptor, self._descriptor = self._descriptor, None
+        _HELD.discard(self)
+        if descriptor is not None and self._pid == os.getpid():
+            # Unlocked and not only closed: a child may have been forked that has not closed its copy yet.
+            with suppress(OSError):
+                _unlock(descriptor)
+            os.close(descriptor)
+
+    def leave_to_parent(self) -> None:
+        """Close the copy of a forked child. It must not unlock: copies of a descriptor share the lock."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+@contextmanager
+def locked(file: IO[bytes], *, shared: bool = False) -> Iterator[None]:
+    """Lock an open file until the block ends, after waiting for other holders. ``shared`` excludes writers only.
+
+    On Windows readers exclude each other, too.
+    """
+    descriptor = file.fileno()
+    _lock(descriptor, shared=shared, waits=True)
+    owner = os.getpid()
+    try:
+        yield
+    finally:
+        # Unlocked and not only closed: a child that was forked meanwhile has a copy of the file, and would keep it.
+        if owner == os.getpid():
+            _unlock(descriptor)
+
+
+_HELD: weakref.WeakSet[HeldLock] = weakref.WeakSet()
+"""Locks of this process, which a forked child has to leave to its parent."""
+
+
+def _forked() -> None:
+    for lock in list(_HELD):
+        lock.leave_to_parent()
+    _HELD.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+def _note(descriptor: int, pid: int) -> None:
+    os.ftruncate(descriptor, 0)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    os.write(descriptor, f"{pid}\n".encode("ascii"))
+
+
+def _noted(descriptor: int) -> int | None:
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    text = os.read(descriptor, _LONGEST_NOTE_BYTES)
+    return int(text) if text.endswith(b"\n") and text.strip().isdigit() else None
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _lock(descriptor: int, *, shared: bool, waits: bool) -> bool:
+        while True:
+            os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
+            try:
+                msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+            except OSError as error:
+                if error.errno not in _HELD_ELSEWHERE:
+                    raise
+                if not waits:
+                    return False
+            else:
+                return True
+            time.sleep(_RETRY_SECONDS)
+
+    def _unlock(descriptor: int) -> None:
+        os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
+        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
+
+else:
+    import fcntl
+
+    def _lock(descriptor: int, *, shared: bool, waits: bool) -> bool:
+        kind = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if waits else fcntl.LOCK_NB)
+        try:
+            fcntl.flock(descriptor, kind)
+        except OSError as error:
+            if waits or error.errno not in _HELD_ELSEWHERE:
+                raise
+            return False
+        return True
+
+    def _unlock(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
