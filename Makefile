@@ -33,6 +33,8 @@ help:
 	@echo "make simulate-mutations  whether the laws of the simulation notice mistakes that are put into the core"
 	@echo "make simulate-tunnels simulated tunnel clients under faults (SEEDS=$(SEEDS))"
 	@echo "make fuzz-server      strange requests to the local server for SECONDS=$(SECONDS), tunnels included (SEED=$(SEED))"
+	@echo "make hostile          hostile answers between service and consumers: each once, as the tests play them (SEED=$(SEED))"
+	@echo "make hostile-all      the same for all pairs of answer, place, connection, consumer and length (SEED=$(SEED))"
 	@echo "make tunnel-rounds    a tunnel of each kind over ROWS rows, workers killed and joining (ROUNDS=$(ROUNDS))"
 	@echo "make destination-rounds  histories of models, then ROUNDS=30 of kill -9 and SIGSTOP for each: Delta with Spark and without, Iceberg, PostgreSQL"
 	@echo "make replicate-drill  a table of ROWS rows replicated under a writer, killed and resumed, then compared"
@@ -108,6 +110,14 @@ simulate-tunnels:
 fuzz-server:
 	@tools/setup-environment spark,cli,docs,dev
 	@$(BIN)/python -m tests.server_fuzz --seconds $(SECONDS) --seed $(SEED)
+
+hostile:
+	@tools/setup-environment spark,cli,docs,dev
+	@$(BIN)/python -m tests.hostile --seed $(SEED)
+
+hostile-all:
+	@tools/setup-environment spark,cli,docs,dev
+	@$(BIN)/python -m tests.hostile --all --seed $(SEED)
 
 tunnel-rounds:
 	@tools/setup-environment spark,cli,docs,dev

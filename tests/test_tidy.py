@@ -72,7 +72,7 @@ MAY_IMPORT = {
 }
 """Rooms on the left may import the rooms and modules on the right; rooms not named here may import anything."""
 
-MADE_OF_HEAVY_CLASSES = {"datasource/source.py": {"pyspark"}}
+MADE_OF_HEAVY_CLASSES = {"datasource/source.py": {"pyspark"}, "destinations/postgres_wait.py": {"psycopg"}}
 """Modules that subclass what a heavy package has, and are themselves imported on first use."""
 
 IMPURE_MODULES = {"threading", "time", "logging", "socket", "subprocess", "asyncio", "concurrent", "tablestore", "os"}

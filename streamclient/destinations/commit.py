@@ -139,6 +139,14 @@ class Commit:
         """Grows from commit to commit of a shard, for logs that compare one integer: ``epoch << 32 | number``."""
         return self.epoch << 32 | self.number
 
+    def keeps(self, promised: Commit) -> bool:
+        """Whether this has the very records that another commit promised, whatever came before that one.
+
+        What was promised while the destination's commits were out of sight follows none of them.
+        """
+        names = ("application", "shard", "start", "end", "count", "content")
+        return all(getattr(self, name) == getattr(promised, name) for name in names)
+
     @property
     def is_intact(self) -> bool:
         """Whether the digest is that of the other values."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from copy import copy
-from itertools import count, groupby
+from itertools import chain, count, groupby, repeat
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
@@ -22,9 +22,7 @@ from streamclient.destinations.changes import KEY, SHARD
 from streamclient.destinations.commit import Commit, LogEntry, are_among, check_commits, is_stored
 from streamclient.destinations.extra import load, pyarrow
 from streamclient.destinations.postgres_rows import (
-    NAME_BYTES_MAX,
-    arrow_name,
-    arrow_type,
+    TableColumns,
     check_key_names,
     key_digests,
     python_values,
@@ -34,18 +32,26 @@ from streamclient.destinations.postgres_rows import (
     table_of,
     without_unfit,
 )
-from streamclient.destinations.postgres_session import Answer, PostgresSession, check_conninfo, check_server, refusal
+from streamclient.destinations.postgres_session import Answer, PostgresSession, check_conninfo, refusal
+from streamclient.destinations.postgres_tables import GONE, PostgresTables, TableNames
 from streamclient.destinations.schemas import check_fit, check_table_types
-from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, StreamClientError
+from streamclient.errors import DependencyException, ErrorKind, StreamClientError
 
 if TYPE_CHECKING:
     from psycopg import Cursor
-    from pyarrow import Schema, Table
+    from pyarrow import Field, Schema, Table
 
 _COPIED = "streamclient_copied"
 """The temporary table of a transaction's rows."""
 
 _FETCH_ROWS = 10_000
+
+_PAUSES = (0.2, 0.5, 1.0, 2.0)
+"""Seconds before a further try to add columns; the last one is repeated. Each try keeps others waiting for a tenth of a
+second, so they hardly notice."""
+
+_LOOK, _STORE = "look", "store"
+"""Kinds of work that take about as long each time."""
 
 
 @checks.explains_names
@@ -53,16 +59,19 @@ class PostgresDestination:
     """A table in PostgreSQL that is written exactly once, by any number of processes; see ``Destination``.
 
     Maps and lists are columns of type ``json``. What PostgreSQL cannot hold in a column stands in ``_unfit``: texts
-    with the character NUL, columns whose names are longer than 63 bytes, and those behind the first 400. Columns that
-    are called like system columns (``xmin``, ``ctid``) have a mark behind their names; see ``names``.
+    with the character NUL, columns whose names are longer than 63 bytes or belong to columns of others, those behind
+    the first 400, and texts of a row that do not fit in a page. Columns that are called like system columns (``xmin``,
+    ``ctid``) have a mark behind their names; see ``names``.
 
     Args:
         conninfo: as libpq takes it, for example ``"host=db dbname=lake user=writer"``.
         table: the table of the rows, perhaps with its schema before it, as in ``"lake.orders"``. The first commit makes
             it and those beside it; reading makes nothing, and no other table is written to.
         application: the fleet that writes; one per status table.
-        answer_seconds: how long a commit is tried, and how long the server lets one hold its locks while the writer
-            says nothing. Keep it below the lease's duration: a frozen writer holds up its successor for so long.
+        answer_seconds: how long a commit is tried, how long an answer is waited for, and how long the server lets a
+            commit hold its locks while the writer says nothing. Keep it below the lease's duration: a frozen writer
+            holds up its successor for so long. A statement of a commit that the server ended for its time is given
+            twice as much in the next call, up to ten minutes.
 
     Raises:
         ConfigurationError: an argument cannot work.
@@ -77,11 +86,10 @@ class PostgresDestination:
         checks.any_text.require("table", table)
         checks.text.require("application", application)
         checks.seconds.require("answer_seconds", answer_seconds)
-        self._names = _Names.of(table)
+        self._tables = PostgresTables(table)
         self._session = PostgresSession(conninfo, answer_seconds)
         self._application = application
         self._answer_seconds = answer_seconds
-        self._key: tuple[str, ...] = ()
         self._is_ready = False
 
     @property
@@ -91,12 +99,12 @@ class PostgresDestination:
 
     def probe(self) -> None:
         """Check the server, and that the tables are there or can be made; see ``Destination.probe``."""
-        self._session.retrying(self._rehearse)
+        self._asked(self._rehearse)
 
     def columns(self) -> Schema | None:
         """See ``Destination``."""
         columns = self._looking(self._columns)
-        return columns if columns is not None and columns.names else None
+        return columns.schema if columns is not None and columns.schema.names else None
 
     def last_commits(self, shards: Sequence[str]) -> dict[str, Commit | None]:
         """See ``Destination``."""
@@ -117,16 +125,16 @@ class PostgresDestination:
             ConfigurationError: no column here can have such a name.
         """
         check_key_names(columns)
-        self._key = tuple(columns)
+        self._tables = self._tables.keyed(columns)
         self._is_ready = False
 
     def merge(self, keys: Table, fold: Callable[[Table], Table], commits: Sequence[Commit]) -> None:
         """See ``MergingDestination``."""
         check_commits(commits, self._application)
         self._make_ready()
-        digests = key_digests(keys, self._key)
+        digests = key_digests(keys, self._tables.key)
         deadline, tries = time.monotonic() + self._answer_seconds, count()
-        while (found := self._session.retrying(lambda cursor: self._look(cursor, digests, commits, tries))) is not None:
+        while (found := self._asked(lambda cursor: self._look(cursor, digests, commits, tries), _LOOK)) is not None:
             present, replaced = found
             try:
                 self._store(fold(present), commits, tries, replaced)
@@ -141,19 +149,26 @@ class PostgresDestination:
 
     def rows_below(self, column: str, bound: int) -> Iterator[Table]:
         """See ``MergingDestination``."""
-        yield from self._selected(f"where {sql_name(column)} < %s", [bound])
+        yield from self._selected(f"where {sql_name(column)} < %b", [bound])
 
     def log(self) -> Iterator[LogEntry]:
         """See ``Destination``."""
-        query = f"select step, commit from {self._names.commits} order by step, id"
-        found = self._looking(lambda cursor: cursor.execute(query).fetchall()) or []
-        for step, lines in groupby(found, key=lambda line: line[0]):
-            yield LogEntry.from_json(str(step), f'{{"commits":[{",".join(text for _, text in lines)}]}}')
+
+        def lines(cursor: Cursor[Any]) -> list[Any]:
+            return cursor.execute(f"select step, commit from {self._names.commits} order by step, id").fetchall()
+
+        found = self._looking(lines) or []
+        for step, entries in groupby(found, key=lambda line: line[0]):
+            yield LogEntry.from_json(str(step), f'{{"commits":[{",".join(text for _, text in entries)}]}}')
 
     def fenced_shards(self) -> list[str]:
         """See ``Fences``."""
-        query = f"select shard from {self._names.shards} where application = %s and commit is not null"
-        found = self._looking(lambda cursor: cursor.execute(query, (self._application,)).fetchall()) or []
+
+        def lines(cursor: Cursor[Any]) -> list[Any]:
+            query = f"select shard from {self._names.shards} where application = %b and commit is not null"
+            return cursor.execute(query, (self._application,)).fetchall()
+
+        found = self._looking(lines) or []
         return [shard for (shard,) in found]
 
     def rows(self, shards: Sequence[str] | None = None) -> Iterator[Table]:
@@ -161,7 +176,7 @@ class PostgresDestination:
         if shards is None:
             yield from self._selected("", None)
         else:
-            yield from self._selected(f"where {quoted(SHARD)} = any(%s)", [list(shards)])
+            yield from self._selected(f"where {quoted(SHARD)} = any(%b::text[])", [list(shards)])
 
     def _selected(self, condition: str, values: Sequence[Any] | None) -> Iterator[Table]:
         columns = self.columns()
@@ -173,8 +188,7 @@ class PostgresDestination:
         # By another handle, as the caller may commit with this one between two parts.
         reader = self._session.another()
         try:
-            with reader.connection().transaction(), reader.connection().cursor("streamclient_rows") as cursor:
-                cursor.itersize = _FETCH_ROWS
+            with reader.reading("streamclient_rows") as cursor:
                 cursor.execute(query, values, binary=True)
                 while lines := cursor.fetchmany(_FETCH_ROWS):
                     yield table_of(lines, columns)
@@ -190,10 +204,23 @@ class PostgresDestination:
     def another(self) -> PostgresDestination:
         """A further handle over the same table, for another thread."""
         made = copy(self)
-        made._session = self._session.another()
+        made._session, made._tables = self._session.another(), copy(self._tables)
         return made
 
     # --- inside ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _names(self) -> TableNames:
+        return self._tables.names
+
+    def _asked(self, work: Callable[[Cursor[Any]], Answer], kind: str = "") -> Answer:
+        """Some work in a transaction; tables that were seen are gone if the server does not find them."""
+        try:
+            return self._session.retrying(work, kind)
+        except DependencyException as error:
+            if self._tables.is_seen and error.code in GONE:
+                raise self._tables.gone() from error
+            raise
 
     def _query(self, columns: Schema) -> str:
         return f"select {', '.join(map(sql_name, columns.names))} from {self._names.rows}"
@@ -204,10 +231,10 @@ class PostgresDestination:
         """The rows with these keys, before anything is locked; ``None`` if the commits are stored."""
         if self._is_stored(cursor, commits, "", is_repeated=next(tries) > 0):
             return None
-        columns = self._columns(cursor)
+        columns = self._columns(cursor).schema
         names = "".join(f", {sql_name(name)}" for name in columns.names).replace("%", "%%")
         cursor.execute(
-            f"select {quoted(KEY)}, xmin::text{names} from {self._names.rows} where {quoted(KEY)} = any(%s)",
+            f"select {quoted(KEY)}, xmin::text{names} from {self._names.rows} where {quoted(KEY)} = any(%b::bytea[])",
             [list(digests)],
             binary=True,
         )
@@ -219,111 +246,69 @@ class PostgresDestination:
         """Remove the rows that a merge has looked at, if they are still the same."""
         # One merge at a time: a row that another one removes and adds again meanwhile is not found by its key, as
         # the statement that waits for it looks at the rows that were there when it began.
-        cursor.execute("select pg_advisory_xact_lock(hashtext(%s))", (self._names.rows,))
+        cursor.execute("select pg_advisory_xact_lock(hashtext(%b))", (self._names.rows,))
+        key = quoted(KEY)
         cursor.execute(
-            f"delete from {self._names.rows} where {quoted(KEY)} = any(%s) returning {quoted(KEY)}, xmin::text",
+            f"delete from {self._names.rows} where {key} = any(%b::bytea[]) returning {key}, xmin::text",
             [list(replaced.digests)],
+            binary=True,
         )
         if {(bytes(digest), written) for digest, written in cursor.fetchall()} != replaced.seen:
+            self._refuse_kept(cursor, replaced)
             raise _OthersWereQuickerError
+
+    def _refuse_kept(self, cursor: Cursor[Any], replaced: _Replaced) -> None:
+        """Refuse if rows are there still, as they were or as this very transaction has made them."""
+        cursor.execute(
+            f"select {quoted(KEY)}, xmin::text, xmin::text::bigint = txid_current() & 4294967295 "
+            f"from {self._names.rows} where {quoted(KEY)} = any(%b::bytea[])",
+            [list(replaced.digests)],
+            binary=True,
+        )
+        kept = [digest for digest, written, is_own in cursor.fetchall() if is_own or (digest, written) in replaced.seen]
+        if kept:
+            raise self._others_rules(
+                cursor, f"{len(kept)} of {len(replaced.seen)} rows are there still after a merge has deleted them", 8
+            )
+
+    def _others_rules(self, cursor: Cursor[Any], what: str, event: int) -> DependencyException:
+        """The refusal that names triggers and rules for an event, by its bit in the catalogue of triggers."""
+        rule = {4: "3", 8: "4"}[event]
+        cursor.execute(
+            "select tgname::text from pg_trigger "
+            "where tgrelid = %b::regclass and not tgisinternal and tgtype & %b <> 0 "
+            "union all select rulename::text from pg_rewrite where ev_class = %b::regclass and ev_type::text = %b",
+            (self._names.rows, event, self._names.rows, rule),
+        )
+        names = ", ".join(name for (name,) in cursor.fetchall()) or "none that can be seen"
+        return DependencyException(
+            f"{what}, in {self._names.rows}: a trigger or a rule keeps the table as it wants it ({names}), and a "
+            "table of ours must do what it is told; remove it, and mark or leave out rows in a table of your own",
+            kind=ErrorKind.PERMANENT,
+        )
 
     def _looking(self, work: Callable[[Cursor[Any]], Answer]) -> Answer | None:
         """What some work finds in the tables; ``None`` as long as there are none."""
-        return self._session.retrying(lambda cursor: work(cursor) if self._are_there(cursor) else None)
-
-    def _are_there(self, cursor: Cursor[Any]) -> bool:
-        """Whether the tables are there, all of them or none.
-
-        Raises:
-            ConfigurationError: some are, so they are somebody else's, or no longer whole.
-        """
-        # By one statement, as they are made by one transaction: it sees all of them or none.
-        names = self._names
-        cursor.execute(
-            "select relname from pg_class where relname = any(%s::name[]) and case when %s = '' "
-            "then pg_table_is_visible(oid) else relnamespace = to_regnamespace(%s) end order by oid",
-            (list(names.plain), names.schema, names.schema),
-        )
-        found = [name for (name,) in cursor.fetchall()]
-        missing = [name for name in names.plain if name not in found]
-        if found and missing:
-            raise ConfigurationError(
-                f"PostgreSQL has {' and '.join(found)}, but not {' and '.join(missing)}: a destination makes these "
-                "together, and writes to no others; name another table, or bring back what is gone"
-            )
-        return not missing
+        return self._asked(lambda cursor: work(cursor) if self._tables.are_there(cursor) else None)
 
     def _make_ready(self) -> None:
         """Before the first write: afterwards the tables are there."""
         if not self._is_ready:
-            self._session.retrying(self._create)
-            self._is_ready = True
+            self._asked(self._tables.create)
+            self._tables.is_seen = self._is_ready = True
 
     def _rehearse(self, cursor: Cursor[Any]) -> None:
         with cursor.connection.transaction(force_rollback=True):
-            self._create(cursor)
+            self._tables.create(cursor)
+            self._tables.check_rights(cursor)
 
-    def _create(self, cursor: Cursor[Any]) -> None:
-        check_server(cursor)
-        if self._are_there(cursor):  # without a lock: a writer that is frozen with one holds nobody up
-            self._check_whole(cursor)
-            self._check_key(cursor)
-            return
-        # Two creators at once would meet in PostgreSQL's catalogue, with an error.
-        cursor.execute("select pg_advisory_xact_lock(hashtext(%s))", (self._names.rows,))
-        key = f"{quoted(KEY)} bytea primary key" if self._key else ""
-        cursor.execute(f"create table if not exists {self._names.rows} ({key})")
-        cursor.execute(
-            f"create table if not exists {self._names.shards} ("
-            "application text, shard text, commit text, primary key (application, shard))"
-        )
-        # Steps are numbered here, as a table goes on in another cluster, whose transactions begin anew.
-        cursor.execute(
-            f"create table if not exists {self._names.commits} ("
-            "application text, shard text, number bigint, epoch bigint, commit text not null, "
-            "step bigint not null, id bigserial, at timestamptz not null default now(), "
-            "primary key (application, shard, number))"
-        )
-        self._check_key(cursor)  # another creator may have been quicker
-
-    def _check_whole(self, cursor: Cursor[Any]) -> None:
-        """Refuse copies that lack what keeps two first commits of a shard apart, and their steps in order."""
-        names = self._names
-        cursor.execute(
-            "select pg_get_serial_sequence(%s, 'id') is not null and count(*) = 2 from pg_index "
-            "where indisprimary and indrelid = any(array[%s::regclass, %s::regclass])",
-            (names.commits, names.shards, names.commits),
-        )
-        if cursor.fetchone() != (True,):
-            raise ConfigurationError(
-                f"{names.shards} or {names.commits} lacks its primary key, or the sequence of its column id, so they "
-                "are copies that a commit could get into twice: copy the three tables by dumping and restoring them"
-            )
-
-    def _check_key(self, cursor: Cursor[Any]) -> None:
-        cursor.execute(
-            "select from pg_attribute where attrelid = %s::regclass and attname = %s and not attisdropped",
-            (self._names.rows, KEY),
-        )
-        if self._key and not cursor.fetchall():
-            raise ConfigurationError(
-                f"{self._names.rows} was made for rows without a key, which are only added to: name another table"
-            )
-
-    def _columns(self, cursor: Cursor[Any]) -> Schema:
-        cursor.execute(
-            "select attname, format_type(atttypid, atttypmod) from pg_attribute "
-            "where attrelid = %s::regclass and attnum > 0 and not attisdropped order by attnum",
-            (self._names.rows,),
-        )
-        own = {KEY} if self._key else set()
-        found = [(name, kind) for name, kind in cursor.fetchall() if name not in own]
-        return pyarrow().schema([(arrow_name(name), arrow_type(name, kind)) for name, kind in found])
+    def _columns(self, cursor: Cursor[Any]) -> TableColumns:
+        return self._tables.columns(cursor)
 
     def _lasts(self, cursor: Cursor[Any], shards: Sequence[str], lock: str) -> dict[str, Commit]:
         cursor.execute(
             f"select shard, commit from {self._names.shards} "
-            f"where application = %s and shard = any(%s) and commit is not null order by shard {lock}",
+            f"where application = %b and shard = any(%b::text[]) and commit is not null order by shard {lock}",
             (self._application, list(shards)),
         )
         return {shard: Commit.from_json(text) for shard, text in cursor.fetchall()}
@@ -331,9 +316,29 @@ class PostgresDestination:
     def _store(
         self, rows: Table, commits: Sequence[Commit], tries: Iterator[int], replaced: _Replaced | None = None
     ) -> None:
-        self._session.retrying(
-            lambda cursor: self._try_to_store(cursor, rows, commits, replaced, is_repeated=next(tries) > 0)
-        )
+        while True:
+            try:
+                self._asked(
+                    lambda cursor: self._try_to_store(cursor, rows, commits, replaced, is_repeated=next(tries) > 0),
+                    _STORE,
+                )
+                return
+            except _ColumnsAreMissingError as error:
+                self._add_columns(error.fields)
+
+    def _add_columns(self, fields: Sequence[Field]) -> None:
+        """In a transaction of its own that gives up soon and often: with it, everybody would wait for a long reader."""
+        deadline, pauses = time.monotonic() + self._answer_seconds, chain(_PAUSES, repeat(_PAUSES[-1]))
+        while not self._asked(lambda cursor: self._tables.add(cursor, fields)):
+            pause = next(pauses)
+            if time.monotonic() + pause >= deadline:
+                raise DependencyException(
+                    f"the columns {', '.join(repr(one.name) for one in fields)} could not be added to "
+                    f"{self._names.rows} within {self._answer_seconds:g} s, as others use the table for longer: a "
+                    "transaction that has read it keeps it from being changed until it ends",
+                    kind=ErrorKind.TRANSIENT,
+                )
+            time.sleep(pause)
 
     def _try_to_store(
         self,
@@ -344,12 +349,17 @@ class PostgresDestination:
         *,
         is_repeated: bool,
     ) -> None:
-        rows = self._fitted(cursor, rows)
+        rows, columns = self._fitted(cursor, rows)
+        if self._new(rows, columns):
+            # Looked at before, so that whoever is refused leaves no columns behind.
+            if self._is_stored(cursor, commits, "", is_repeated=is_repeated):
+                return
+            raise _ColumnsAreMissingError(self._new(rows, columns))
         self._copy(cursor, rows)
         # Many shards by one statement, here and below: an answer waited for each would be most of such a commit.
         # A shard's first commit needs a row that it can lock.
         cursor.execute(
-            f"insert into {self._names.shards} (application, shard) select %s, unnest(%b::text[]) "
+            f"insert into {self._names.shards} (application, shard) select %b, unnest(%b::text[]) "
             "on conflict do nothing",
             (self._application, sorted(one.shard for one in commits)),
         )
@@ -359,19 +369,19 @@ class PostgresDestination:
             self._remove(cursor, replaced)
         self._insert(cursor, rows)
         # Behind the lock, so that steps of a shard stand in their order.
-        cursor.execute("select nextval(pg_get_serial_sequence(%s, 'id'))", (self._names.commits,))
+        cursor.execute("select nextval(pg_get_serial_sequence(%b, 'id'))", (self._names.commits,))
         (step,) = cursor.fetchone() or (None,)
         shards, texts = [one.shard for one in commits], [one.to_json() for one in commits]
         cursor.execute(
             f"insert into {self._names.commits} (application, shard, number, epoch, commit, step) "
-            "select %s, shard, number, epoch, commit, %s "
+            "select %b, shard, number, epoch, commit, %b "
             "from unnest(%b::text[], %b::bigint[], %b::bigint[], %b::text[]) as given (shard, number, epoch, commit)",
             (self._application, step, shards, [one.number for one in commits], [one.epoch for one in commits], texts),
         )
         cursor.execute(
             f"update {self._names.shards} as present set commit = given.commit "
             "from unnest(%b::text[], %b::text[]) as given (shard, commit) "
-            "where present.application = %s and present.shard = given.shard",
+            "where present.application = %b and present.shard = given.shard",
             (shards, texts, self._application),
         )
 
@@ -385,7 +395,7 @@ class PostgresDestination:
                 raise
             cursor.execute(
                 f"select commit from {self._names.commits} "
-                "where application = %s and shard = any(%s) and number = any(%s)",
+                "where application = %b and shard = any(%b::text[]) and number = any(%b::bigint[])",
                 (self._application, shards, [one.number for one in commits]),
             )
             found = tuple(Commit.from_json(text) for (text,) in cursor.fetchall())
@@ -393,13 +403,17 @@ class PostgresDestination:
                 return True
             raise
 
-    def _fitted(self, cursor: Cursor[Any], rows: Table) -> Table:
-        """The rows as they can be copied."""
+    def _fitted(self, cursor: Cursor[Any], rows: Table) -> tuple[Table, TableColumns]:
+        """The rows as they can be copied, and the columns that are there."""
         columns = self._columns(cursor)
-        fitted = without_unfit(check_fit(rows, columns, self._names.rows), columns)
-        if not self._key:
-            return fitted
-        return fitted.append_column(KEY, pyarrow().array(key_digests(rows, self._key), pyarrow().binary()))
+        fitted = without_unfit(check_fit(rows, columns.schema, self._names.rows), columns)
+        if self._tables.key:
+            digests = key_digests(rows, self._tables.key)
+            fitted = fitted.append_column(KEY, pyarrow().array(digests, pyarrow().binary()))
+        return fitted, columns
+
+    def _new(self, rows: Table, columns: TableColumns) -> list[Field]:
+        return [one for one in rows.schema if one.name not in {*columns.schema.names, KEY}]
 
     def _copy(self, cursor: Cursor[Any], rows: Table) -> None:
         """Bring the rows to the server, into a table that this transaction alone sees."""
@@ -416,19 +430,18 @@ class PostgresDestination:
                 copying.write_row(line)
 
     def _insert(self, cursor: Cursor[Any], rows: Table) -> None:
-        """Store what was copied; columns that are new are there afterwards."""
+        """Store what was copied."""
         columns = self._columns(cursor)
         # Another writer may have brought columns since the rows were copied.
-        check_fit(rows, columns, self._names.rows)
-        new = [one for one in rows.schema if one.name not in {*columns.names, KEY}]
-        if new:
-            added = ", ".join(f"add column if not exists {sql_name(one.name)} {sql_type(one.type)}" for one in new)
-            cursor.execute(f"alter table {self._names.rows} {added}")
-            # Or while this one waited for the table.
-            check_fit(rows, self._columns(cursor), self._names.rows)
+        check_fit(rows, columns.schema, self._names.rows)
+        if new := self._new(rows, columns):
+            raise _ColumnsAreMissingError(new)  # or somebody has removed some
         if rows.num_rows:
             names = ", ".join(map(sql_name, rows.column_names))
             cursor.execute(f"insert into {self._names.rows} ({names}) select {names} from pg_temp.{_COPIED}")
+            if cursor.rowcount != rows.num_rows:
+                what = f"{rows.num_rows - cursor.rowcount} of {rows.num_rows} rows are not there after an insert"
+                raise self._others_rules(cursor, what, 4)
 
 
 @frozen
@@ -445,21 +458,9 @@ class _OthersWereQuickerError(Exception):
     """The rows that a merge looked at are no longer the same."""
 
 
-class _Names:
-    """The three tables, quoted and with their schema; plain as the catalogue has them."""
+class _ColumnsAreMissingError(Exception):
+    """Rows have columns that the table does not have."""
 
-    def __init__(self, schema: str, table: str) -> None:
-        self.schema = quoted(schema) if schema else ""
-        self.plain = (table, f"{table}_shards", f"{table}_commits")
-        prefix = f"{self.schema}." if schema else ""
-        self.rows, self.shards, self.commits = (prefix + quoted(one) for one in self.plain)
-
-    @classmethod
-    def of(cls, table: str) -> _Names:
-        schema, _, name = table.rpartition(".")
-        if not name or len(f"{name}_commits".encode()) > NAME_BYTES_MAX or set("\0%") & set(table):
-            raise ConfigurationError(
-                f"table must be a name of at most {NAME_BYTES_MAX - len('_commits')} bytes, perhaps with its schema "
-                f"before it, and without a percent sign, not {table!r}"
-            )
-        return cls(schema, name)
+    def __init__(self, fields: Sequence[Field]) -> None:
+        super().__init__(fields)
+        self.fields = fields

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+from attrs import frozen
+
 from streamclient.destinations.changes import ADDED, UNFIT, added_types
-from streamclient.destinations.extra import pyarrow
+from streamclient.destinations.extra import compute, pyarrow
 from streamclient.destinations.names import marked, original_name
 from streamclient.destinations.types import text_of, type_of
 from streamclient.errors import CodecError, ConfigurationError, UnfitValueError
@@ -23,8 +26,20 @@ SYSTEM_COLUMNS = frozenset({"ctid", "tableoid", "xmin", "xmax", "cmin", "cmax"})
 """Every table has these, so none may have another column of such a name: ``sql_name`` gives it another one."""
 
 COLUMNS_MAX = 400
-"""Columns of the source that become columns here. A row must fit in a page of 8 KiB, where the largest value that is
-not moved out of it takes 18 bytes; the values of further columns stand in ``_unfit``, with their types."""
+"""Columns of the source that become columns here; the values of further ones stand in ``_unfit``, with their types. So
+do texts and bytes of a row that has too many of them for a page, see ``_PAGE_BYTES``."""
+
+_PAGE_BYTES = 8_160
+"""What a row may have in a page of 8 KiB, its header too."""
+
+_HEADER_BYTES = 23
+"""Of a row, before the bit that each column has."""
+
+_KEPT_BYTES = 24
+"""A value is moved out of the page if it has more, and leaves less behind there."""
+
+_NUMBER_BYTES = 15
+"""Of a number or a time: 8, and 7 before it if it follows a text."""
 
 _SQL_TYPES = {
     "int64": "bigint",
@@ -40,7 +55,32 @@ _SQL_TYPES = {
 }
 """By the name of the Arrow type; others are refused, apart from those of the added columns."""
 
-_SPELLINGS = {"timestamp with time zone": "timestamptz"}
+CATALOGUE_TYPES = {
+    "int8": "bigint",
+    "int4": "integer",
+    "int2": "smallint",
+    "float8": "double precision",
+    "float4": "real",
+    "bool": "boolean",
+    "text": "text",
+    "bytea": "bytea",
+    "date": "date",
+    "timestamptz": "timestamptz",
+    "json": "json",
+}
+"""Our types by their names in the catalogue."""
+
+_WIDER = {
+    "smallint": ("int4", "int8", "numeric"),
+    "integer": ("int8", "numeric"),
+    "bigint": ("numeric",),
+    "real": ("float8",),
+    "text": ("varchar",),
+}
+"""Types that take all values of ours, and give them back."""
+
+_DIGITS = 19
+"""Of the longest whole number."""
 
 
 def quoted(name: str) -> str:
@@ -48,9 +88,14 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def column_name(name: str) -> str:
+    """The name of the column that holds the rows' column of this name."""
+    return marked(name) if name in SYSTEM_COLUMNS else name
+
+
 def sql_name(name: str) -> str:
-    """The name, quoted, of the column that holds the rows' column of this name."""
-    return quoted(marked(name) if name in SYSTEM_COLUMNS else name)
+    """The same as it stands in a statement."""
+    return quoted(column_name(name))
 
 
 def arrow_name(column: str) -> str:
@@ -71,15 +116,41 @@ def sql_type(kind: DataType) -> str:
 
 def arrow_type(name: str, sql: str) -> DataType:
     """The type of the rows' values of a column; ``ConfigurationError`` if it is none of ours."""
-    wanted = _SPELLINGS.get(sql, sql)
-    if wanted == "json" and name in ADDED:
+    if sql == "json" and name in ADDED:
         return added_types()[name]
-    arrow = next((arrow for arrow, own in _SQL_TYPES.items() if own == wanted), None)
+    arrow = next((arrow for arrow, own in _SQL_TYPES.items() if own == sql), None)
     if arrow is None:
         raise ConfigurationError(f"column {name!r} is {sql}, which no rows of ours have: write to a table of their own")
     pa = pyarrow()
     stamp = pa.timestamp("us", tz="UTC")  # the one type of these that has no alias
     return stamp if arrow == str(stamp) else pa.type_for_alias(arrow)
+
+
+def is_own_type(name: str, sql: str) -> bool:
+    """Whether rows have values of such a type in a column of this name."""
+    return name in ADDED if sql == "json" else sql in _SQL_TYPES.values()
+
+
+def takes(sql: str, type_name: str, modifier: int) -> bool:
+    """Whether a column of another type, by its name in the catalogue, takes all values of one of ours."""
+    if type_name not in _WIDER.get(sql, ()):
+        return False
+    if modifier == -1:
+        return True
+    precision, scale = divmod(modifier - 4, 1 << 16)
+    return type_name == "numeric" and scale == 0 and precision >= _DIGITS
+
+
+@frozen
+class TableColumns:
+    """The columns of a table that are ours."""
+
+    schema: Schema
+    """By the names that rows have for them."""
+    others: frozenset[str] = frozenset()
+    """The names that columns of others have."""
+    width: int = 0
+    """How many columns there ever were."""
 
 
 def python_values(column: Any, field: Field) -> list[Any]:
@@ -120,6 +191,10 @@ def _array(values: Sequence[Any], field: Field) -> Array:
 
 
 def _arrow_value(value: Any, kind: DataType) -> Any:
+    if isinstance(value, Decimal):
+        if value != value.to_integral_value():
+            raise ValueError(f"{value} in a column of whole numbers")
+        return int(value)
     # JSON has lists where maps are made of pairs.
     if value is not None and pyarrow().types.is_map(kind):
         return [tuple(pair) for pair in value]
@@ -146,19 +221,20 @@ def key_digests(rows: Table, key: Sequence[str]) -> list[bytes]:
     return [sha256(repr(one).encode()).digest() for one in zip(*values, strict=True)] if key else []
 
 
-def without_unfit(rows: Table, columns: Schema) -> Table:
+def without_unfit(rows: Table, columns: TableColumns) -> Table:
     """The rows, with what PostgreSQL cannot hold in a column moved to the map of unfit values."""
     pa = pyarrow()
-    own = [name for name in columns.names if name not in ADDED]
+    known = set(columns.schema.names)
+    own = [name for name in known if name not in ADDED]
     room = COLUMNS_MAX - len(own)
     moved: dict[str, list[Any]] = {}
     for one in rows.schema:
-        if one.name in ADDED or (one.name in columns.names and one.type != pa.string()):
+        if one.name in ADDED or (one.name in known and one.type != pa.string()):
             continue
-        if one.name not in columns.names:
+        if one.name not in known:
             room -= 1
-        is_no_name = len(one.name.encode()) > NAME_BYTES_MAX
-        is_moved = is_no_name or (room < 0 and one.name not in columns.names)
+        is_no_name = len(one.name.encode()) > NAME_BYTES_MAX or column_name(one.name) in columns.others
+        is_moved = one.name not in known and (is_no_name or room < 0)
         values = python_values(rows.column(one.name), one) if is_moved or one.type == pa.string() else []
         if is_moved:
             moved[one.name] = values
@@ -167,15 +243,57 @@ def without_unfit(rows: Table, columns: Schema) -> Table:
             moved[one.name] = [value if "\0" in (value or "") else None for value in values]
             kept = [None if "\0" in (value or "") else value for value in values]
             rows = rows.set_column(rows.column_names.index(one.name), one.name, pa.array(kept, one.type))
-    return _with_moved(rows, moved) if moved else rows
+    if moved:
+        rows = _with_moved(rows, moved, f"{WHY_UNFIT}, or a name that a column of others has")
+    return _within_page(rows, columns)
 
 
-def _with_moved(rows: Table, moved: Mapping[str, Sequence[Any]]) -> Table:
+def _within_page(rows: Table, columns: TableColumns) -> Table:
+    """The rows, with as many texts and bytes moved, from the last column on, as do not fit in a page with the rest."""
+    fresh = [name for name in rows.column_names if name not in columns.schema.names]
+    # The digest of a key is no column of the rows yet, and the map of unfit values may be empty.
+    header = _HEADER_BYTES + -(-(columns.width + len(fresh) + 1) // 8) + 8
+    room = _PAGE_BYTES - header - _KEPT_BYTES * (2 + len(columns.others))
+    if _KEPT_BYTES * rows.num_columns <= room:
+        return rows
+    pa, pc = pyarrow(), compute()
+    sizes: dict[str, list[int]] = {}
+    movable = [one.name for one in rows.schema if one.name not in ADDED and one.type in {pa.string(), pa.binary()}]
+    for one in rows.schema:
+        column = rows.column(one.name)
+        if one.name == UNFIT:
+            continue
+        if one.name in movable:
+            size = pc.min_element_wise(pc.add(pc.binary_length(column), 1), _KEPT_BYTES, skip_nulls=False)
+        else:
+            most = _KEPT_BYTES if sql_type(one.type) == "json" else _NUMBER_BYTES
+            size = pc.if_else(column.is_valid(), most, 0)
+        sizes[one.name] = pc.fill_null(size, 0).to_pylist()
+    moved: dict[str, list[Any]] = {}
+    for place, each in enumerate(zip(*sizes.values(), strict=True)):
+        over = sum(each) - room
+        for name in reversed(movable):
+            if over <= 0:
+                break
+            if sizes[name][place]:
+                values = moved.setdefault(name, [None] * rows.num_rows)
+                values[place] = rows.column(name)[place].as_py()
+                over -= sizes[name][place]
+    for name, values in moved.items():
+        kind = rows.schema.field(name).type
+        kept = pc.if_else(pa.array([value is None for value in values]), rows.column(name), pa.scalar(None, kind))
+        rows = rows.set_column(rows.column_names.index(name), name, kept)
+    return _with_moved(rows, moved, "all values of a row must fit in a page of 8 KiB") if moved else rows
+
+
+WHY_UNFIT = f"NUL in a text, a name above {NAME_BYTES_MAX} bytes, more than {COLUMNS_MAX} columns"
+
+
+def _with_moved(rows: Table, moved: Mapping[str, Sequence[Any]], why: str) -> Table:
     if UNFIT not in rows.column_names:
         raise UnfitValueError(
-            f"PostgreSQL cannot hold the values of {', '.join(map(repr, moved))} in columns (NUL in a text, a name "
-            f"above {NAME_BYTES_MAX} bytes, or more than {COLUMNS_MAX} columns), and the rows have no map {UNFIT!r} "
-            "for them"
+            f"PostgreSQL cannot hold the values of {', '.join(map(repr, moved))} in columns ({why}), and the rows have "
+            f"no map {UNFIT!r} for them"
         )
     unfit = [dict(pairs or ()) for pairs in rows.column(UNFIT).to_pylist()]
     for stored, values in moved.items():

@@ -14,6 +14,7 @@ The laws (those of a single row are in ``rows``):
 3. *Doubt.* Only the deletion of a single version breaks law 2, as what that version had displaced is lost with it: a
    change that may be in the copied row (its time is not above ``_read_at`` by more than the clocks may differ) and
    deletes one leaves the row in doubt. Such a row is read from the table again, and law 2 holds for it from then on.
+   So is a row whose key is there more than once, as another writer can leave it.
 4. *Column by column.* With one version per column and no deletion of single versions, a column of a row is what was
    put last among the greatest versions since it was last emptied, or what was there if that has a greater version. This
    is what is computed here for all rows at once. Rows that need more than that are folded cell by cell, by ``rows``.
@@ -21,7 +22,7 @@ The laws (those of a single row are in ``rows``):
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ from attrs import define, evolve, field, frozen
 
 from streamclient.destinations.changes import (
     EPOCH,
+    KEY,
     OLDER_VERSIONS,
     READ_AT,
     RESERVED,
@@ -61,6 +63,8 @@ class Folded:
     """Those that are there afterwards, in the layout of a mirror."""
     in_doubt: tuple[tuple[Any, ...], ...] = ()
     """Keys of rows that must be read from the table itself; they are not among the rows."""
+    doubled: tuple[tuple[Any, ...], ...] = ()
+    """Those of them that were there more than once: nobody knows which of both is right."""
 
 
 def fold(present: Table, batch: ChangeBatch, rule: TableRule) -> Folded:
@@ -68,16 +72,39 @@ def fold(present: Table, batch: ChangeBatch, rule: TableRule) -> Folded:
     if batch.is_empty:
         return Folded(present)
     names = _Names.of(present, batch, rule)
+    doubled: tuple[tuple[Any, ...], ...] = ()
     work = _Fold(with_keys(present, rule), batch, rule, names)
+    if work.has_doubles:
+        present, doubled = without_doubles(work.present, rule)
+        work = _Fold(present, batch, rule, names)
     alone = work.to_be_folded_alone()
     whole = work.rows(alone)
     if work.late:
         alone |= work.late
         whole = work.rows(alone)
     one_by_one = work.rows_alone(alone)
-    doubts = tuple(one.key for one in one_by_one if one.exists and one.is_in_doubt)
+    doubts = tuple(one.key for one in one_by_one if one.exists and one.is_in_doubt and one.key not in doubled)
     sure = [one for one in one_by_one if not one.is_in_doubt]
-    return Folded(_united(whole, table_of(sure, rule.key, names.types, names.stored)), doubts)
+    rows = _united(whole, table_of(sure, rule.key, names.types, names.stored))
+    return Folded(_without_keys(rows, doubled, rule), (*doubts, *doubled), doubled)
+
+
+def without_doubles(present: Table, rule: TableRule) -> tuple[Table, tuple[tuple[Any, ...], ...]]:
+    """The rows of a mirror whose keys are there once, and the keys that are there more often."""
+    names = stored_keys(rule)
+    placed = present.select(names).append_column(KEY, integers(range(present.num_rows)))
+    found = placed.group_by(names, use_threads=False).aggregate([(KEY, "count"), (KEY, "min")])
+    is_single = compute().equal(found.column(f"{KEY}_count"), 1)
+    twice = found.filter(compute().invert(is_single)).select(names)
+    places = whole(found.column(f"{KEY}_min")).filter(whole(is_single))
+    return present.take(places), tuple(zip(*(column.to_pylist() for column in twice.columns), strict=True))
+
+
+def _without_keys(rows: Table, keys: Collection[tuple[Any, ...]], rule: TableRule) -> Table:
+    if not keys:
+        return rows
+    found = zip(*(rows.column(name).to_pylist() for name in stored_keys(rule)), strict=True)
+    return rows.filter(pyarrow().array([key not in keys for key in found], pyarrow().bool_()))
 
 
 def copied(records: Sequence[StreamRecord], read_at_micros: int, columns: Schema, rule: TableRule) -> Table:
@@ -185,6 +212,15 @@ class _Fold:
             codes = pc.add(pc.multiply(codes, size), both.indices.cast(pa.int64()))
             codes = codes.dictionary_encode().indices.cast(pa.int64())
         return codes
+
+    @property
+    def has_doubles(self) -> bool:
+        """Whether a key is there more than once.
+
+        Then rows that are there have not their places for numbers, and each would get the values of a neighbour.
+        """
+        last = compute().max(self.all_numbers.slice(0, self.count)).as_py()
+        return self.count > 0 and last != self.count - 1
 
     @cached_property
     def numbers(self) -> Array:

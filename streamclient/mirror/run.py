@@ -15,6 +15,7 @@ from streamclient.destinations.commit import Destination, MergingDestination, la
 from streamclient.destinations.delta import DeltaDestination
 from streamclient.errors import ConfigurationError, StreamClientException, WorkerFailedError
 from streamclient.folding.fold import stored_keys
+from streamclient.lease.manager import LeaseManager
 from streamclient.mirror.listing import ShardWatch
 from streamclient.mirror.processors import MirrorProcessors
 from streamclient.mirror.shards import MergeLimits
@@ -128,7 +129,7 @@ class Mirror:
         destination = self._destination
         destination.key_by(stored_keys(rule))
         destination.probe()
-        self._check_destination()
+        self._check_destination(stream)
         if self._history is not None:
             self._history.probe()
             self._check_history_is_own(self._history)
@@ -170,7 +171,7 @@ class Mirror:
             if not self._stop.is_set():
                 raise  # else it was told to stop in the moment before it ran
 
-    def _check_destination(self) -> None:
+    def _check_destination(self, stream: StreamSummary) -> None:
         columns = self._destination.columns()
         if columns is not None and OPERATION in columns.names:
             raise ConfigurationError(
@@ -182,6 +183,21 @@ class Mirror:
             raise ConfigurationError(
                 f"the destination has a table already, but no mirror of application {self._destination.application!r}: "
                 "name another one, or the application that made it"
+            )
+        if lasts[COPY] is None:
+            self._check_is_new(stream)
+
+    def _check_is_new(self, stream: StreamSummary) -> None:
+        """Refuse to begin anew where leases say that a mirror went on: it may only be out of sight for a moment."""
+        client, status_table = self._stream_config.client, self._stream_config.status_table_name
+        if status_table not in client.list_table():
+            return
+        leases = LeaseManager(client, status_table, stream.stream_id, self._config).list_leases()
+        if any(lease.progress is not None and lease.progress.records for lease in leases):
+            raise StreamClientException(
+                f"the destination has nothing of this mirror, but the leases in {status_table!r} say that changes were "
+                "merged: it was moved or removed, or is out of sight; bring it back, or begin a new mirror with "
+                "another status table"
             )
 
     def _check_history_is_own(self, history: Destination) -> None:

@@ -64,6 +64,7 @@ _KEYS: Mapping[str, Mapping[str, checks.Check]] = {
         "conninfo": checks.secret,
         "table": checks.text,
         "application": checks.text,
+        "answer_seconds": checks.seconds,
     },
     "mirror": {
         "history": checks.flag,
@@ -131,12 +132,13 @@ class MirrorSettings:
         from streamclient.destinations import DeltaDestination, PostgresDestination  # noqa: PLC0415
 
         given = self.destination
-        application = given.get("application", "default")
+        options: dict[str, Any] = {"application": given.get("application", "default")}
+        if "answer_seconds" in given:
+            options["answer_seconds"] = given["answer_seconds"]
         if given["kind"] == DestinationKind.DELTA.value:
-            return DeltaDestination(
-                given["url"].rstrip("/") + suffix, application=application, storage_options=given.get("options")
-            )
-        return PostgresDestination(given["conninfo"], given["table"] + suffix, application=application)
+            url = given["url"].rstrip("/") + suffix
+            return DeltaDestination(url, storage_options=given.get("options"), **options)
+        return PostgresDestination(given["conninfo"], given["table"] + suffix, **options)
 
 
 _LIMITS = ("max_records", "max_mebibytes", "max_age_seconds", "expiry_seconds")

@@ -28,11 +28,12 @@ from streamclient.destinations.digest import records_digest
 from streamclient.destinations.extra import pyarrow
 from streamclient.errors import DependencyException, StreamClientException, TrimmedDataException
 from streamclient.folding.batches import ChangeBatch
-from streamclient.folding.fold import copied, fold, stored_keys, types_of, with_keys
+from streamclient.folding.fold import copied, fold, stored_keys, types_of, with_keys, without_doubles
 from streamclient.folding.rows import CLOCKS_MARGIN_MICROS, TableRule, expired
 from streamclient.interfaces import (
     InitializationInput,
 )
+from streamclient.mirror.again import Key as RowKey
 from streamclient.mirror.again import as_changes, remember
 from streamclient.mirror.shards import MergeLimits, MirroredShard, ShardCut, WaitingPage
 from streamclient.mirror.source import SourceTable, now_micros
@@ -51,6 +52,9 @@ EXPIRY = "expiry"
 
 _EXPIRED_ROWS = 20_000
 """Rows that one commit may remove cells of."""
+
+_SHOWN_KEYS = 10
+"""Keys that one line of the log names."""
 
 _LOOK_SECONDS = 0.25
 """How often somebody who waits looks whether the lease is lost."""
@@ -296,7 +300,7 @@ class MirrorWriter:
             count=len(cut.part.records),
             content=records_digest(cut.part.changes),
         )
-        if promised is not None and commit.digest != promised.digest:
+        if promised is not None and not commit.keeps(promised):
             raise StreamClientException(
                 f"shard {info.shard_id} was to be stored up to {promised.end} with {promised.count} changes as an "
                 f"earlier owner had cut it, but {commit} has {commit.count}: the stream gives other records than before"
@@ -318,14 +322,24 @@ class MirrorWriter:
 
     def _folded(self, present: Table, batch: ChangeBatch) -> Table:
         found = fold(present, batch, self.rule)
-        if not found.in_doubt:
-            return found.rows
-        _log.info("%s rows are read again, as single versions of them were deleted meanwhile", len(found.in_doubt))
-        records, at = self.source.read_again(self.rule, found.in_doubt)
-        if self.history is not None:
-            remember(self.history, as_changes(batch, self.rule, found.in_doubt, records), at, self.rule)
-        again = copied(records, at, found.rows.schema, self.rule)
-        return pyarrow().concat_tables([found.rows, again], promote_options="default")
+        if len(found.in_doubt) > len(found.doubled):
+            _log.info("rows are read again, as single versions of them were deleted meanwhile")
+        return self._with_doubts(found.rows, found.in_doubt, found.doubled, batch)
+
+    def _with_doubts(
+        self, rows: Table, keys: Sequence[RowKey], doubled: Sequence[RowKey], batch: ChangeBatch | None
+    ) -> Table:
+        """The rows, and those with some keys as the table has them now; the history hears of changed ones."""
+        if not keys:
+            return rows
+        if doubled:
+            shown = ", ".join(map(repr, doubled[:_SHOWN_KEYS]))
+            _log.warning("%s keys were in the mirror more than once, and are read again: %s", len(doubled), shown)
+        records, at = self.source.read_again(self.rule, keys)
+        if self.history is not None and batch is not None:
+            remember(self.history, as_changes(batch, self.rule, keys, records), at, self.rule)
+        again = copied(records, at, rows.schema, self.rule)
+        return pyarrow().concat_tables([rows, again], promote_options="default")
 
     def _remember(self, history: Destination, cuts: Sequence[ShardCut]) -> None:
         """Store the changes, but for what an earlier owner had stored when it died: one step is all or nothing."""
@@ -392,7 +406,8 @@ class MirrorWriter:
         """Remove the cells that are older than the table's time to live, by the time ``now`` in microseconds."""
         before = (now - CLOCKS_MARGIN_MICROS) // 1_000 - (self.rule.ttl_millis or 0)
         below = self.destination.rows_below(VERSION, before)
-        keys = [with_keys(table, self.rule).select(stored_keys(self.rule)) for table in below]
+        names = stored_keys(self.rule)
+        keys = [with_keys(table, self.rule).select(names).group_by(names).aggregate([]) for table in below]
         for table in keys:
             for first in range(0, table.num_rows, _EXPIRED_ROWS):
                 self._expire_some(table.slice(first, _EXPIRED_ROWS), before)
@@ -402,6 +417,8 @@ class MirrorWriter:
         commit = Commit.note(last, application=self.destination.application, shard=EXPIRY, text=str(before_millis))
 
         def left(present: Table) -> Table:
-            return expired(present, before_millis, self.rule, types_of(present, self.rule))
+            single, doubled = without_doubles(with_keys(present, self.rule), self.rule)
+            rows = expired(single, before_millis, self.rule, types_of(single, self.rule))
+            return self._with_doubts(rows, doubled, doubled, None)
 
         self.destination.merge(keys, left, [commit])

@@ -44,6 +44,22 @@ SETTINGS = (
     "-c TimeZone=Europe/Berlin",
     "-c default_transaction_isolation=serializable",
     "-c standard_conforming_strings=off",
+    "-c standard_conforming_strings=off -c bytea_output=escape -c backslash_quote=off",
+    "-c escape_string_warning=on",
+    "-c quote_all_identifiers=on",
+    "-c array_nulls=off",
+    "-c transform_null_equals=on",
+    "-c IntervalStyle=sql_standard",
+    "-c xmloption=document",
+    "-c check_function_bodies=off",
+    "-c enable_seqscan=off -c enable_indexscan=off -c enable_bitmapscan=off",
+    "-c plan_cache_mode=force_generic_plan",
+    "-c default_transaction_deferrable=on",
+    "-c search_path=public,pg_catalog",
+    "-c row_security=off",
+    "-c jit_above_cost=0",
+    "-c default_toast_compression=pglz",
+    "-c lc_messages=C -c lc_numeric=C",
 )
 
 
@@ -56,6 +72,33 @@ def test_settings_of_the_server_change_no_value(settings: str, opened: Open) -> 
 
     assert verify(opened(settings=settings), with_rows=True).is_whole
     assert verify(opened(), with_rows=True).is_whole
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_settings_of_the_server_change_nothing_that_is_merged_or_deleted(settings: str, opened: Open) -> None:
+    """A key that is not found by its digest would be there twice, or for good."""
+    destination = opened(settings=settings)
+    destination.key_by(["id", 'na"me'])
+    odd = ["\\", "'", '"', "{}", "{a,b}", "NULL", "", "公", "\n"]
+    rows = pa.table({"id": list(range(len(odd))), 'na"me': odd, "share": [0.1 + 0.2] * len(odd)})
+    keys = rows.select(["id", 'na"me'])
+    first = batch(None, [], shard="shard'\\{1}")
+    destination.commit(rows, [first])
+    seen: list[int] = []
+
+    def kept(present: pa.Table) -> pa.Table:
+        seen.append(present.num_rows)
+        return present.sort_by("id").slice(2)
+
+    second = batch(first, [], shard=first.shard)
+    destination.merge(keys, kept, [second])
+    destination.merge(keys.slice(0, 1), lambda present: rows.slice(0, 1), [batch(second, [], shard=first.shard)])
+
+    assert seen == [len(odd)]
+    for handle in (destination, opened()):
+        handle.key_by(keys.column_names)
+        assert pa.concat_tables(handle.rows()).sort_by("id") == pa.concat_tables([rows.slice(0, 1), rows.slice(2)])
+        assert verify(handle).is_whole
 
 
 def test_the_encoding_of_the_environment_is_not_taken(opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,10 +127,10 @@ def test_a_column_that_another_writer_brings_meanwhile_is_seen_whatever_the_isol
     meanwhile: list[Callable[[], object]] = []
 
     class Second(PostgresDestination):
-        def _insert(self, cursor: Any, rows: Any) -> None:
+        def _add_columns(self, fields: Any) -> None:
             while meanwhile:
                 meanwhile.pop()()
-            super()._insert(cursor, rows)
+            super()._add_columns(fields)
 
     first, second = opened(), opened(Second, settings="-c default_transaction_isolation=repeatable\\\\ read")
     last = store(second, None, [change(1)], shard="shard-2")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -117,6 +118,23 @@ def test_a_single_version_deleted_while_its_row_was_copied_has_the_row_read_agai
 
     assert mirror.doubts == 1
     assert mirror.cells() == {(("id", 1),): {("a", 10): ("str", "'ten'")}}
+
+
+@pytest.mark.parametrize("max_versions", [1, 2], ids=["by column", "cell by cell"])
+def test_a_key_that_stands_twice_is_read_again_and_gives_no_value_to_its_neighbours(max_versions: int) -> None:
+    rule = evolve(RULE, max_versions=max_versions)
+    there = [put(1, key, a=f"a{key}", b=f"b{key}") for key in range(1, 7)]
+    present = fold(empty_rows(rule), ChangeBatch.of([ShardChanges.of("shard", there)]), rule).rows
+    doubled = pa.concat_tables([present.slice(0, 2), present.slice(1, 3), present.slice(3)])  # 2 and 4
+    changes = [update(9, RecordColumn("b", ColumnOperation.PUT, f"new{key}", 9_000), key=key) for key in range(1, 8)]
+    found = fold(doubled, ChangeBatch.of([ShardChanges.of("shard", changes)]), rule)
+    values = {
+        row.key: {name: max(cells.items())[1] for name, cells in row.cells.items()}
+        for row in cells_of(found.rows, rule.key)
+    }
+
+    assert values == {(key,): {"a": f"a{key}", "b": f"new{key}"} for key in (1, 3, 5, 6)} | {(7,): {"b": "new7"}}
+    assert sorted(found.doubled) == sorted(found.in_doubt) == [(2,), (4,)]
 
 
 @pytest.mark.parametrize("columns", [1, 1_000])

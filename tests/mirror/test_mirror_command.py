@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from streamclient.cli import main
 from streamclient.destinations import DeltaDestination
-from streamclient.errors import ConfigurationError
+from streamclient.errors import ConfigurationError, StreamClientError
 from streamclient.mirror import Mirror
 from streamclient.mirror.settings import load_mirror_settings
 from streamclient.server import LocalTablestore
@@ -88,6 +89,28 @@ def test_what_the_file_does_not_say_is_looked_for_where_commands_look(tmp_path: 
     }
     with pytest.raises(ConfigurationError, match=r"source\.endpoint: missing"):
         load_mirror_settings(path, {})
+
+
+def test_the_file_says_how_long_an_answer_is_waited_for(
+    local: LocalTablestore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MIRROR_SECRET", local.access_key_secret)
+    make_table(local.client())
+    nowhere = f"host={tmp_path} user=none dbname=none"
+    postgres = {"kind": "postgres", "conninfo": nowhere, "table": "orders", "answer_seconds": 0.5}
+    path = configuration(local, tmp_path, destination=postgres)
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("url")]
+    path.write_text("\n".join(lines))
+    with pytest.raises(StreamClientError, match=r"within 0\.5 s"):
+        load_mirror_settings(path, os.environ).make().run()
+    slow = {"url": "s3://bucket/orders", "options": {"timeout": "10s"}, "answer_seconds": 5}
+    path = configuration(local, tmp_path, destination=slow)
+    path.write_text(path.read_text().replace('{"timeout": "10s"}', '{timeout = "10s"}'))
+    with pytest.raises(ConfigurationError, match=r"at most answer_seconds, here 5s"):
+        load_mirror_settings(path, os.environ).make()
+    path.write_text(path.read_text().replace("answer_seconds = 5", "answer_seconds = 0"))
+    with pytest.raises(ConfigurationError, match=r"destination\.answer_seconds: expected"):
+        load_mirror_settings(path, os.environ)
 
 
 def test_each_mistake_in_a_configuration_is_told(

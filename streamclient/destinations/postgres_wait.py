@@ -1,0 +1,69 @@
+"""A connection to PostgreSQL that has a clock of its own. It imports psycopg, so import it when it is needed.
+
+Every limit in the server, and every one of TCP, is blind to a proxy that stays and forwards nothing more: the server
+waits for the next statement, and the client for an answer that never comes.
+"""
+
+from __future__ import annotations
+
+import math
+import selectors
+import time
+from collections.abc import Callable
+from typing import Any
+
+from psycopg import Connection, OperationalError
+
+MARGIN_SECONDS = 1.0
+"""How much longer than the server this side waits: one that can be heard ends the statement first, and says why."""
+
+_TURN_SECONDS = 0.5
+"""Longest wait without a look at the interpreter's signals."""
+
+
+class TimedConnection(Connection[Any]):
+    """Gives up whatever has no answer in time: the connection is closed, and the server's end of it with its limits."""
+
+    answer_seconds: float = math.inf
+    """Longest wait for one answer; the margin comes on top."""
+    is_working: Callable[[], bool] | None = None
+    """Asks, where the server has no limit, whether it is at work on the statement. Then the wait goes on."""
+
+    def wait(self, gen: Any, *_arguments: Any, **_options: Any) -> Any:
+        """Drive one of psycopg's generators, as its own ``wait`` does, until its end or the limit."""
+        try:
+            return self._drive(gen)
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            self.pgconn.finish()  # in the middle of an answer, so nothing can follow on it
+            raise
+
+    def _drive(self, gen: Any) -> Any:
+        deadline, is_last_turn = time.monotonic() + self.answer_seconds + MARGIN_SECONDS, False
+        selector = getattr(selectors, "PollSelector", selectors.SelectSelector)()
+        try:
+            wanted = next(gen)
+            key = selector.register(self.pgconn.socket, int(wanted))
+            while True:
+                left = deadline - time.monotonic()
+                if ready := selector.select(max(0.0, min(left, _TURN_SECONDS))):
+                    wanted = gen.send(ready[0][1])
+                    if int(wanted) != key.events:
+                        key = selector.modify(key.fd, int(wanted))
+                elif left <= 0:
+                    if is_last_turn or self.is_working is None:
+                        raise self._silence()
+                    # An answer may be on its way while the server is asked.
+                    is_last_turn = not self.is_working()
+                    more = MARGIN_SECONDS if is_last_turn else self.answer_seconds
+                    deadline = time.monotonic() + more
+        except StopIteration as end:
+            return end.value
+        finally:
+            selector.close()
+
+    def _silence(self) -> OperationalError:
+        self.pgconn.finish()
+        return OperationalError(
+            f"nothing came for {self.answer_seconds + MARGIN_SECONDS:g} s on a connection that stands: something "
+            "between here and the server forwards nothing more, or the server stands still"
+        )
