@@ -22,6 +22,7 @@ from streamclient.errors import (
     StreamClientError,
     StreamClientException,
     TrimmedDataException,
+    printable,
 )
 
 CONDITION_CHECK_FAIL = "OTSConditionCheckFail"
@@ -93,7 +94,7 @@ def classify(error: Exception, *, write: bool, client: Any) -> StreamClientError
         return error
     if isinstance(error, OTSServiceError):
         signed = error.code == AUTH_FAILED and client
-        message = f"{cut(error.message, LONGEST_TEXT // 2)}{_signed_by(client)}" if signed else error.message
+        message = f"{printable(error.message, LONGEST_TEXT // 2)}{_signed_by(client)}" if signed else error.message
         return from_answer(error.code, message, write=write, http_status=error.http_status, request_id=error.request_id)
     if isinstance(error, OTSClientError):
         return _client_error(error, write)
@@ -110,21 +111,16 @@ def from_answer(
     code: str, message: str, *, write: bool, http_status: int | None = None, request_id: str | None = None
 ) -> StreamClientError:
     """Translate an error that the service named, for a whole request or for one row of a batch (without status)."""
-    code, message = cut(code, LONGEST_NAME) if code else code, cut(message)
+    code, message = printable(code, LONGEST_NAME) if code else code, printable(message, LONGEST_TEXT)
     text = f"{code}: {message}"
     if request_id:
-        request_id = cut(request_id, LONGEST_NAME)
+        request_id = printable(request_id, LONGEST_NAME)
         text = f"{text} (request {request_id})"
     is_trimmed = code == _TRIMMED_CODE or message.startswith(_TRIMMED_TEXT)
     if is_trimmed and http_status != http.client.TOO_MANY_REQUESTS:
         return TrimmedDataException(text)
     kind = _kind_of_answer(code, message, http_status, write)
     return DependencyException(text, kind=kind, code=code, http_status=http_status, request_id=request_id or None)
-
-
-def cut(text: str, longest: int = LONGEST_TEXT) -> str:
-    """A text of the service's, no longer than the service makes one: what answers may be megabytes of anything."""
-    return text if len(text) <= longest else f"{text[:longest]}... ({len(text)} characters)"
 
 
 def _signed_by(client: Any) -> str:
@@ -154,16 +150,16 @@ def _kind_of_answer(code: str, message: str, http_status: int | None, write: boo
 
 def _client_error(error: OTSClientError, write: bool) -> StreamClientError:
     """The SDK's own complaint: without status about the arguments, with status about the answer."""
-    status = error.http_status
+    status, text = error.http_status, printable(str(error), LONGEST_TEXT)
     if status is None:
-        return DependencyException(f"the SDK refused the call: {cut(str(error))}", kind=ErrorKind.PERMANENT)
+        return DependencyException(f"the SDK refused the call: {text}", kind=ErrorKind.PERMANENT)
     if status == http.client.TOO_MANY_REQUESTS:
-        return DependencyException(cut(str(error)), kind=ErrorKind.THROTTLED, http_status=status)
+        return DependencyException(text, kind=ErrorKind.THROTTLED, http_status=status)
     if status == http.client.REQUEST_TIMEOUT:
-        return DependencyException(cut(str(error)), kind=ErrorKind.TRANSIENT, http_status=status)
+        return DependencyException(text, kind=ErrorKind.TRANSIENT, http_status=status)
     if 300 <= status < 500:  # a gateway that speaks another protocol: wrong endpoint or credentials
-        return DependencyException(cut(str(error)), kind=ErrorKind.PERMANENT, http_status=status)
-    return _no_trust(f"the answer cannot be trusted: {cut(str(error))}", write, http_status=status)
+        return DependencyException(text, kind=ErrorKind.PERMANENT, http_status=status)
+    return _no_trust(f"the answer cannot be trusted: {text}", write, http_status=status)
 
 
 def _network_error(error: Exception, write: bool) -> DependencyException:
@@ -186,4 +182,4 @@ def _no_trust(text: str, write: bool, http_status: int | None = None) -> Depende
 
 
 def _text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {cut(str(error))}"
+    return f"{type(error).__name__}: {printable(str(error), LONGEST_TEXT)}"
