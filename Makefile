@@ -24,6 +24,7 @@ help:
 	@echo "make test-twenty  every test that starts a thread, a process or a server, TIMES=$(TIMES) times in a row (TESTS=tests/worker)"
 	@echo "make test-busy    all tests once, at nice 19 beside eight busy processes (TESTS=tests/worker)"
 	@echo "make test-late    all tests once, with threads that begin and go on late by chance (TESTS=tests/worker)"
+	@echo "make hostile-process  refused threads, forks, logs that raise, wrong callables, signals: a table of what came of each"
 	@echo "make test-connect Spark Connect, whose packages the bounds of the Tablestore SDK keep out of $(VENV)"
 	@echo "make bench     one table of measurements"
 	@echo "make bench-leases  what moving leases costs: cold start, one worker more, shutdown"
@@ -70,6 +71,11 @@ test-late:
 
 CONNECT = build/spark-connect
 # What pyspark[connect] asks for, without what the environment has. Its messages need protobuf 6.33.5; the SDK says below 6.
+# What the process around a worker does to it; the core of it is part of the tests.
+hostile-process:
+	@tools/setup-environment spark,cli,docs,dev
+	@$(BIN)/python -m tests.process.hostile
+
 test-connect:
 	@tools/setup-environment spark,cli,docs,dev
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --no-deps --target $(CONNECT) \

@@ -10,9 +10,10 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from enum import Enum
-from functools import wraps
+from functools import partial, wraps
 from math import isfinite
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
@@ -41,6 +42,8 @@ class Check:
     fits: Callable[[Any], bool]
     hides: bool = False
     """Whether a refused value is a secret, so that only its type is told."""
+    because: Callable[[Any], str] = lambda value: ""
+    """What to say of a refused value besides, if it needs more words than ``expected``."""
 
     def __call__(self, instance: object, attribute: Attribute[Any], value: Any) -> None:
         """Check the value of a field."""
@@ -54,7 +57,8 @@ class Check:
         """
         if not self.fits(value):
             given = f"one of type {type(value).__name__}" if self.hides else shown(value)
-            raise ConfigurationError(f"{name} must be {self.expected}, not {given}")
+            because = self.because(value)
+            raise ConfigurationError(f"{name} must be {self.expected}, not {given}{because and f': {because}'}")
         return value
 
 
@@ -101,13 +105,34 @@ def _is_finite(value: float) -> bool:
 
 def optional(check: Check) -> Check:
     """The same, or ``None``."""
-    return Check(f"{check.expected} or None", lambda value: value is None or check.fits(value), check.hides)
+    expected = f"{check.expected} or None"
+    return Check(expected, lambda value: value is None or check.fits(value), check.hides, check.because)
 
 
 positive = whole(1)
 not_negative = whole(0)
 flag = Check("True or False", lambda value: isinstance(value, bool))
 text = Check("a non-empty string", lambda value: isinstance(value, str) and bool(value))
+LONGEST_IDENTIFIER_BYTES = 1_024
+"""What the service takes as a value of a primary key, in which names of workers, tables and streams are stored."""
+
+
+def _why_no_identifier(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        return ""
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError as error:
+        return f"its character {error.start} is half of a pair, for which UTF-8 has no bytes"
+    if size <= LONGEST_IDENTIFIER_BYTES:
+        return ""
+    return f"it has {size:,} bytes in UTF-8, and the service takes at most {LONGEST_IDENTIFIER_BYTES:,}"
+
+
+identifier = Check(
+    text.expected, lambda value: text.fits(value) and not _why_no_identifier(value), because=_why_no_identifier
+)
+"""A name that is stored in a table, or names one."""
 any_text = Check("a string", lambda value: isinstance(value, str))
 secret = Check("a non-empty string", text.fits, hides=True)
 names = Check(
@@ -161,14 +186,99 @@ def implementation(interface: type) -> Check:
     methods = sorted(getattr(interface, "__abstractmethods__", ())) or public
 
     def implements(value: object) -> bool:
-        return not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in methods)
+        if isinstance(value, type) or not all(callable(getattr(value, name, None)) for name in methods):
+            return False
+        return not deferring_method(interface, value)
 
-    return Check(f"{_article(interface.__name__)} {interface.__name__}", implements)
+    expected = f"{_article(interface.__name__)} {interface.__name__}"
+    return Check(expected, implements, because=partial(deferring_method, interface))
 
 
 def function(of: str) -> Check:
-    """Anything that can be called; ``of`` says with what, or what it makes."""
-    return Check(f"callable {of}", callable)
+    """A plain function, or anything else that can be called and does its work; ``of`` says with what, or what it makes.
+
+    What is async or a generator is refused: its calls only make what would do the work if it were run.
+    """
+    return Check(f"callable {of}", lambda value: callable(value) and not deferring(value), because=deferring)
+
+
+# --- what does its work when it is called ----------------------------------------------------------------------------
+
+_DEFERRING: Sequence[tuple[Callable[[object], bool], str]] = (
+    (inspect.iscoroutinefunction, "an async function"),
+    (inspect.isasyncgenfunction, "an async generator"),
+    (inspect.isgeneratorfunction, "a generator"),
+)
+
+PLAIN = (
+    "write a plain function, without async and yield, that has done its work when it returns (it may call asyncio.run)"
+)
+"""What to do."""
+
+
+def deferring(called: object, *, may_yield: bool = False) -> str:
+    """Why calls do no work, but only make what would do it if something ran it; empty if they do it.
+
+    Looks behind ``functools.partial`` and at ``__call__``. Generators are all right where a caller iterates:
+    ``may_yield``.
+    """
+    if isinstance(called, type):
+        return ""  # a call makes an instance
+    while isinstance(called, partial):
+        called = called.func
+    for each in (called, getattr(type(called), "__call__", None)):  # noqa: B004
+        for is_so, kind in _DEFERRING:
+            if is_so(each) and not (may_yield and kind == "a generator"):
+                return f"it is {kind}, whose calls nobody runs; {PLAIN}"
+    return ""
+
+
+def deferring_method(interface: type, value: object) -> str:
+    """Why calls of a method of an object, or of instances of a class, do no work; empty if all do theirs."""
+    for name in dir(interface):
+        method = getattr(interface, name)
+        if name.startswith("_") or not callable(method):
+            continue
+        answers = str(getattr(method, "__annotations__", {}).get("return", ""))
+        why = deferring(getattr(value, name, None), may_yield=answers.startswith(_ITERATED))
+        if why:
+            return f"its {name}: {why}"
+    return ""
+
+
+_ITERATED = ("Iterable", "Iterator", "Sequence")
+"""Answers that callers go through, so that a generator may give them."""
+
+
+def done(call: str, answer: _Value, *, may_yield: bool = False) -> _Value:
+    """The answer of a call of user code that has done its work; ``call`` names it.
+
+    A plain function may hide one that defers, as a lambda around it does. What it gave is closed, so that Python says
+    nothing more of it.
+
+    Raises:
+        ConfigurationError: it has not: the answer would do it if something ran it.
+    """
+    if answer is None or isinstance(answer, _PLAIN_ANSWERS) or not _is_deferred(answer, may_yield=may_yield):
+        return answer
+    given = shown(answer)
+    for name in ("close", "cancel"):  # of coroutines and generators, of futures and tasks
+        close = getattr(answer, name, None)
+        if callable(close):
+            with suppress(Exception):
+                close()
+            break
+    raise ConfigurationError(f"{call} returned {given}, which nobody runs, so its work is not done: {PLAIN}")
+
+
+_PLAIN_ANSWERS = (bool, int, float, str, bytes, list, tuple, dict)
+"""Answers that need no second look."""
+
+
+def _is_deferred(answer: object, *, may_yield: bool) -> bool:
+    if inspect.isgenerator(answer):
+        return not may_yield
+    return inspect.isasyncgen(answer) or inspect.isawaitable(answer)
 
 
 executor = Check(
@@ -188,6 +298,9 @@ class _ClientCheck(Check):
         """The value, if it is a client of an endpoint that can be one."""
         super().require(name, value)
         host_and_port(cast(Any, value).host)
+        why = deferring(getattr(cast(Any, value).credentials_provider, "get_credentials", None))
+        if why:
+            raise ConfigurationError(f"{name} must have a credentials provider that gives credentials: {why}")
         return value
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from os import PathLike
 from typing import Any, cast
 
 from attrs import Attribute, field, frozen
 
-from streamclient import checks
+from streamclient import checks, logs
 from streamclient.cron import check_expression
 from streamclient.errors import ConfigurationError
 from streamclient.interfaces import (
@@ -22,16 +21,12 @@ from streamclient.interfaces import (
 )
 from streamclient.model import BalanceBy, InitialPosition, OnFailure, TrimmedDataPolicy
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 
 BEATS_PER_LEASE = 3.3
 """Heartbeats and scans in a lease duration, as in the defaults of ``ClientConfig``: one may be lost."""
 
 _retry_strategy = checks.optional(checks.implementation(IRetryStrategy))
-processor_factory = checks.Check(
-    "an IRecordProcessorFactory or a callable that makes a processor",
-    lambda value: callable(getattr(value, "create_processor", value)) and not _is_class_of_factories(value),
-)
 lease_manager = checks.implementation(ILeaseManager)
 
 
@@ -42,6 +37,24 @@ def _client(instance: object, attribute: Attribute[Any], value: object) -> None:
 
 def _is_class_of_factories(value: object) -> bool:
     return isinstance(value, type) and hasattr(value, "create_processor")
+
+
+def _deferring_factory(value: object) -> str:
+    """Why it makes no processors, or its processors would do no work."""
+    if isinstance(value, type):
+        return checks.deferring_method(IRecordProcessor, value)
+    return checks.deferring(getattr(value, "create_processor", value))
+
+
+processor_factory = checks.Check(
+    "an IRecordProcessorFactory or a callable that makes a processor",
+    lambda value: (
+        callable(getattr(value, "create_processor", value))
+        and not _is_class_of_factories(value)
+        and not _deferring_factory(value)
+    ),
+    because=_deferring_factory,
+)
 
 
 def processor_maker(name: str, factory: object) -> Callable[[], IRecordProcessor]:
@@ -277,14 +290,14 @@ class StreamConfig:
     client: Any = field(validator=_client)
     """A ``tablestore.OTSClient``, used for the data table, its stream and the status table. ``None`` is for a worker
     that is given a ``stream_api`` and a ``lease_manager``, and needs no client."""
-    data_table_name: str = field(validator=checks.text)
-    status_table_name: str = field(validator=checks.text)
+    data_table_name: str = field(validator=checks.identifier)
+    status_table_name: str = field(validator=checks.identifier)
     """One per consuming application: the rows carry no group name. Streams of different tables may share one."""
     max_records: int = field(default=1_000, validator=checks.positive)
     """Limit of records per read."""
     initial_position: InitialPosition = field(factory=InitialPosition.oldest, converter=_initial_position)
     """Where shards without a stored checkpoint start; the oldest and the latest record also as a string."""
-    name: str = field(validator=checks.text)
+    name: str = field(validator=checks.identifier)
     """Tells the streams of one worker apart, in statuses and logs; the name of the data table unless given."""
     record_processor_factory: RecordProcessorFactory | None = field(
         default=None, validator=checks.optional(processor_factory)

@@ -8,16 +8,17 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any
 
-from streamclient import checks
-from streamclient.errors import ConfigurationError
+from streamclient import checks, logs
+from streamclient.errors import ConfigurationError, NoThreadError, is_refused_thread
 from streamclient.pools import DaemonPool
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 
-_scheduler_log = logging.getLogger(f"{__name__}.apscheduler")
+_scheduler_log = logs.logger(f"{__name__}.apscheduler")
 """Where APScheduler's own lines would go: every job added and run, which says nothing to anybody. What is wrong is
 logged here by ``CronSchedule``."""
 _scheduler_log.setLevel(logging.CRITICAL + 1)
@@ -123,8 +124,19 @@ class CronSchedule:
         self.scheduler.add_job(run, _trigger(name, expression), id=name, name=name)
 
     def start(self) -> None:
-        """Begin to run by the clock; returns at once."""
-        self.scheduler.start()
+        """Begin to run by the clock; returns at once.
+
+        Raises:
+            NoThreadError: the system refused its thread.
+        """
+        try:
+            self.scheduler.start()
+        except RuntimeError as error:
+            with suppress(RuntimeError):  # it waits for the thread that there is not
+                self.scheduler.shutdown(wait=False)
+            if is_refused_thread(error):
+                raise NoThreadError.of("jobs that are planned by the clock", error) from error
+            raise
 
     def stop(self, wait_seconds: float | None = None) -> bool:
         """Run no more, and wait for a run that is under way, by default for as long as it takes; whether it has ended.
@@ -148,5 +160,11 @@ def _quiet_executor(pool: DaemonPool) -> Any:
         def start(self, scheduler: Any, alias: str) -> None:
             super().start(scheduler, alias)
             self._logger = _scheduler_log
+
+        def submit_job(self, job: Any, run_times: Any) -> None:
+            try:
+                super().submit_job(job, run_times)
+            except NoThreadError as error:  # which its scheduler would log where nobody listens
+                _log.error("job %s was not run; it is run again at its next time: %s", job.name, error)
 
     return QuietExecutor()

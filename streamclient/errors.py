@@ -79,6 +79,39 @@ class StreamClientException(StreamClientError):
     """The client itself failed, or was used against its rules (Java: ``StreamClientException``)."""
 
 
+class NoThreadError(StreamClientException, RuntimeError):
+    """The system refused a thread: this process, its user or its container has as many as it may.
+
+    Nothing has begun. The same may succeed later, when other threads have ended.
+    """
+
+    @classmethod
+    def of(cls, name: str, error: BaseException) -> NoThreadError:
+        """For the thread or pool with that name, which was refused with that error."""
+        refused = cls(
+            f"no thread could be started for {name}: {error}; raise the limit of threads (ulimit -u, the pids limit of "
+            "the container, kernel.threads-max), or run fewer of them here"
+        )
+        refused.__cause__ = error
+        return refused
+
+
+_REFUSED_THREAD = "can't start new thread"
+"""What Python says, in a ``RuntimeError`` of no kind of its own, when the system refuses a thread."""
+
+
+def is_refused_thread(error: BaseException) -> bool:
+    """Whether an error says that the system refused a thread, so that the same may succeed later."""
+    return isinstance(error, NoThreadError) or (isinstance(error, RuntimeError) and _REFUSED_THREAD in str(error))
+
+
+class ForkedError(StreamClientException):
+    """Something that was started before a fork was used in the child, which has none of its threads.
+
+    Make it in the child, after the fork. The one in the parent goes on undisturbed.
+    """
+
+
 class WorkerFailedError(StreamClientError):
     """A worker ended by itself, of one error or of one in each of several streams.
 

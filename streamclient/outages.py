@@ -1,4 +1,4 @@
-"""What is logged: an outage once a minute, however often and by however many it is met; and each entry on one line."""
+"""What is logged of an outage: a line once a minute, however often and by however many it is met."""
 
 from __future__ import annotations
 
@@ -14,12 +14,6 @@ REPEAT_SECONDS = 60.0
 
 MOST_REMEMBERED = 100
 """Outages that are told apart; more at once are no outages any more."""
-
-MOST_LOGGED_CHARACTERS = 16_384
-"""Of an entry: several errors, or a stack, each of which has a bound of its own."""
-
-_CONTINUES = "\n  "
-"""Begins a further line of an entry, as of a stack: a line so far from the margin passes for no entry of its own."""
 
 
 class OutageLog:
@@ -56,21 +50,3 @@ class OutageLog:
                 self._said.clear()
             self._said[outage] = (now, 0)
             return left_out
-
-
-def make_printable(record: logging.LogRecord) -> None:
-    """Put an entry on one line, whatever names and texts of others stand in it, and bound its length.
-
-    Lines that are indented, as those of a stack, stay below it. An entry that is so already stays as it was made, with
-    its template. Raises what formatting it raises.
-    """
-    message = record.getMessage()
-    shown = _CONTINUES.join(printable(each, None) for each in message.rstrip("\n").split(_CONTINUES))
-    if len(shown) > MOST_LOGGED_CHARACTERS:
-        shown = printable(message, MOST_LOGGED_CHARACTERS)
-    if shown != message.rstrip("\n"):
-        record.msg, record.args = shown, None
-    if record.exc_info and record.exc_info[1] is not None and not record.exc_text:
-        from streamclient.reasons import plain_traceback  # noqa: PLC0415  # rarely needed, and not quick to import
-
-        record.exc_text = plain_traceback(record.exc_info[1])

@@ -14,6 +14,10 @@ from typing import Any
 AGAIN_SECONDS = 0.02
 """Until an exception that was swallowed is raised again: what swallowed it, a callback mostly, is over by then."""
 
+MOST_TRIES = 50
+"""How often the thread that raises it again is asked for, if the system refuses threads: for a second. The main thread
+waits meanwhile, and is told of the exception by Python if it is lost after all."""
+
 
 class RaisedBySignal:
     """While installed, a signal raises an exception in the main thread; with ``once``, further ones change nothing.
@@ -62,7 +66,13 @@ class RaisedBySignal:
         if unraisable.exc_value is not None and unraisable.exc_value is self._raised:
             self._raised = None
             # Bare, as this may stand in the middle of anything: a Thread takes locks that may be held right here.
-            _thread.start_new_thread(self._come_again, ())
+            for _ in range(MOST_TRIES):
+                try:
+                    _thread.start_new_thread(self._come_again, ())
+                    return
+                except RuntimeError:  # the system refuses a thread just now
+                    time.sleep(AGAIN_SECONDS)
+            self._hook_before(unraisable)
         else:
             self._hook_before(unraisable)
 

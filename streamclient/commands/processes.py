@@ -24,6 +24,7 @@ from streamclient.commands.run_worker import endpoint, worker_name
 from streamclient.commands.supervised import ProcessFailure
 from streamclient.commands.worker_process import SILENT_SECONDS, Log, SupervisedWorker, end_all
 from streamclient.core.retry import doubling_millis, with_jitter
+from streamclient.errors import NoThreadError
 from streamclient.reasons import times
 from streamclient.tablestore.connect import option_value
 from streamclient.terminal.running import EXIT_DONE, EXIT_INTERRUPTED, CommandFailed
@@ -171,7 +172,7 @@ class Supervisor:
     def _start_in(self, place: WorkerSlot, now: float) -> None:
         try:
             place.process, place.started_at = self._start(place.name, self._news.set), now
-        except OSError as error:
+        except (OSError, NoThreadError) as error:
             self._note_end(place, f"it cannot be started: {error}", None, now)
 
     def _note_end(self, place: WorkerSlot, error: str, refusal: ProcessFailure | None, now: float) -> None:

@@ -6,17 +6,22 @@ import argparse
 import ast
 import re
 import shlex
+from importlib.resources import files
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from streamclient.errors import ConfigurationError
 from streamclient.terminal.layout import Column
 from streamclient.terminal.output import print_json, print_table, print_text
 from streamclient.terminal.running import EXIT_DONE, CommandFailed, runs
 
+if TYPE_CHECKING:
+    from importlib.abc import Traversable
+
 COLUMNS = (Column("SAMPLE"), Column("SHOWS", least=20))
 
-PLACE = Path(__file__).parent.parent / "samples"
-"""In a checkout a link to the folder of that name; in an installed package the folder itself."""
+PLACE: Traversable = files("streamclient") / "samples"
+"""In a checkout a link to the folder of that name; in an installed package the folder itself, also in a zip archive."""
 
 _HOME = re.compile(r"\bsamples[./](\w+)")
 """How samples name each other, as modules and files, where they are kept. Written out, they lie beside each other."""
@@ -88,20 +93,20 @@ def write_sample(name: str, directory: Path, *, force: bool = False) -> list[Pat
     return [directory / path for path in texts]
 
 
-def _samples() -> dict[str, Path]:
+def _samples() -> dict[str, Traversable]:
     """Files and folders by name."""
     places = PLACE.iterdir()
     found = {place.name.removesuffix(".py"): place for place in places if not place.name.startswith(("_", "."))}
     return {name: place for name, place in found.items() if place.is_dir() or place.name.endswith(".py")}
 
 
-def _files_of(place: Path) -> list[tuple[Path, str]]:
+def _files_of(place: Traversable) -> list[tuple[Path, str]]:
     parts = [place] if place.is_file() else [part for part in place.iterdir() if part.name.endswith(".py")]
     folder = Path() if place.is_file() else Path(place.name)
     return sorted((folder / part.name, part.read_text(encoding="utf-8")) for part in parts)
 
 
-def _main_of(place: Path) -> str:
+def _main_of(place: Traversable) -> str:
     return (place if place.is_file() else place.joinpath("__main__.py")).read_text(encoding="utf-8")
 
 

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from streamclient.errors import StreamClientError, WorkerFailedError, is_foreseen
+from streamclient.errors import NoThreadError, StreamClientError, WorkerFailedError, is_foreseen
+from streamclient.pools import start_thread
 from streamclient.terminal.running import EXIT_REFUSED, EXIT_UNUSABLE, CommandFailed, run_command
 
 if TYPE_CHECKING:
@@ -148,8 +149,12 @@ class Reporter:
         self._metrics: MemoryMetrics | None = None
 
     def begin(self) -> None:
-        """Begin to watch the pipe; at first there is no worker to tell of."""
-        threading.Thread(target=self._report, name="reporter", daemon=True).start()
+        """Begin to watch the pipe; at first there is no worker to tell of.
+
+        Raises:
+            NoThreadError: the system refused the thread.
+        """
+        start_thread(self._report, "reporter")
 
     def made(self, worker: Worker, metrics: MemoryMetrics | None) -> None:
         """The worker was made: its start is behind it."""
@@ -240,7 +245,11 @@ def main() -> int:
     if given is None:
         return EXIT_REFUSED
     reporter = Reporter(pipe)
-    reporter.begin()
+    try:
+        reporter.begin()
+    except NoThreadError as error:
+        reporter.failed(ProcessFailure(str(error), EXIT_REFUSED, is_refusal=False))
+        return EXIT_REFUSED
     return run_command(Namespace(**given, run=partial(work, reporter)))
 
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 from streamclient.commands.supervised import END_SECONDS, Pipe, ProcessFailure, unpacked
+from streamclient.errors import NoThreadError
+from streamclient.pools import start_thread
 from streamclient.terminal.output import complain
 
 if TYPE_CHECKING:
@@ -66,9 +68,7 @@ class Log:
 
     def follow(self, name: str, source: IO[bytes], target: BinaryIO) -> threading.Thread:
         """Print lines as they come, each behind the name, from a thread that ends with the source."""
-        thread = threading.Thread(target=self._copy, args=(name, source, target), name=f"log-{name}", daemon=True)
-        thread.start()
-        return thread
+        return start_thread(lambda: self._copy(name, source, target), f"log-{name}")
 
     def _copy(self, name: str, source: IO[bytes], target: BinaryIO) -> None:
         prefix = f"{name} | ".encode()
@@ -106,12 +106,20 @@ class SupervisedWorker:
         self._pipe = Pipe(ours)
         with theirs:
             self._process = _start(name, theirs)
-        self._pipe.send(**arguments)
-        self._threads = [threading.Thread(target=self._listen, name=f"reports-{name}", daemon=True)]
-        self._threads[0].start()
-        for source, target in ((self._process.stdout, log.out), (self._process.stderr, log.err)):
-            assert source is not None
-            self._threads.append(log.follow(name, source, target))
+        self._threads: list[threading.Thread] = []
+        try:
+            self._pipe.send(**arguments)
+            self._threads.append(start_thread(self._listen, f"reports-{name}"))
+            for source, target in ((self._process.stdout, log.out), (self._process.stderr, log.err)):
+                assert source is not None
+                self._threads.append(log.follow(name, source, target))
+        except NoThreadError:
+            self.kill()
+            self.ending()
+            for source in (self._process.stdout, self._process.stderr):
+                assert source is not None
+                source.close()
+            raise
 
     @property
     def pid(self) -> int:

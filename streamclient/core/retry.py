@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 
+from streamclient import checks
 from streamclient.config import ClientConfig
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind
 from streamclient.interfaces import IRetryStrategy, RetryableAction
@@ -65,9 +66,9 @@ def decision_of(strategy: IRetryStrategy, action: RetryableAction, error: Except
     Raises:
         ConfigurationError: it answers with something that is no pause.
     """
-    if not strategy.should_retry(action, error, retries):
+    if not checks.done("should_retry", strategy.should_retry(action, error, retries)):
         return None
-    millis: object = strategy.backoff_millis(action, error, retries)
+    millis: object = checks.done("backoff_millis", strategy.backoff_millis(action, error, retries))
     if isinstance(millis, bool) or not isinstance(millis, int | float) or not 0 <= millis <= LONGEST_STRATEGY_MILLIS:
         raise ConfigurationError(f"backoff_millis must return 0 to {LONGEST_STRATEGY_MILLIS} ms, not {millis!r}")
     return millis / 1_000

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future, wait
+from contextlib import suppress
 from threading import Event
 
 from attrs import define, field
 
+from streamclient import logs
 from streamclient.core.retry import doubling_millis
-from streamclient.errors import StreamClientException
+from streamclient.errors import NoThreadError, StreamClientException
 from streamclient.wire.pages import PageSummary
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 
 SHORTEST_DOUBT_MILLIS, LONGEST_DOUBT_MILLIS = 500, 20_000
 """Pauses before a shard is read again whose page cannot be true: a list of shards may be a second behind the pages."""
@@ -40,9 +41,10 @@ class PagesAhead:
         self.stop()
         is_over, pages = Event(), dict[tuple[str, str, int], PageSummary]()
         self._is_over, self._pages = is_over, pages
-        self._walks = {
-            shard: self.pool.submit(self._walk, pages, is_over, shard, at, sizes[shard]) for shard, at in places.items()
-        }
+        self._walks = {}
+        with suppress(NoThreadError):  # without a thread nothing is read ahead, and each page when it is needed
+            for shard, at in places.items():
+                self._walks[shard] = self.pool.submit(self._walk, pages, is_over, shard, at, sizes[shard])
 
     def stop(self) -> None:
         """Ask for no more. A read that is under way goes on."""

@@ -7,7 +7,6 @@ while Spark works on the present one. Nothing is kept here that a restart would 
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
@@ -15,6 +14,7 @@ from typing import Any
 
 from attrs import Factory, define, evolve, field
 
+from streamclient import logs
 from streamclient.core.position import no_progress
 from streamclient.core.shards import NOT_SHOWN, ListedEnds, circles_of, index_shards
 from streamclient.datasource.ahead import DoubtedPages, PagesAhead
@@ -38,7 +38,7 @@ from streamclient.records import SequenceInfo
 from streamclient.stream.api import StreamDescription
 from streamclient.wire.pages import PageSummary
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 
 PAGE_RECORDS = 1_000
 """What the service answers at most at once."""

@@ -11,7 +11,6 @@ that is read again has the same keys but for rows that came or went, and each ro
 
 from __future__ import annotations
 
-import logging
 import threading
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -21,6 +20,7 @@ from typing import Any
 
 from attrs import define, evolve, field, frozen
 
+from streamclient import logs
 from streamclient.datasource.offsets import ShardSlice, StreamOffset, not_as_planned
 from streamclient.datasource.options import SourceOptions
 from streamclient.datasource.planner import MOST_SKEW_MICROS, StreamPlanner
@@ -44,7 +44,7 @@ from streamclient.tunnel.order import ChannelOrder, key_of_token
 from streamclient.wire.pages import FINISHED, PageSummary, TunnelPage
 from streamclient.wire.tunnel import decode_token
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 
 CLIENT_ID = "spark-client"
 """In calls for data, which need no session. That of the connector of EMR."""

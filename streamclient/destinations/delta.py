@@ -89,7 +89,7 @@ class DeltaDestination:
     ) -> None:
         load("deltalake", "delta")
         checks.path.require("url", url)
-        checks.text.require("application", application)
+        checks.identifier.require("application", application)
         checks.optional(_options).require("storage_options", storage_options)
         checks.optional(_partition).require("partition_by", partition_by)
         checks.seconds.require("answer_seconds", answer_seconds)

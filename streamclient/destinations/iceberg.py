@@ -82,7 +82,7 @@ class IcebergDestination:
         load("pyiceberg", "iceberg")
         _catalog.require("catalog", catalog)
         _identifier.require("identifier", identifier)
-        checks.text.require("application", application)
+        checks.identifier.require("application", application)
         checks.seconds.require("answer_seconds", answer_seconds)
         self._catalog = catalog
         self._identifier = identifier

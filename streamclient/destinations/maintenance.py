@@ -7,7 +7,6 @@ and the number of rows is compared after it.
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
-from streamclient import checks
+from streamclient import checks, logs
 from streamclient.cron import CronSchedule
 from streamclient.destinations.commit import LogEntry
 from streamclient.destinations.delta import DeltaDestination
@@ -31,7 +30,7 @@ from streamclient.errors import ConfigurationError, DependencyException, StreamC
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 
 COMPACTING_VERSIONS = ((1, 6, 1), (1, 6, 4))
 """From the first on, and below the second: seen to refuse the second of two compactions."""

@@ -84,7 +84,7 @@ class PostgresDestination:
         checks.secret.require("conninfo", conninfo)
         check_conninfo(conninfo)
         checks.any_text.require("table", table)
-        checks.text.require("application", application)
+        checks.identifier.require("application", application)
         checks.seconds.require("answer_seconds", answer_seconds)
         self._tables = PostgresTables(table)
         self._session = PostgresSession(conninfo, answer_seconds)

@@ -10,7 +10,6 @@ that they were made with. Others may add columns, which are left out, and widen 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from copy import copy
 from itertools import chain
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
+from streamclient import logs
 from streamclient.destinations.changes import KEY
 from streamclient.destinations.extra import load, pyarrow
 from streamclient.destinations.postgres_rows import (
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from psycopg import Cursor
     from pyarrow import Field
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 
 _NOTES = ""
 """The application of what is noted among the shards: no fleet can have an empty name."""

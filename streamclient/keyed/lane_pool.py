@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from streamclient.keyed.pending import PendingBytes
 from streamclient.keyed.settings import KeyedSettings
 from streamclient.model import ShardInfo
-from streamclient.pools import DaemonPool
+from streamclient.pools import DaemonPool, start_thread
+from streamclient.processes import Birthplace
 from streamclient.records import SequenceInfo
 
 LOOKS_PER_WARNING = 4
@@ -28,6 +30,7 @@ class LanePool:
     def __init__(self, settings: KeyedSettings) -> None:
         self.settings = settings
         self.pending = PendingBytes(settings.most_pending_bytes)
+        self._birthplace = Birthplace()
         self._lock = threading.Lock()
         self._members: set[Callable[[], object]] = set()
         self._closing_time = threading.Event()
@@ -35,15 +38,18 @@ class LanePool:
         self._failed: dict[tuple[str, str], SequenceInfo] = {}
 
     def enter(self, look_around: Callable[[], object]) -> None:
-        """One more processor works here; it is known by what is called now and then, to find what is slow or late."""
+        """One more processor works here; it is known by what is called now and then, to find what is slow or late.
+
+        Raises:
+            NoThreadError: the system refused a thread; the processor does not work here.
+        """
+        self._birthplace.require("the KeyedProcessorFactory")
         with self._lock:
-            self._members.add(look_around)
             if self._pool is None:
-                self._pool = DaemonPool("keyed", self.settings.threads)
-                self._closing_time = threading.Event()
-                threading.Thread(
-                    target=self._watch, args=(self._closing_time,), name="keyed-watch", daemon=True
-                ).start()
+                closing_time = threading.Event()
+                start_thread(partial(self._watch, closing_time), "keyed-watch")
+                self._pool, self._closing_time = DaemonPool("keyed", self.settings.threads), closing_time
+            self._members.add(look_around)
 
     def leave(self, look_around: Callable[[], object]) -> None:
         """One processor is done, and nothing that it submitted is left."""
@@ -55,13 +61,20 @@ class LanePool:
                 self._pool = None
 
     def submit(self, call: Callable[[], None]) -> None:
-        """Run a call in a thread of the pool; only between ``enter`` and ``leave``."""
+        """Run a call in a thread of the pool; only between ``enter`` and ``leave``.
+
+        Raises:
+            NoThreadError: the pool has no thread, and the system refused one. Never in a thread of the pool.
+        """
         pool = self._pool
         assert pool is not None, "a processor that has not entered submits work"
         pool.submit(call)
 
     def _watch(self, closing_time: threading.Event) -> None:
         while not closing_time.wait(self.settings.slow_record_warning_millis / LOOKS_PER_WARNING / 1_000):
+            pool = self._pool
+            if pool is not None and pool.is_short:
+                pool.grow()
             for look_around in tuple(self._members):
                 look_around()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
@@ -10,10 +11,19 @@ from functools import partial
 
 from attrs import define, frozen
 
+from streamclient import checks, logs
+from streamclient.errors import NoThreadError
 from streamclient.keyed.lane_pool import LanePool
 from streamclient.keyed.pending import record_bytes
 from streamclient.keyed.watermark import Watermark
+from streamclient.outages import OutageLog
 from streamclient.records import StreamRecord
+
+_log = logs.logger(__name__)
+_outages = OutageLog(_log)
+
+THREAD_PAUSE_SECONDS = 0.2
+"""Before a thread that the system refused is asked for again."""
 
 
 @frozen
@@ -156,9 +166,21 @@ class Lanes:
             if lane is not None:
                 lane.items.append(item)
                 return True
-            lane = self._lanes[key] = _Lane(key, deque([item]))
-            self._lane_pool.submit(partial(self._step, lane))
+            lane = _Lane(key, deque([item]))
+            while not self._begins(lane):
+                if self._changed.wait_for(self._halt.is_set, THREAD_PAUSE_SECONDS):
+                    return False
+            self._lanes[key] = lane
             return True
+
+    def _begins(self, lane: _Lane) -> bool:
+        """Whether a thread will come for the lane: the system may refuse the only one that there would be."""
+        try:
+            self._lane_pool.submit(partial(self._step, lane))
+        except NoThreadError as error:
+            _outages.log(logging.WARNING, "threads", "records wait for a thread: %s", error)
+            return False
+        return True
 
     def _step(self, lane: _Lane) -> None:
         """Process the first record of a lane; the next one is another step, so that lanes take turns."""
@@ -190,7 +212,7 @@ class Lanes:
         settings = self._settings
         for attempt in itertools.count(1):
             try:
-                settings.process_record(record)
+                checks.done("process_record", settings.process_record(record))
             except BaseException as error:
                 # Also SystemExit and KeyboardInterrupt: in a thread of a pool they stop nothing but this one call.
                 if attempt > settings.retries or self._halt.wait(settings.pause_seconds(attempt)):

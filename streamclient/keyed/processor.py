@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
 import traceback
 from collections.abc import Hashable, Sequence
 
+from streamclient import checks, logs
 from streamclient.errors import ApplicationException, ShutdownException, StreamClientError
 from streamclient.interfaces import InitializationInput, IRecordProcessor, ProcessRecordsInput, ShutdownInput
 from streamclient.keyed.lane_pool import LanePool
@@ -15,7 +15,7 @@ from streamclient.keyed.lanes import LaneFailure, Lanes
 from streamclient.model import ShutdownReason
 from streamclient.records import StreamRecord, readable_position
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 
 
 class KeyedProcessor(IRecordProcessor):
@@ -54,6 +54,8 @@ class KeyedProcessor(IRecordProcessor):
         position = process_records_input.checkpointer.largest_permitted_checkpoint_value
         records = process_records_input.records
         keyed = [(self._lane_pool.settings.key(record), record) for record in records]
+        if keyed:
+            checks.done("key", keyed[0][0])  # of one record: a function that defers does so for all
         if failed_at is None and not self._is_replay:
             self._lanes.take_in(keyed, position)
             return

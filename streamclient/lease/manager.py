@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from streamclient import checks
+from streamclient import checks, logs
 from streamclient.config import ClientConfig
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import WorkerRow, WorkerWrite
@@ -37,7 +36,7 @@ from streamclient.lease.workers import WorkerRows
 from streamclient.model import Lease
 from streamclient.tablestore.ranges import scan
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 
 Answer = TypeVar("Answer")
 
@@ -84,8 +83,8 @@ class LeaseManager(WritingLeaseManager):
         sleep: Callable[[float], None] = time.sleep,
         metrics: IMetrics | None = None,
     ) -> None:
-        checks.text.require("status_table_name", status_table_name)
-        checks.text.require("stream_id", stream_id)
+        checks.identifier.require("status_table_name", status_table_name)
+        checks.identifier.require("stream_id", stream_id)
         checks.optional(checks.instance(ClientConfig)).require("client_config", client_config)
         checks.function("without arguments").require("clock", clock)
         checks.function("with a number of seconds").require("sleep", sleep)

@@ -19,6 +19,7 @@ from streamclient.lease.store import WriteAnswer
 from streamclient.lease.verbs import WritingLeaseManager, check_worker_write, check_write
 from streamclient.metrics.labelled import NO_METRICS
 from streamclient.model import Lease
+from streamclient.processes import Birthplace
 
 
 @checks.explains_names
@@ -31,12 +32,13 @@ class MemoryLeaseManager(WritingLeaseManager):
     """
 
     def __init__(self, stream_id: str | None = None, *, metrics: IMetrics | None = None) -> None:
-        self._stream_id = checks.optional(checks.text).require("stream_id", stream_id)
+        self._stream_id = checks.optional(checks.identifier).require("stream_id", stream_id)
         checks.optional(checks.implementation(IMetrics)).require("metrics", metrics)
         self._costs = TableCosts(NO_METRICS if metrics is None else metrics)
         self._rows: dict[str, Lease] = {}
         self._epochs: dict[str, EpochRow] = {}
         self._workers: dict[str, WorkerRow] = {}
+        self._birthplace = Birthplace()
         self._lock = Lock()
 
     def create_lease_table_if_not_exists(self) -> bool:
@@ -49,14 +51,14 @@ class MemoryLeaseManager(WritingLeaseManager):
 
     def list_leases(self) -> Sequence[Lease]:
         """All leases, by lease key; unlike over a table, a snapshot."""
-        with self._lock:
+        with self._held():
             rows = [self._rows[key] for key in sorted(self._rows)]
         self._costs.read("GetRange", len(rows))
         return rows
 
     def get_lease(self, lease_key: str) -> Lease | None:
         """The lease, or ``None`` if there is no such row."""
-        with self._lock:
+        with self._held():
             row = self._rows.get(lease_key)
         self._costs.read("GetRow", 0 if row is None else 1, asked=1)
         return row
@@ -69,7 +71,7 @@ class MemoryLeaseManager(WritingLeaseManager):
 
     def draw_epochs(self, lease_keys: Sequence[str]) -> Sequence[int | Exception]:
         """Draw an epoch for each key; never fails."""
-        with self._lock:
+        with self._held():
             known = sum(key in self._epochs for key in lease_keys)
             drawn = [self._draw(key) for key in lease_keys]
         self._costs.read("BatchGetRow", known, asked=len(lease_keys))
@@ -78,31 +80,36 @@ class MemoryLeaseManager(WritingLeaseManager):
 
     def forget_epochs(self, lease_keys: Sequence[str]) -> None:
         """Drop the epochs of shards that left the stream."""
-        with self._lock:
+        with self._held():
             for key in lease_keys:
                 self._epochs.pop(key, None)
         self._costs.written(len(lease_keys), ROWS_PER_REQUEST["BatchGetRow"])
 
     def list_workers(self, *, with_info: bool = False) -> Sequence[WorkerRow]:
         """All worker rows, by worker; a snapshot."""
-        with self._lock:
+        with self._held():
             rows = [self._workers[name] for name in sorted(self._workers)]
         self._costs.read("GetRange", len(rows))
         return rows if with_info else [evolve(row, info="") for row in rows]
 
     def read_workers(self, worker_ids: Sequence[str]) -> Sequence[WorkerRow]:
         """The rows of some workers, without ``info``."""
-        with self._lock:
+        with self._held():
             rows = [self._workers[name] for name in worker_ids if name in self._workers]
         self._costs.read("BatchGetRow", len(rows), asked=len(worker_ids))
         return [evolve(row, info="") for row in rows]
 
     def wake(self, worker_ids: Sequence[str]) -> None:
         """Wake some workers."""
-        with self._lock:
+        with self._held():
             woken = {name: membership.woken(self._workers[name]) for name in worker_ids if name in self._workers}
             self._workers.update(woken)
         self._costs.written(len(worker_ids))
+
+    def _held(self) -> Lock:
+        """The lock; in a child it would be that of a copy, which no worker of the parent sees."""
+        self._birthplace.require("the MemoryLeaseManager", "leases that processes share need a status table")
+        return self._lock
 
     def _draw(self, lease_key: str) -> int:
         last = self._epochs.get(lease_key)
@@ -112,7 +119,7 @@ class MemoryLeaseManager(WritingLeaseManager):
         return drawn.number
 
     def _answer(self, write: LeaseWrite | WorkerWrite) -> WriteAnswer:
-        with self._lock:
+        with self._held():
             stream_id = _stream_id(write) if self._stream_id is None else self._stream_id
             try:
                 if isinstance(write, WorkerWrite):

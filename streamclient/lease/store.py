@@ -6,12 +6,12 @@ do that natively; a user's own ``ILeaseManager`` is called verb by verb.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
 from attrs import frozen
 
+from streamclient import checks, logs
 from streamclient.core.leases import LeaseWrite
 from streamclient.core.membership import WorkerRow, WorkerWrite
 from streamclient.core.rows import WriteKind, WriteOutcome
@@ -19,7 +19,7 @@ from streamclient.errors import ConfigurationError, StreamClientException
 from streamclient.interfaces import ILeaseManager
 from streamclient.model import Lease
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 
 
 @frozen
@@ -135,13 +135,13 @@ class _VerbStore:
     def forget_epochs(self, lease_keys: Sequence[str]) -> None:
         for key in lease_keys:
             try:
-                self._manager.forget_epoch(key)
+                checks.done("forget_epoch", self._manager.forget_epoch(key))  # type: ignore[func-returns-value]
             except Exception as error:
                 _log.warning("the epoch of shard %s, which left the stream, stays: %s", key, error)
 
     def _draw(self, lease_key: str) -> int | Exception:
         try:
-            epoch = self._manager.draw_epoch(lease_key)
+            epoch = checks.done("draw_epoch", self._manager.draw_epoch(lease_key))
         except Exception as error:
             return error
         if isinstance(epoch, int) and not isinstance(epoch, bool) and epoch > 0:
@@ -174,7 +174,8 @@ class _VerbStore:
         if not leases:
             return []
         try:
-            given = list(self._manager.renew_leases(leases))
+            renewed = self._manager.renew_leases(leases)
+            given = [_answer(value, "renew") for value in checks.done("renew_leases", renewed, may_yield=True)]
         except Exception as error:
             return [WriteAnswer(WriteOutcome.UNCERTAIN, error)] * len(leases)
         if len(given) != len(leases):
@@ -183,7 +184,7 @@ class _VerbStore:
                 "it must give one per lease, in order"
             )
             return [WriteAnswer(WriteOutcome.UNCERTAIN, mistake)] * len(leases)
-        return [_answer(value, "renew") for value in given]
+        return given
 
 
 def _after(write: LeaseWrite) -> Lease:
@@ -194,7 +195,7 @@ def _after(write: LeaseWrite) -> Lease:
 
 def _answer(value: object, verb: str) -> WriteAnswer:
     """Only a real boolean is an answer: a verb that forgot to return one must not pass for a refusal."""
-    if value is True:
+    if checks.done(verb, value) is True:
         return WriteAnswer(WriteOutcome.ACCEPTED)
     if value is False:
         return WriteAnswer(WriteOutcome.REFUSED)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
 from attrs import define
 from tablestore import CapacityUnit, OTSClient, ReservedThroughput, TableMeta, TableOptions
 
+from streamclient import logs
 from streamclient.config import ClientConfig
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, StreamClientError
 from streamclient.lease.rows import KEY_SCHEMA, READY_PROBE_KEY, key_of
 from streamclient.wire.service_errors import NO_PERMISSION, OBJECT_ALREADY_EXIST, OBJECT_NOT_EXIST, classify
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 
 KEEPS_FOR_EVER = -1
 """Time to live of the status table. With any other, the progress of a stream that idles longer disappears."""

@@ -10,7 +10,6 @@ They lie in the same table as the leases, under a status type of their own, so t
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from threading import Lock
 from typing import Any
@@ -27,6 +26,7 @@ from tablestore import (
     UpdateRowItem,
 )
 
+from streamclient import logs
 from streamclient.core.membership import SessionState, WorkerRow, WorkerWrite
 from streamclient.core.rows import WriteOutcome
 from streamclient.errors import StreamClientException
@@ -34,7 +34,7 @@ from streamclient.lease.batches import ROWS_PER_BATCH, row_error, send_rows
 from streamclient.lease.rows import STATUS_VALUE, STREAM_ID, Cells, item_of, key_of
 from streamclient.tablestore.ranges import scan
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 
 WORKER_STATUS_TYPE = "Worker"
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 
+from streamclient import logs
+from streamclient.checks import done
 from streamclient.interfaces import IMetrics
 from streamclient.model import Metric
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 
 
 class NoMetrics(IMetrics):
@@ -50,28 +51,28 @@ class _LabelledMetrics(IMetrics):
     def increment(self, metric: Metric, amount: float = 1, /, **labels: str) -> None:
         """Pass on."""
         try:
-            self._metrics.increment(metric, amount, **self._labels, **labels)
+            done("increment", self._metrics.increment(metric, amount, **self._labels, **labels))
         except (Exception, SystemExit) as error:
             self._failed(metric, error)
 
     def set(self, metric: Metric, value: float, /, **labels: str) -> None:
         """Pass on."""
         try:
-            self._metrics.set(metric, value, **self._labels, **labels)
+            done("set", self._metrics.set(metric, value, **self._labels, **labels))
         except (Exception, SystemExit) as error:
             self._failed(metric, error)
 
     def observe(self, metric: Metric, seconds: float, /, **labels: str) -> None:
         """Pass on."""
         try:
-            self._metrics.observe(metric, seconds, **self._labels, **labels)
+            done("observe", self._metrics.observe(metric, seconds, **self._labels, **labels))
         except (Exception, SystemExit) as error:
             self._failed(metric, error)
 
     def forget(self, metric: Metric, /, **labels: str) -> None:
         """Pass on."""
         try:
-            self._metrics.forget(metric, **self._labels, **labels)
+            done("forget", self._metrics.forget(metric, **self._labels, **labels))  # type: ignore[func-returns-value]
         except (Exception, SystemExit) as error:
             self._failed(metric, error)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from http.server import ThreadingHTTPServer
@@ -15,6 +14,8 @@ from streamclient.errors import ConfigurationError
 from streamclient.metrics.memory import MemoryMetrics, Series
 from streamclient.metrics.table import METRICS, SECONDS_BUCKETS
 from streamclient.model import Metric, MetricKind
+from streamclient.pools import start_thread
+from streamclient.processes import Birthplace
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector, CollectorRegistry
@@ -111,10 +112,12 @@ class MetricsServer:
             handler = _with_health(handler, health)
         self._server = ThreadingHTTPServer((address, port), handler)
         self._server.daemon_threads = True
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(STOP_POLL_SECONDS,), name=f"metrics-{self.port}", daemon=True
-        )
-        self._thread.start()
+        self._birthplace = Birthplace()
+        try:
+            self._thread = start_thread(lambda: self._server.serve_forever(STOP_POLL_SECONDS), f"metrics-{self.port}")
+        except BaseException:
+            self._server.server_close()
+            raise
 
     @property
     def port(self) -> int:
@@ -123,6 +126,7 @@ class MetricsServer:
 
     def close(self) -> None:
         """Stop listening. Calling it again does no harm."""
+        self._birthplace.require("the server of metrics")
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

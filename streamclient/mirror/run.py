@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from streamclient import checks
+from streamclient import checks, logs
 from streamclient.config import ClientConfig, StreamConfig
 from streamclient.destinations.changes import OPERATION, READ_AT
 from streamclient.destinations.commit import Destination, MergingDestination, last_of
@@ -23,7 +22,7 @@ from streamclient.mirror.source import COPY, CopyPlan, SourceTable, TableCopy, n
 from streamclient.mirror.verify import Comparison, compare
 from streamclient.mirror.writer import MirrorWriter
 from streamclient.model import InitialPosition
-from streamclient.processes import unique_name
+from streamclient.processes import OwnName
 from streamclient.stream.api import StreamSummary
 from streamclient.worker import Worker
 from streamclient.worker.health import WorkerHealth
@@ -31,7 +30,7 @@ from streamclient.worker.health import WorkerHealth
 if TYPE_CHECKING:
     from tablestore import OTSClient
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 
 HISTORY_SUFFIX = "_changes"
 """Added to the address or name of the mirror, it is that of its history."""
@@ -73,9 +72,9 @@ class Mirror:
         piece_mebibytes: int = 100,
     ) -> None:
         checks.client.require("client", client)
-        checks.text.require("table", table)
-        checks.text.require("status_table", status_table)
-        checks.optional(checks.text).require("worker_name", worker_name)
+        checks.identifier.require("table", table)
+        checks.identifier.require("status_table", status_table)
+        checks.optional(checks.identifier).require("worker_name", worker_name)
         checks.optional(checks.instance(ClientConfig)).require("client_config", client_config)
         checks.optional(checks.instance(MergeLimits)).require("limits", limits)
         checks.positive.require("piece_mebibytes", piece_mebibytes)
@@ -92,7 +91,7 @@ class Mirror:
         if history is not None and _is_same_place(history, self._destination):
             raise ConfigurationError("history is where the mirror is: the changes need a table of their own")
         self._history = history
-        self._worker_name = worker_name or f"mirror-{unique_name()}"
+        self._worker_name = worker_name or OwnName("mirror")
         self._config = client_config if client_config is not None else ClientConfig()
         self._limits = limits if limits is not None else MergeLimits()
         self._piece_mebibytes = piece_mebibytes
@@ -137,7 +136,7 @@ class Mirror:
         self._copy.prepare()
         self._check_history(stream, self._copy.plan)
         self._copy.begin_history()
-        self._copy.run(sum(self._worker_name.encode()))
+        self._copy.run(sum(str(self._worker_name).encode()))
         if self._stop.is_set():
             return
         self._source.stream_of(self._copy.plan)  # again, as the copy may have taken long
@@ -158,7 +157,7 @@ class Mirror:
             status_table_name=self._stream_config.status_table_name,
             initial_position=InitialPosition.at(self._copy.plan.start_micros),
         )
-        worker = Worker(self._worker_name, self._config, config, MirrorProcessors(writer))
+        worker = Worker(str(self._worker_name), self._config, config, MirrorProcessors(writer))
         with self._lock:
             self._worker = worker
             if self._stop.is_set():

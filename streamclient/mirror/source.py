@@ -13,7 +13,6 @@ which no reading of the stream would show: then the mirror ends with an error.
 from __future__ import annotations
 
 import json
-import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, define, evolve, field, frozen
 
+from streamclient import logs
 from streamclient.destinations.changes import COMMIT, change_rows, records_of
 from streamclient.destinations.commit import Commit, Destination, MergingDestination
 from streamclient.destinations.digest import records_digest
@@ -45,7 +45,7 @@ from streamclient.wire.service_errors import classify
 if TYPE_CHECKING:
     from tablestore import OTSClient
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 
 COPY = "copy"
 """The shard whose first commit says when the copy began and which pieces it has; those are ``copy/0`` and so on."""

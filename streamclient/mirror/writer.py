@@ -13,7 +13,6 @@ The order of the steps makes a crash repeat a batch and never lose or double it:
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from attrs import define, field
 
+from streamclient import logs
 from streamclient.destinations.changes import VERSION, change_rows
 from streamclient.destinations.commit import Commit, Destination, FencedCommit, MergingDestination, is_stored
 from streamclient.destinations.digest import records_digest
@@ -38,6 +38,8 @@ from streamclient.mirror.again import as_changes, remember
 from streamclient.mirror.shards import MergeLimits, MirroredShard, ShardCut, WaitingPage
 from streamclient.mirror.source import SourceTable, now_micros
 from streamclient.mirror.unmerged import WAIT_SECONDS, UnmergedChanges
+from streamclient.pools import start_thread
+from streamclient.processes import Birthplace
 from streamclient.records import StreamRecord
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
 
     from streamclient.mirror.listing import ShardWatch
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 
 EXPIRY = "expiry"
 """The shard whose commits say until when expired cells were removed."""
@@ -83,6 +85,7 @@ class MirrorWriter:
     """How far behind the shards are, and what they fail of. Any thread may ask."""
     _shards: list[MirroredShard] = field(factory=list)
     _changed: threading.Condition = field(factory=threading.Condition)
+    _birthplace: Birthplace = field(factory=Birthplace)
     _thread: threading.Thread | None = None
     _using: threading.Lock = field(factory=threading.Lock)
     """Held while the destination's handle is used."""
@@ -90,12 +93,16 @@ class MirrorWriter:
     _expired_at: float | None = None
 
     def start(self) -> None:
-        """Begin."""
-        self._thread = threading.Thread(target=self._run, name="streamclient-mirror", daemon=True)
-        self._thread.start()
+        """Begin.
+
+        Raises:
+            NoThreadError: the system refused its thread.
+        """
+        self._thread = start_thread(self._run, "streamclient-mirror")
 
     def close(self) -> None:
         """End after the merge that is under way; what waits is read again by whoever goes on."""
+        self._birthplace.require("the mirror")
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import TypeVar
 
 from tablestore import OTSClient
 
+from streamclient import logs
 from streamclient.core.leases import LeaseWrite
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, StreamClientError
 from streamclient.lease.connection import without_retries
@@ -21,7 +21,7 @@ from streamclient.stream.retry import ReadRetry, Repeater
 from streamclient.stream.tablestore import TablestoreStreamApi
 from streamclient.wire.service_errors import NO_PERMISSION, OBJECT_NOT_EXIST, classify
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 
 Answer = TypeVar("Answer")
 

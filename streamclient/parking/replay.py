@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -10,7 +9,7 @@ from itertools import groupby
 
 from attrs import frozen
 
-from streamclient import checks
+from streamclient import checks, logs
 from streamclient.config import processor_maker
 from streamclient.errors import ConfigurationError, StreamClientException
 from streamclient.interfaces import (
@@ -29,7 +28,7 @@ from streamclient.parking.frames import key_text
 from streamclient.reasons import described
 from streamclient.records import PrimaryKey
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 
 
 @frozen

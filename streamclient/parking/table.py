@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -26,7 +25,7 @@ from tablestore import (
     TableOptions,
 )
 
-from streamclient import checks
+from streamclient import checks, logs
 from streamclient.errors import CodecError, ConfigurationError, DependencyException, ErrorKind, StreamClientException
 from streamclient.interfaces import IParkingStore
 from streamclient.model import ParkedKey, ParkedRecord
@@ -42,7 +41,7 @@ from streamclient.wire.service_errors import (
     from_answer,
 )
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 
 KEY_SCHEMA = (("StreamId", "STRING"), ("ShardId", "STRING"), ("RecordId", "STRING"))
 
@@ -77,7 +76,7 @@ class TableParkingStore(IParkingStore):
 
     def __init__(self, client: OTSClient, table_name: str, *, wait: Callable[[float], object] = time.sleep) -> None:
         self._client = with_own_connection(checks.client.require("client", client))
-        checks.text.require("table_name", table_name)
+        checks.identifier.require("table_name", table_name)
         checks.function("with a number of seconds").require("wait", wait)
         self._client.retry_policy = NoRetryPolicy()
         silence(self._client)

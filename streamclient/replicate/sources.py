@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import threading
 import time
@@ -12,11 +11,13 @@ from typing import Protocol
 from attrs import define, field, frozen
 from tablestore import OTSClient
 
+from streamclient import logs
 from streamclient.config import ClientConfig, StreamConfig
 from streamclient.errors import StreamClientError, StreamClientException, WorkerFailedError
 from streamclient.lease import LeaseManager
 from streamclient.model import CheckpointPosition, InitialPosition, Lease, Shard, WorkerStatus
-from streamclient.processes import process_space, process_state, unique_name
+from streamclient.pools import start_thread
+from streamclient.processes import OwnName, process_space, process_state, unique_name
 from streamclient.replicate.fullcopy import FullCopy
 from streamclient.replicate.processor import ReplicationProcessors
 from streamclient.replicate.settings import Settings
@@ -35,7 +36,7 @@ from streamclient.tunnel import (
 from streamclient.worker import Worker
 from streamclient.worker.health import WorkerHealth
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 
 HEARTBEAT_SECONDS = 5
 HEARTBEAT_TIMEOUT_SECONDS = 30
@@ -233,7 +234,7 @@ class StreamSource:
     _stop: threading.Event = field(init=False, factory=threading.Event)
     _leases: LeaseManager | None = field(init=False, default=None)
     _stream_id: str = field(init=False, default="")
-    _worker_name: str = field(init=False, factory=lambda: f"replication-{unique_name()}")
+    _worker_name: OwnName = field(init=False, factory=lambda: OwnName("replication"))
     _consumed_micros: int = field(init=False, default=0)
     """The latest point up to which everything was seen to be read; it stays read."""
 
@@ -262,8 +263,7 @@ class StreamSource:
         """Scan in a thread, then read changes."""
         if self._leases is None:
             self.prepare()
-        self._thread = threading.Thread(target=self._run, name="replication", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._run, "replication")
 
     def _run(self) -> None:
         try:
@@ -283,7 +283,7 @@ class StreamSource:
             status_table_name=self.settings.status_table_name,
             initial_position=InitialPosition.at(self._copy.start_micros),
         )
-        worker = Worker(self._worker_name, _CLIENT_CONFIG, stream_config, self.processors)
+        worker = Worker(str(self._worker_name), _CLIENT_CONFIG, stream_config, self.processors)
         self._worker = worker
         if not self._stop.is_set():
             worker.run()

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from attrs import define, field, frozen
 
+from streamclient import logs
 from streamclient.core.retry import doubling_millis, with_jitter
 from streamclient.errors import DependencyException, StreamClientError, StreamClientException
 from streamclient.outages import OutageLog
@@ -22,7 +23,7 @@ from streamclient.wire import schema
 from streamclient.wire.schema import OperationType, RowExistenceExpectation
 from streamclient.wire.service_errors import classify, from_answer
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 _outages = OutageLog(_log)
 
 SHORTEST_PAUSE_MILLIS = 100

@@ -9,18 +9,18 @@ from __future__ import annotations
 import base64
 import hmac
 import json
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
 from attrs import frozen
 
+from streamclient import logs
 from streamclient.server.control import Control, KeyPart
 from streamclient.server.errors import ServiceError
 from streamclient.server.fault_json import rule_from_json, rule_to_json
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 
 ADMIN_PREFIX = "/_admin/"
 

@@ -6,12 +6,12 @@ Loaded with the first of them: its import would be a third of the time to the se
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from typing import Any
 
 from aiohttp import HttpVersion11, web
 
+from streamclient import logs
 from streamclient.server.admin import ADMIN_PREFIX, Admin, AdminReply
 from streamclient.server.auth import Doors
 from streamclient.server.connections import BODY_TIMEOUT_SECONDS, Connections
@@ -21,7 +21,7 @@ from streamclient.server.faults import Cut, LateAnswer, LoseAnswer
 from streamclient.server.plain_http import SERVER_SOFTWARE
 from streamclient.server.service import Admitted, Answer, Service
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 
 _NEVER_SECONDS = 10 * 365 * 86_400.0
 

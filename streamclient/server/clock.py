@@ -13,12 +13,13 @@ Laws:
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
 
-_log = logging.getLogger(__name__)
+from streamclient import logs
+
+_log = logs.logger(__name__)
 
 _MICROS_PER_SECOND = 1_000_000
 _MICROS_PER_HOUR = 3_600 * _MICROS_PER_SECOND

@@ -9,19 +9,19 @@ half-sent requests shut out nobody.
 from __future__ import annotations
 
 import asyncio
-import logging
 import resource
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
+from streamclient import logs
 from streamclient.server.errors import ServiceError
 from streamclient.server.plain_http import PlainHttp, RequestHead
 
 if TYPE_CHECKING:
     from aiohttp import web
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 
 HEADER_TIMEOUT_SECONDS = 30.0
 """From the first byte of a request, or from the connection's beginning, to the end of the headers."""

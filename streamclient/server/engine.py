@@ -10,7 +10,6 @@ Laws:
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from typing import Any
 
 from attrs import frozen
 
+from streamclient import logs
 from streamclient.errors import CodecError
 from streamclient.records import KeyValue
 from streamclient.server import lineage
@@ -35,7 +35,7 @@ from streamclient.wire import bounded, schema
 
 __all__ = ["OPERATIONS", "Engine", "ShardView"]
 
-logger = logging.getLogger(__name__)
+logger = logs.logger(__name__)
 
 
 @frozen

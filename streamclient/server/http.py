@@ -12,6 +12,7 @@ import socket
 import threading
 from typing import TYPE_CHECKING, Any
 
+from streamclient.pools import start_thread
 from streamclient.server.admin import Admin
 from streamclient.server.auth import Doors
 from streamclient.server.connections import Connections
@@ -59,18 +60,20 @@ class HttpServer:
         """Bind, and return once requests are answered.
 
         Raises:
+            NoThreadError: the system refused the thread; nothing is bound any more.
             OSError: the address cannot be bound; the message names it.
             ValueError: no port has this number.
         """
         listener = _bind(self._host, self._wanted_port)
         self.port = listener.getsockname()[1]
         ready = threading.Event()
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._serve(listener, ready)),
-            name=f"local-tablestore-{self.port}",
-            daemon=True,
-        )
-        self._thread.start()
+        try:
+            self._thread = start_thread(
+                lambda: asyncio.run(self._serve(listener, ready)), f"local-tablestore-{self.port}"
+            )
+        except BaseException:
+            listener.close()
+            raise
         if not ready.wait(JOIN_TIMEOUT_SECONDS):
             raise RuntimeError(f"the server thread on port {self.port} did not start in {JOIN_TIMEOUT_SECONDS:g} s")
 

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from streamclient import checks
+from streamclient.processes import Birthplace
 from streamclient.server.admin import Admin
 from streamclient.server.auth import (
     DEFAULT_ACCESS_KEY_ID,
@@ -79,7 +80,7 @@ class LocalTablestore:
         self._allows_public_secret = allow_public_secret
         self._clock = Clock() if clock is None else clock
         self._lock = threading.Lock()
-        self._pid = os.getpid()
+        self._birthplace: Birthplace | None = None
         self._engine: Engine | None = None
         self._server: HttpServer | None = None
         self._control: Control | None = None
@@ -121,10 +122,10 @@ class LocalTablestore:
             DataDirectoryError: the data directory is in use by another server, not usable, or damaged.
             RuntimeError: already running.
         """
+        self._require_here()
         with self._lock:
             if self._server is not None:
                 raise RuntimeError(f"{self!r} is already running")
-            self._pid = os.getpid()
             if not self._allows_public_secret:
                 require_own_secret(self._host, self._port, self._credentials)
             engine = self._open_engine()
@@ -138,6 +139,7 @@ class LocalTablestore:
                 engine.close()
                 raise
             self._engine, self._control, self._server = engine, control, server
+            self._birthplace = Birthplace()
         return self
 
     def _open_engine(self) -> Engine:
@@ -148,17 +150,26 @@ class LocalTablestore:
             storage.close()
             raise
 
+    def _require_here(self) -> None:
+        """Refuse to touch in a child the server that runs in its parent; the child may call that over HTTP.
+
+        Raises:
+            ForkedError: it is such a child.
+        """
+        if self._birthplace is not None:
+            self._birthplace.require("the local Tablestore", "use its endpoint there, and stop it in the parent")
+
     def stop(self) -> None:
         """Close connections, clients made by ``client()``, the port and the data. Does nothing when not running.
 
         A child that was forked while the server ran has no server, and leaves all of it to its parent.
         """
-        if self._pid != os.getpid():
-            self._server = self._engine = self._control = None
+        if self._birthplace is not None and not self._birthplace.is_here:
+            self._server = self._engine = self._control = self._birthplace = None
             return
         with self._lock:
             server, engine = self._server, self._engine
-            self._server = self._engine = self._control = None
+            self._server = self._engine = self._control = self._birthplace = None
             for client in list(self._clients):
                 client.connection.pool.clear()
             self._clients.clear()
@@ -195,6 +206,7 @@ class LocalTablestore:
     @property
     def control(self) -> Control:
         """Everything that can be done to the server beyond the protocol. Needs the server running."""
+        self._require_here()
         if self._control is None:
             raise RuntimeError("the local Tablestore is not running; use it in a with block or call start()")
         return self._control

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any, Protocol
 
 from attrs import frozen
 
+from streamclient import logs
 from streamclient.server.auth import Credentials, Signer
 from streamclient.server.counters import RequestCounters
 from streamclient.server.engine import EngineAnswer
@@ -19,7 +19,7 @@ from streamclient.server.inspection import Inspected, inspect, rows_read
 from streamclient.server.observing import Exchange, Observer
 from streamclient.server.partial import execute_partially
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 
 DEFAULT_ERRORS: Mapping[str, tuple[int, str]] = {
     "OTSAuthFailed": (403, "Signature mismatch."),

@@ -6,12 +6,14 @@ each shard in order. It runs while there are processors, and ends by itself afte
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
 
+from streamclient import logs
 from streamclient.errors import FencedException, StreamClientException
+from streamclient.pools import start_thread
+from streamclient.processes import Birthplace
 from streamclient.records import SequenceInfo
 from streamclient.spark.batch import Outcome, Piece
 from streamclient.spark.buffer import BufferedPage
@@ -19,7 +21,7 @@ from streamclient.spark.config import SparkConfig
 from streamclient.spark.jobs import CancellableJobs
 from streamclient.spark.shard_share import MOST_SHARDS, ShardShare
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 
 _COMPANION_AGE = 0.5
 """Share of ``max_age_millis`` after which a shard joins a job that runs anyway: it would be due during or soon after
@@ -50,6 +52,7 @@ class Committer:
         self._config = config
         self._commit = commit
         self._clock = clock
+        self._birthplace = Birthplace()
         self._changed = threading.Condition()
         self._shares: list[ShardShare] = []
         self._thread: threading.Thread | None = None
@@ -72,12 +75,12 @@ class Committer:
 
     def register(self, share: ShardShare) -> None:
         """Take part; starts the thread if it does not run."""
+        self._birthplace.require("the SparkRecordProcessorFactory")
         with self._changed:
             self._refuse_if_closed()
-            self._shares.append(share)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="streamclient-spark-committer", daemon=True)
-                self._thread.start()
+                self._thread = start_thread(self._run, "streamclient-spark-committer")
+            self._shares.append(share)
 
     def offer(self, share: ShardShare, page: BufferedPage) -> None:
         """Add a page, once there is room for it; raises the shard's failure as soon as there is one.
@@ -129,6 +132,7 @@ class Committer:
 
     def close(self) -> None:
         """Drop what waits, let the batch on its way finish, and refuse everything from now on."""
+        self._birthplace.require("the SparkRecordProcessorFactory")
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

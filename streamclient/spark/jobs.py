@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from streamclient.errors import ShutdownException
+from streamclient import logs
+from streamclient.errors import NoThreadError, ShutdownException
+from streamclient.pools import start_thread
 from streamclient.spark.session import is_connect, private_copy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 
 _AGAIN_SECONDS = 0.25
 """How often jobs are ended of which Spark did not know when it was asked first: a transform may start one any time."""
@@ -35,7 +36,7 @@ class CancellableJobs:
         self._tag = f"streamclient-{uuid.uuid4().hex}"
         self._end_jobs: Callable[[], object] | None = None
         self._is_over = threading.Event()
-        self._is_cancelled = False
+        self._is_cancelled = self._is_repeating = False
 
     @contextmanager
     def of(self, session: SparkSession) -> Iterator[SparkSession]:
@@ -89,7 +90,8 @@ class CancellableJobs:
         """End the jobs that run, and those that are still started; nothing happens if none can be. Any thread."""
         with self._lock:
             end_jobs, is_over = self._end_jobs, self._is_over
-            is_first, self._is_cancelled = not self._is_cancelled, True
+            self._is_cancelled = True
+            is_first, self._is_repeating = not self._is_repeating, end_jobs is not None
         if end_jobs is None or not is_first:
             return
         _unless_stopped(end_jobs)
@@ -98,7 +100,11 @@ class CancellableJobs:
             while not is_over.wait(_AGAIN_SECONDS):
                 _unless_stopped(end_jobs)
 
-        threading.Thread(target=repeat, name="streamclient-spark-cancel", daemon=True).start()
+        try:
+            start_thread(repeat, "streamclient-spark-cancel")
+        except NoThreadError as error:
+            self._is_repeating = False  # whoever waits for the batch cancels it again at each look
+            _log.info("jobs of a batch are ended once, not again and again: %s", error)
 
 
 def _unless_stopped(step: Callable[[], object]) -> None:

@@ -9,15 +9,13 @@ two runs of a batch, so the rows of a change may depend on the changes of its sh
 
 from __future__ import annotations
 
-import inspect
-import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attrs import define, field
 
-from streamclient import checks
+from streamclient import checks, logs
 from streamclient.destinations.changes import ADDED, RESERVED, SHARD, TIMESTAMP, added_types
 from streamclient.destinations.columns import column_type
 from streamclient.destinations.commit import Commit, Destination, FencedCommit
@@ -43,7 +41,7 @@ if TYPE_CHECKING:
     from pyarrow import Schema, Table
     from pyspark.sql import SparkSession
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 
 _UNFIT_TRIES = 3
 """How often rows are made anew because another writer's column came first; each try sees the columns of the one before,
@@ -120,7 +118,7 @@ class SinkOutput:
         context = make_context(parts, frame_columns(rows.schema, self.frames.key), refused.__setitem__)
         sink: Callable[..., object] = self.sink  # whatever it returns
         with jobs.of(self.frames.session()) as session:
-            _check_done(sink(to_frame(session, rows), context))
+            checks.done("the sink", sink(to_frame(session, rows), context))
         for shard, commit in ((part.commit.shard, part.commit) for part in parts):
             if shard not in refused:
                 self._lasts.pop(shard, None)  # so that those of shards that are gone come first
@@ -237,7 +235,7 @@ class DestinationOutput:
         rows = self.frames.rows(parts)
         context = make_context(parts, frame_columns(rows.schema, self.frames.key))
         with jobs.of(self.frames.session()) as session:
-            return to_table(transform(to_frame(session, rows), context))
+            return to_table(checks.done("the transform", transform(to_frame(session, rows), context)))
 
     def _no_rows(self) -> Table:
         """What a commit without changes stores, as at the end of a shard. A transform is not asked.
@@ -276,23 +274,6 @@ class DestinationOutput:
             _log.warning("the destination could not be asked which commits it has", exc_info=True)
             return [one.shard for one in commits]
         return [one.shard for one in commits if (last := lasts[one.shard]) is None or last.digest != one.digest]
-
-
-_DEFERRING = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-
-
-def is_deferring(function: Any) -> bool:
-    """Whether a call only makes what would do the work if somebody ran it: nobody does."""
-    return any(defers(one) for defers in _DEFERRING for one in (function, getattr(function, "__call__", None)))  # noqa: B004
-
-
-def _check_done(answer: object) -> None:
-    """Refuse what a function gives that defers, and hides it, as a lambda around one does."""
-    if inspect.isawaitable(answer) or inspect.isgenerator(answer) or inspect.isasyncgen(answer):
-        raise ConfigurationError(
-            f"the sink returned {checks.shown(answer)}, which nobody runs, so nothing is written: a sink must have "
-            "written everything when it returns; call asyncio.run within it, or leave out its yield"
-        )
 
 
 def _stored_position(given: InitializationInput) -> str:

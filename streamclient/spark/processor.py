@@ -28,7 +28,7 @@ from streamclient.spark.buffer import BufferedPage, ShardBuffer
 from streamclient.spark.committer import CLOSED, Committer
 from streamclient.spark.config import SparkConfig
 from streamclient.spark.extra import pyarrow, require
-from streamclient.spark.outputs import DestinationOutput, SinkOutput, SourceFrames, is_deferring
+from streamclient.spark.outputs import DestinationOutput, SinkOutput, SourceFrames
 from streamclient.spark.session import SHARED_SESSION, forget_ended, is_session, why_ended
 from streamclient.spark.shard_share import ShardShare
 from streamclient.wire.columns import record_batch
@@ -158,7 +158,12 @@ def _by_column(given: ProcessRecordsInput) -> RecordBatch:
 
 _session = checks.Check(
     "a SparkSession, a function that makes one, or None",
-    lambda value: value is None or is_session(value) or (callable(value) and not isinstance(value, type)),
+    lambda value: (
+        value is None
+        or is_session(value)
+        or (callable(value) and not isinstance(value, type) and not checks.deferring(value))
+    ),
+    because=checks.deferring,
 )
 
 
@@ -282,7 +287,7 @@ class SparkRecordProcessorFactory(IRecordProcessorFactory):
         given = self._given_session
         if given is None:
             return SHARED_SESSION.hold()
-        made = given if is_session(given) else given()
+        made = given if is_session(given) else checks.done("session", given())
         if not is_session(made):
             raise ConfigurationError(f"session must make a SparkSession, and it made {checks.shown(made)}")
         why = why_ended(made)
@@ -296,7 +301,7 @@ class SparkRecordProcessorFactory(IRecordProcessorFactory):
 
 def _takes_a_batch(value: object) -> bool:
     """Whether it can be called with a frame and a context, and is over when it returns."""
-    if not callable(value) or is_deferring(value):
+    if not callable(value) or checks.deferring(value):
         return False
     try:
         inspect.signature(value).bind(None, None)
@@ -308,7 +313,9 @@ def _takes_a_batch(value: object) -> bool:
 
 
 _batch_function = checks.Check(
-    "callable with a DataFrame and a BatchContext, not async and no generator", _takes_a_batch
+    "callable with a DataFrame and a BatchContext, not async and no generator",
+    _takes_a_batch,
+    because=checks.deferring,
 )
 
 

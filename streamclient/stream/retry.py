@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import time
 from collections.abc import Callable
@@ -11,11 +10,11 @@ from typing import TypeVar
 
 from attrs import field, frozen
 
-from streamclient import checks
+from streamclient import checks, logs
 from streamclient.core.retry import doubling_millis, with_jitter
 from streamclient.errors import DependencyException, ErrorKind
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 _T = TypeVar("_T")
 
 _THROTTLED_FACTOR = 4

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 from threading import Event
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from streamclient import checks
+from streamclient import checks, logs
 from streamclient.core.position import Position
 from streamclient.errors import CodecError, DependencyException, ErrorKind
 from streamclient.interfaces import IMetrics
@@ -33,7 +32,7 @@ from streamclient.wire.service_errors import classify
 if TYPE_CHECKING:
     from tablestore import OTSClient, ReservedThroughput, SecondaryIndexMeta, SSESpecification, TableMeta, TableOptions
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 _T = TypeVar("_T")
 
 MOST_SHARD_PAGES = 10_000

@@ -21,7 +21,8 @@ from tablestore.connection import ConnectionPool
 from tablestore.error import OTSClientError, OTSServiceError
 from urllib3.util.ssl_ import create_urllib3_context
 
-from streamclient.errors import CodecError, ConfigurationError
+from streamclient.checks import done, shown
+from streamclient.errors import CodecError, ConfigurationError, DependencyException
 from streamclient.tablestore.http import HttpAnswer, KeptConnections, tell_of_forks
 from streamclient.tablestore.integrity import Integrity, checked_client, integrity_of
 from streamclient.tablestore.limits import limits_of
@@ -126,7 +127,7 @@ class SignedCalls:
 
     def _answer(self, operation: str, body: bytes, *, is_repeatable: bool, checks_digest: bool) -> HttpAnswer:
         path = f"/{operation}"
-        credentials = self.client.credentials_provider.get_credentials()
+        credentials = credentials_of(self.client.credentials_provider)
         lines, key = self._signed(path, body, credentials)
         answer = self._exchange(path, lines, body, is_repeatable)
         try:
@@ -146,7 +147,7 @@ class SignedCalls:
 
     def send(self, path: str, body: bytes, *, is_repeatable: bool) -> HttpAnswer:
         """The answer as it came, unchecked: for endpoints whose envelope is another one, like those of tunnels."""
-        lines, _ = self._signed(path, body, self.client.credentials_provider.get_credentials())
+        lines, _ = self._signed(path, body, credentials_of(self.client.credentials_provider))
         return self._exchange(path, lines, body, is_repeatable)
 
     def _signed(self, path: str, body: bytes, credentials: Any) -> tuple[str, str]:
@@ -181,6 +182,33 @@ class SignedCalls:
             key = derive_v4_key(secret, date, region)
             self._keys = {(secret, date, region): key}  # of one day and one pair of keys: more are never in use at once
         return key
+
+
+def credentials_of(provider: Any) -> Any:
+    """What a client's provider gives, which may be a user's own.
+
+    Raises:
+        DependencyException: it raises, as while the server that it asks is away: the same call may succeed later.
+    """
+    try:
+        return done("get_credentials", provider.get_credentials())
+    except DependencyException:
+        raise
+    except Exception as error:
+        raise DependencyException(
+            f"the credentials provider {shown(provider)} gave no credentials: {type(error).__name__}: {error}"
+        ) from error
+
+
+class _PatientProvider:
+    """A provider whose failures say that the same call may succeed later, for what the SDK sends by itself."""
+
+    def __init__(self, provider: Any) -> None:
+        self._provider = provider
+
+    def get_credentials(self) -> Any:
+        """See ``credentials_of``."""
+        return credentials_of(self._provider)
 
 
 class OwnConnection:
@@ -218,6 +246,7 @@ def with_own_connection(client: Any) -> Any:
     A client whose connection is somebody's own keeps it.
     """
     own = copy(client)
+    own.credentials_provider = _PatientProvider(client.credentials_provider)
     if type(client.connection) in _REPLACEABLE:
         own.connection = OwnConnection(_exchange_of(client))
     return own

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from importlib.util import find_spec
 from typing import Any, TextIO
@@ -179,7 +179,8 @@ def shown_meanwhile(text: str) -> Iterator[None]:
     line.show(text)
     thread = threading.Thread(target=tell, name="progress", daemon=True)
     if width_of(sys.stderr) is not None:
-        thread.start()
+        with suppress(RuntimeError):  # the system refuses a thread: the line stands still, and nothing else is lost
+            thread.start()
     try:
         yield
     finally:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from streamclient.errors import StreamClientError, printable
+from streamclient.errors import NoThreadError, StreamClientError, is_refused_thread, printable
 from streamclient.signals import RaisedBySignal
 from streamclient.terminal.output import complain, width_of
 
@@ -110,8 +110,8 @@ def run_command(arguments: argparse.Namespace) -> int:
         return code
     except CommandFailed as error:
         return _end(arguments, str(error), error.exit_code)
-    except StreamClientError as error:
-        return _end(arguments, str(error), EXIT_UNUSABLE)
+    except (StreamClientError, RuntimeError) as error:
+        return _end(arguments, _sentence(error), EXIT_UNUSABLE)
     except BrokenPipeError:
         # Whoever read the output has seen enough; nothing more can be said there, not even at exit.
         _write_nowhere(sys.stdout)
@@ -127,6 +127,15 @@ def run_command(arguments: argparse.Namespace) -> int:
         return _end(arguments, ended.text, ended.exit_code)
     except KeyboardInterrupt:
         return _end(arguments, "interrupted", EXIT_INTERRUPTED)
+
+
+def _sentence(error: StreamClientError | RuntimeError) -> str:
+    """What to say of an error; one of Python's own is raised again, unless the system refused a thread."""
+    if isinstance(error, StreamClientError):
+        return str(error)
+    if is_refused_thread(error):
+        return str(NoThreadError.of("this command", error))
+    raise error
 
 
 def _end(arguments: argparse.Namespace, text: str, code: int) -> int:

@@ -107,7 +107,7 @@ class TunnelCalls:
             stored, error = self._store(slot, token)
             self.loop.post(partial(done, stored, error))
 
-        self.pool.submit(work)
+        self.loop.start(self.pool, partial(self.pool.submit, work))
 
     def read_answered(self, error: StreamClientError | None) -> None:
         """A read of a channel failed, or succeeded. Any thread; the reader deals with it, unless it is final."""
@@ -117,7 +117,7 @@ class TunnelCalls:
             self.loop.post(partial(self.emit, events.CallsRefused("records cannot be read", error)))
 
     def _do(self, call: Callable[[], Event]) -> None:
-        self.pool.submit(lambda: self.loop.post(partial(self.emit, call())))
+        self.loop.start(self.pool, partial(self.pool.submit, lambda: self.loop.post(partial(self.emit, call()))))
 
     def _connect(self) -> Event:
         sent_at = self.loop.now()

@@ -87,8 +87,8 @@ class TunnelClient:
             TunnelExistsError: the table has a tunnel of that name.
             TunnelParameterInvalidError: no such table, or the start lies outside of the log.
         """
-        checks.text.require("table_name", table_name)
-        checks.text.require("tunnel_name", tunnel_name)
+        checks.identifier.require("table_name", table_name)
+        checks.identifier.require("tunnel_name", tunnel_name)
         tunnel_type = checks.choice("tunnel_type", TunnelType, tunnel_type)
         checks.optional(checks.instance(StreamTunnelConfig)).require("config", config)
         tunnel = schema.Tunnel(

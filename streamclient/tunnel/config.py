@@ -37,7 +37,7 @@ class TunnelWorkerConfig:
     heartbeat_interval_seconds: int = field(default=30, validator=checks.positive)
     """The service's documentation asks for at least 5. A change of channels is reported at once, whatever this is;
     channels that others let go are noticed after at most this."""
-    client_tag: str = field(factory=_host_name, validator=checks.text)
+    client_tag: str = field(factory=_host_name, validator=checks.identifier)
     """Begins the client's id; for people."""
     checkpoint_interval_millis: int = field(default=5_000, validator=checks.positive)
     """How often the progress of callbacks and channel processors is stored; a record processor stores its own."""

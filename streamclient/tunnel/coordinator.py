@@ -6,13 +6,13 @@ How many of them read and process at once is for ``Turns`` to decide.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 from attrs import evolve
 
+from streamclient import logs
 from streamclient.core.events import AnswerCheckpoint, CheckpointOutcome, ConsumerEnd, StartConsumer
 from streamclient.core.tunnel import events
 from streamclient.core.tunnel.events import Command, Event
@@ -35,7 +35,7 @@ from streamclient.worker.loop import LONGEST_WAIT_SECONDS, OwnerLoop, Question
 from streamclient.worker.runtime import Deadline
 from streamclient.worker.statuses import because, over_status
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 _OUTCOMES = {
     Stored.YES: CheckpointOutcome.STORED,
     Stored.LOST: CheckpointOutcome.LEASE_LOST,
@@ -157,7 +157,7 @@ class TunnelCoordinator:
         found = [each.trouble(now, limit) for each in watched]
         found.append(_named("is given up", self._session.troubles, now, limit))
         found.append("" if any(found[2:4]) else _named("was not read", self._unread, now, limit))
-        reasons = [reason for reason in found if reason]
+        reasons = [reason for reason in (self._loop.thread_trouble, *found) if reason]
         return WorkerHealth(not reasons, "; ".join(reasons))
 
     def step(self, longest_wait_seconds: float = LONGEST_WAIT_SECONDS) -> None:

@@ -11,6 +11,8 @@ from streamclient import checks
 from streamclient.core.retry import doubling_millis, with_jitter
 from streamclient.errors import StreamClientException, WorkerFailedError
 from streamclient.model import WorkerStatus
+from streamclient.pools import start_thread
+from streamclient.processes import Birthplace
 from streamclient.tunnel.config import TunnelWorkerConfig
 from streamclient.tunnel.processors import TunnelProcessor
 from streamclient.tunnel.worker import SHUTDOWN_GRACE_SECONDS, TunnelWorker
@@ -67,6 +69,7 @@ class TunnelDaemon(Running):
 
     def close(self) -> None:
         """Shut the present worker down; ``run`` returns afterwards. Any thread."""
+        self._require_here()
         with self._lock:
             self._closed.set()
             worker = self._worker
@@ -75,6 +78,7 @@ class TunnelDaemon(Running):
     @property
     def health(self) -> WorkerHealth:
         """That of the present worker; unhealthy, too, from a worker's fault until the next one has connected."""
+        self._require_here()
         with self._lock:
             worker, fault = self._worker, self._last_fault
         if fault is not None and not worker.has_connected:
@@ -82,6 +86,8 @@ class TunnelDaemon(Running):
         return worker.health
 
     def _run_workers(self) -> None:
+        self._require_here()
+        self._birthplace = Birthplace()
         failures = 0
         while not self._closed.is_set():
             worker = self._next_worker()
@@ -107,8 +113,12 @@ class TunnelDaemon(Running):
             return self._worker
 
     def _begin_in_thread(self) -> None:
-        self._thread = threading.Thread(target=self._run_until_closed, name="tunnel-daemon", daemon=True)
-        self._thread.start()
+        self._birthplace = Birthplace()
+        try:
+            self._thread = start_thread(self._run_until_closed, "tunnel-daemon")
+        except Exception:
+            self._ended.set()
+            raise
 
     def _run_until_closed(self) -> None:
         try:

@@ -11,6 +11,7 @@ from typing import Any
 
 from attrs import frozen
 
+from streamclient import checks
 from streamclient.errors import ConfigurationError
 from streamclient.interfaces import (
     InitializationInput,
@@ -77,15 +78,16 @@ class CallbackProcessor(IChannelProcessor):
     """A callback as a channel processor."""
 
     def __init__(self, callback: ChannelCallback) -> None:
-        self._callback: Callable[..., None] = callback
+        self._callback: Callable[..., object] = callback
         self._takes_channel = _takes_channel(callback)
 
     def process(self, records_input: ChannelRecordsInput) -> None:
         """Hand the records over."""
         if self._takes_channel:
-            self._callback(records_input.records, records_input.channel_id)
+            answer = self._callback(records_input.records, records_input.channel_id)
         else:
-            self._callback(records_input.records)
+            answer = self._callback(records_input.records)
+        checks.done("the callback", answer)
 
     def shutdown(self) -> None:
         """A function has nothing to shut down."""
@@ -112,6 +114,10 @@ class ChannelRecordProcessor(IRecordProcessor):
         *,
         is_shared: bool,
     ) -> None:
+        """Raises ``ConfigurationError`` for a processor whose methods defer their work, as a factory may make it."""
+        why = checks.deferring_method(IChannelProcessor, checks.done("the processor factory", processor))
+        if why:
+            raise ConfigurationError(f"the processor factory made {checks.shown(processor)}, which does no work: {why}")
         self._processor = processor
         self._interval_seconds = checkpoint_interval_millis / 1_000
         self._monotonic = monotonic
@@ -127,7 +133,8 @@ class ChannelRecordProcessor(IRecordProcessor):
     def process_records(self, process_records_input: ProcessRecordsInput) -> None:
         """Have the records processed, and store progress if it is time: also of an idle channel, whose log goes on."""
         if process_records_input.records:
-            self._processor.process(ChannelRecordsInput(process_records_input.records, self._channel_id))
+            given = ChannelRecordsInput(process_records_input.records, self._channel_id)
+            checks.done("process", self._processor.process(given))
         now = self._monotonic()
         if now - self._stored_at >= self._interval_seconds:
             process_records_input.checkpointer.checkpoint()
@@ -144,13 +151,24 @@ class ChannelRecordProcessor(IRecordProcessor):
                 shutdown_input.checkpointer.checkpoint()
         finally:
             if not (self._is_shared and reason is ShutdownReason.PROCESS_RESTART):
-                self._processor.shutdown()
+                checks.done("shutdown", self._processor.shutdown())
 
 
 def stores_by_itself(processor: object) -> bool:
     """Whether it stores its own progress, as record processors do; the worker does it for all others."""
     is_class = isinstance(processor, type) and issubclass(processor, IRecordProcessor)
     return is_class or isinstance(processor, IRecordProcessorFactory)
+
+
+def _deferring(processor: object) -> str:
+    """Why calls of what a user gave would do no work; empty if they do it."""
+    if isinstance(processor, IChannelProcessorFactory | IRecordProcessorFactory):
+        return checks.deferring(processor.create_processor)
+    if isinstance(processor, IChannelProcessor):
+        return checks.deferring_method(IChannelProcessor, processor)
+    if isinstance(processor, type):
+        return checks.deferring_method(IRecordProcessor, processor)
+    return checks.deferring(processor)
 
 
 def record_processor_maker(
@@ -161,6 +179,9 @@ def record_processor_maker(
     Raises:
         ConfigurationError: it is nothing that can process records.
     """
+    why = _deferring(processor)
+    if why:
+        raise ConfigurationError(f"processor must do its work when it is called, not {checks.shown(processor)}: {why}")
     adapt = partial(ChannelRecordProcessor, checkpoint_interval_millis=checkpoint_interval_millis, monotonic=monotonic)
     if isinstance(processor, IChannelProcessorFactory):
         return lambda: adapt(processor.create_processor(), is_shared=False)

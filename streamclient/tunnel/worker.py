@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from attrs import evolve
 
-from streamclient import checks
+from streamclient import checks, logs
 from streamclient.config import ClientConfig
 from streamclient.core.tunnel.events import Event
 from streamclient.core.tunnel.session import SessionSettings, TunnelSession
 from streamclient.core.tunnel.turns import Turns
-from streamclient.errors import StreamClientError, StreamClientException, WorkerFailedError, is_foreseen
+from streamclient.errors import NoThreadError, StreamClientError, StreamClientException, WorkerFailedError, is_foreseen
 from streamclient.metrics.labelled import labelled
 from streamclient.model import ShardStatus, WorkerStatus
-from streamclient.pools import DaemonPool
+from streamclient.pools import DaemonPool, start_thread
+from streamclient.processes import Birthplace
 from streamclient.reasons import described
 from streamclient.tunnel.calls import TunnelCalls
 from streamclient.tunnel.client import TunnelClient
@@ -35,7 +35,7 @@ from streamclient.worker.runtime import FETCH_THREADS, USER_THREADS, Runtime
 from streamclient.worker.statuses import StreamFacts
 from streamclient.worker.usercode import UserCode
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 
 CALL_THREADS = 16
 """Calls of the session under way at once: one heartbeat, and checkpoints of channels, each with one at a time."""
@@ -84,7 +84,7 @@ class TunnelWorker(Running):
         *,
         runtime: Runtime | None = None,
     ) -> None:
-        checks.text.require("tunnel_id", tunnel_id)
+        checks.identifier.require("tunnel_id", tunnel_id)
         checks.optional(checks.instance(TunnelWorkerConfig)).require("config", config)
         checks.optional(checks.instance(Runtime)).require("runtime", runtime)
         self._tunnel_id = tunnel_id
@@ -136,24 +136,29 @@ class TunnelWorker(Running):
         the interpreter waits for that (Java: its shutdown hook). A killed process cannot: its session runs out.
 
         Raises:
+            WorkerFailedError: the system refused a thread.
             StreamClientException: the worker was run or shut down before.
         """
         self._check_that_it_is_new()
         self._start(daemon=False)
 
     def _check_that_it_is_new(self) -> None:
+        self._require_here()
         with self._lock:
             if self._is_begun or self._stop.is_set():
                 raise StreamClientException(
                     f"the tunnel worker is {self.worker_status.value} and runs only once; make a new one"
                 )
-            self._is_begun = True
+            self._is_begun, self._birthplace = True, Birthplace()
 
     def _start(self, *, daemon: bool) -> None:
         """Work in a thread of its own, so that the caller's is free for interrupts."""
-        with self._lock:
-            self._thread = threading.Thread(target=self._work, name=f"tunnel-{self._tunnel_id}", daemon=daemon)
-        self._thread.start()
+        try:
+            self._thread = start_thread(self._work, f"tunnel-{self._tunnel_id}", daemon=daemon)
+        except NoThreadError as error:
+            self._fail(error)
+            self._ended.set()
+            self._raise_failure()
 
     def _work(self) -> None:
         try:
@@ -200,6 +205,7 @@ class TunnelWorker(Running):
 
         Takes at most ``client_config.shutdown_timeout_millis``. From the worker's own threads it never waits.
         """
+        self._require_here()
         with self._lock:
             self._stop.set()
             parts = self._parts
@@ -241,6 +247,7 @@ class TunnelWorker(Running):
         ``ClientConfig.max_duration_before_last_successful_renew_or_take_lease``, whether it was ever connected or not;
         the worker goes on trying. One that failed does not come back.
         """
+        self._require_here()
         error, parts = self._exception, self._parts
         if error is not None:
             return WorkerHealth(is_healthy=False, reason=f"ended: {described(error)}")
@@ -253,6 +260,7 @@ class TunnelWorker(Running):
 
     def channel_statuses(self) -> Mapping[str, ShardStatus]:
         """Every channel that is read, by id, with the named reason where it does not move. Any thread."""
+        self._require_here()
         parts = self._parts
         if parts is None:
             return {}

@@ -13,6 +13,7 @@ from typing import Any
 
 from attrs import evolve
 
+from streamclient import checks, logs
 from streamclient.core.consumer import events
 from streamclient.core.consumer.events import ConsumerEvent, ShardPage, Told
 from streamclient.core.consumer.machine import ConsumerMachine
@@ -36,7 +37,7 @@ from streamclient.worker.reads import PATIENT_SECONDS
 from streamclient.worker.statuses import because, consumer_reasons
 from streamclient.worker.usercode import ProcessorSession, ShutdownMarker, UserCall, checked_keys, log_with
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 LEVELS = {Severity.INFO: logging.INFO, Severity.WARNING: logging.WARNING, Severity.ERROR: logging.ERROR}
 
 IDLE_SLACK = 0.05
@@ -307,7 +308,7 @@ class ShardConsumer:
             store = self._around.config.failure_policy.parking
             self._answer = parked_records(command, self.shard_info, self._around.wall_micros())
             if store is not None:
-                store.park(self._answer)
+                checks.done("park", store.park(self._answer))
 
         self._start_call("park", park)
 
@@ -353,17 +354,16 @@ class ShardConsumer:
         around, visit = self._around, command.visit
 
         def look() -> None:
-            found: ConsumerEvent
             try:
                 first = first_record_left(around.stream_api, self.shard_info.stream_id, self.shard_id)
             except Exception as error:
-                found = events.FirstLeftUnknown(visit, Raised.of(error))
+                found: ConsumerEvent = events.FirstLeftUnknown(visit, Raised.of(error))
             else:
                 found = events.FirstLeftFound(visit, first)
             around.loop.post(partial(self._handle, found))
 
         try:
-            around.fetch_pool.submit(look)
+            around.loop.start(around.fetch_pool, partial(around.fetch_pool.submit, look))
         except Exception as error:
             around.loop.post(partial(self._handle, events.FirstLeftUnknown(visit, Raised.of(error))))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 from collections.abc import Callable, Sequence
@@ -11,6 +10,7 @@ from typing import Protocol
 
 from attrs import field, frozen
 
+from streamclient import logs
 from streamclient.config import ClientConfig
 from streamclient.core.consumer.events import Park
 from streamclient.core.consumer.table import Phase
@@ -19,6 +19,7 @@ from streamclient.interfaces import IRecordProcessor
 from streamclient.model import ParkedRecord, ShardInfo
 from streamclient.outages import OutageLog
 from streamclient.parking.frames import record_id
+from streamclient.pools import once
 from streamclient.reasons import Reason
 from streamclient.stream.api import StreamApi
 from streamclient.worker.checkpointer import CheckpointTicket
@@ -28,7 +29,7 @@ from streamclient.worker.reads import OwnerReads, PrefetchBudget
 from streamclient.worker.statuses import StreamFacts
 from streamclient.worker.usercode import UserCode
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 
 IN_TURN = frozenset({Phase.READING, Phase.DELIVERING, Phase.PARKING})
 """Phases in which a page is read or processed. In the others nothing is in work, or ``shutdown`` runs."""
@@ -40,7 +41,7 @@ class ConsumerParts:
 
     loop: OwnerLoop
     user_code: UserCode
-    fetch_pool: Executor
+    fetch_pool: Executor = field(converter=once)
     """For looking around; records are read through ``reads``."""
     reads: OwnerReads
     prefetch: PrefetchBudget

@@ -8,11 +8,11 @@ return at once: metrics, and the executor's ``submit``.
 from __future__ import annotations
 
 import itertools
-import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from streamclient import logs
 from streamclient.core import events
 from streamclient.core.events import Command, Event
 from streamclient.core.holdings import Holdings
@@ -30,7 +30,7 @@ from streamclient.worker.runtime import Deadline
 from streamclient.worker.service import ServiceCalls
 from streamclient.worker.statuses import PublishedInfo, joined_status, lease_status, over_status
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 
 SHORTEST_TICK_SECONDS = 0.01
 """Pause after a tick that changed nothing, so that a deadline in the past cannot keep the thread busy."""
@@ -154,7 +154,7 @@ class Coordinator:
         if self._loop.is_closed:
             return self._judged
         trouble = text_of(self._over) if self._has_failed and self._over is not None else self._holdings.trouble
-        return self._health.judge(self._loop.now(), trouble)
+        return self._health.judge(self._loop.now(), trouble, self._loop.thread_trouble)
 
     def step(self, longest_wait_seconds: float = LONGEST_WAIT_SECONDS) -> None:
         """Wait for something to happen, at most so long, and do what follows from it."""

@@ -9,7 +9,7 @@ from functools import partial
 
 from attrs import define, field, frozen
 
-from streamclient.checks import shown
+from streamclient import checks
 from streamclient.core.consumer.events import ShardPage
 from streamclient.core.position import Position
 from streamclient.errors import StreamClientException
@@ -35,8 +35,10 @@ def _checked(page: object) -> RecordPage:
     """What a stream API answered, if the owner can go on with it."""
     if isinstance(page, RecordPage) and isinstance(page.next_position, Position) and isinstance(page.records, Sequence):
         return page
+    checks.done("get_stream_record", page)
     raise StreamClientException(
-        f"get_stream_record answered {shown(page)}; it must return a RecordPage of a sequence of records and a Position"
+        f"get_stream_record answered {checks.shown(page)}; "
+        "it must return a RecordPage of a sequence of records and a Position"
     )
 
 

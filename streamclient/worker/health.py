@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import traceback
 from collections.abc import Iterable, Mapping
@@ -10,6 +9,7 @@ from typing import Any, Protocol
 
 from attrs import frozen
 
+from streamclient import logs
 from streamclient.core.consumer.machine import ConsumerMachine
 from streamclient.core.events import (
     Answered,
@@ -26,7 +26,7 @@ from streamclient.core.held import HeldLease
 from streamclient.core.rows import WriteKind, WriteOutcome
 from streamclient.reasons import Cause, Raised, Reason, described, text_of
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 
 
 @frozen
@@ -240,7 +240,7 @@ class HealthWatch:
         if is_idle and now - self._last_write_at > self._limit_seconds:
             self._writes.succeeded(now)
 
-    def judge(self, now: float, trouble: str = "") -> WorkerHealth:
+    def judge(self, now: float, *troubles: str) -> WorkerHealth:
         """Healthy, unless a kind of call has been without success for longer than the limit, or there is trouble."""
         watched = (
             self._scans,
@@ -253,7 +253,7 @@ class HealthWatch:
             self._reads,
         )
         faults = self.faults.trouble(now, self._limit_seconds)
-        reasons = [trouble, faults, *(each.trouble(now, self._limit_seconds) for each in watched)]
+        reasons = [*troubles, faults, *(each.trouble(now, self._limit_seconds) for each in watched)]
         found = [reason for reason in reasons if reason]
         return WorkerHealth(not found, "; ".join(found))
 

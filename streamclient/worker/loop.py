@@ -11,9 +11,12 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Executor
 from typing import Protocol
 
-from streamclient.errors import StreamClientException
+from streamclient.errors import StreamClientException, is_refused_thread
+from streamclient.pools import DaemonPool
+from streamclient.processes import Birthplace
 
 INBOX_SIZE = 100_000
 """Most messages that wait for the owner. Each lease has at most a read, a user call, a write and a checkpoint under
@@ -27,6 +30,10 @@ LEAST_SLACK_SECONDS = 0.001
 
 LONGEST_WAIT_SECONDS = 1.0
 """The owner looks around at least this often, so that a wait can never outlast a condition nobody announced."""
+
+
+THREAD_PAUSE_SECONDS = 0.2
+"""Before a thread that the system refused is asked for again: a small part of any lease, and no load."""
 
 
 class Timer:
@@ -71,6 +78,10 @@ class OwnerLoop:
         self._numbers = itertools.count()
         self._last: list[Callable[[], object]] = []
         self._inside: int | None = None
+        self._unstarted: dict[Executor, deque[Callable[[], object]]] = {}
+        """Calls for which their pools have no thread, and pools that are short of some."""
+        self._refusal: tuple[float, str] | None = None
+        self._birthplace = Birthplace()
 
     def post(
         self, message: Callable[[], None], timeout_seconds: float | None = None, *, is_urgent: bool = True
@@ -78,7 +89,11 @@ class OwnerLoop:
         """Have the owner run a function; it is woken for it if that is urgent. Any thread.
 
         Waits while the inbox is full. Returns ``False`` if the loop is closed or the time ran out: it will not run.
+
+        Raises:
+            ForkedError: this is a child of the process whose thread runs the loop.
         """
+        self._birthplace.require("a worker")
         with self._changed:
             if self.is_inside and len(self._inbox) >= INBOX_SIZE:
                 raise StreamClientException(f"the owner would wait for itself: {len(self._inbox)} messages wait")
@@ -104,6 +119,53 @@ class OwnerLoop:
         timer = Timer(_with_others(self.now() + max(0.0, seconds), slack_seconds), function)
         self._plan(timer)
         return timer
+
+    def start(self, pool: Executor, submit: Callable[[], object]) -> None:
+        """Have a call begin by ``submit``, which hands it to a pool. Owner thread only.
+
+        If the system refuses a thread for it, and the pool has none, this is repeated until it has one: ``submit`` must
+        leave nothing of a call that it refuses. What else ``submit`` raises is raised.
+        """
+        waiting = self._unstarted.get(pool)
+        if waiting:
+            waiting.append(submit)  # in the order of their coming
+        elif not self._begins(submit):
+            self._try_later(pool).append(submit)
+        elif isinstance(pool, DaemonPool) and pool.is_short:
+            self._try_later(pool)
+
+    @property
+    def thread_trouble(self) -> str:
+        """Why calls do not begin, if the system refuses threads for them; else empty. Any thread."""
+        refusal = self._refusal
+        return "" if refusal is None else f"{refusal[1]} (for {max(0.0, self.now() - refusal[0]):.0f} s)"
+
+    def _begins(self, submit: Callable[[], object]) -> bool:
+        try:
+            submit()
+        except Exception as error:
+            if not is_refused_thread(error):
+                raise
+            self._refusal = (self.now() if self._refusal is None else self._refusal[0], str(error))
+            return False
+        return True
+
+    def _try_later(self, pool: Executor) -> deque[Callable[[], object]]:
+        if not self._unstarted:
+            self.call_later(THREAD_PAUSE_SECONDS, self._try_again)
+        return self._unstarted.setdefault(pool, deque())
+
+    def _try_again(self) -> None:
+        """Each pool up to its first refusal: a system that refuses one thread refuses the next one, too."""
+        for pool, waiting in list(self._unstarted.items()):
+            while waiting and self._begins(waiting[0]):
+                waiting.popleft()
+            if not waiting and (not isinstance(pool, DaemonPool) or pool.grow()):
+                del self._unstarted[pool]
+        if not any(self._unstarted.values()):
+            self._refusal = None
+        if self._unstarted:
+            self.call_later(THREAD_PAUSE_SECONDS, self._try_again)
 
     def at_end(self, function: Callable[[], object]) -> None:
         """Run a function when all else of this turn is done, or at once if nothing runs any more. Owner thread only.
@@ -177,6 +239,8 @@ class OwnerLoop:
         """Run nothing any more; later posts return ``False``, and questions that still wait are refused."""
         with self._changed:
             self._closed = True
+            self._unstarted.clear()
+            self._refusal = None
             left = list(self._inbox)
             self._inbox.clear()
             self._changed.notify_all()

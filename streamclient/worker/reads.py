@@ -9,7 +9,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from contextlib import suppress
+from functools import partial
 
+from streamclient.pools import once
 from streamclient.worker.loop import OwnerLoop
 
 FAIR_TURN = 4
@@ -29,7 +31,7 @@ class ReadQueue:
     """
 
     def __init__(self, pool: Executor) -> None:
-        self._pool = pool
+        self.pool = once(pool)
         self._lock = threading.Lock()
         self._waiting: dict[int, Callable[[], object]] = {}
         """In the order of their coming."""
@@ -90,7 +92,7 @@ class ReadQueue:
     def _send_for(self, threads: int) -> None:
         for sent in range(threads):
             try:
-                self._pool.submit(self._work)
+                self.pool.submit(self._work)
             except Exception:
                 with self._lock:
                     self._coming -= threads - sent
@@ -141,11 +143,11 @@ class OwnerReads:
         self._is_looking = False
 
     def submit(self, loss_micros: float, call: Callable[[], object], *, is_patient: bool = False) -> None:
-        """Have a read done."""
+        """Have a read done, as soon as there is a thread for it."""
+        until = self._loop.now() + PATIENT_SECONDS if is_patient else None
+        self._loop.start(self._queue.pool, partial(self._queue.submit, loss_micros, call, until))
         if not is_patient:
-            self._queue.submit(loss_micros, call)
             return
-        self._queue.submit(loss_micros, call, self._loop.now() + PATIENT_SECONDS)
         if not self._is_looking:
             self._is_looking = True
             self._loop.call_later(PATIENT_SECONDS, self._look)

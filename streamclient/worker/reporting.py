@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Iterable
 
+from streamclient import logs
 from streamclient.config import ClientConfig
 from streamclient.cron import CronSchedule
 from streamclient.errors import StreamClientException, is_foreseen
@@ -21,7 +22,7 @@ from streamclient.operate.site import Site
 from streamclient.worker.runtime import JOIN_SECONDS, Runtime
 from streamclient.worker.stream_run import StreamRun
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 
 ANSWER_SECONDS = 10.0
 """The owner thread answers in milliseconds; more than this means a process that gets no processor time."""

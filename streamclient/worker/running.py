@@ -10,6 +10,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TypeVar
 
+from streamclient import checks
+from streamclient.processes import Birthplace
 from streamclient.signals import RaisedBySignal
 
 Self = TypeVar("Self", bound="Running")
@@ -75,6 +77,9 @@ class EndedBySigterm:
         return None if self._is_deferred else SystemExit(EXIT_CODE_OF_SIGTERM)
 
 
+_until = checks.function("without arguments")
+
+
 class Running(ABC):
     """What ``Worker``, ``TunnelWorker`` and ``TunnelDaemon`` have in common.
 
@@ -87,6 +92,17 @@ class Running(ABC):
         self._ended = threading.Event()
         self._ends_on_sigterm = end_on_sigterm
         self._sigterm = EndedBySigterm(end_on_sigterm)
+        self._birthplace: Birthplace | None = None
+        """Where it runs; ``None`` before it does."""
+
+    def _require_here(self) -> None:
+        """Refuse to touch in a child what runs in its parent: no thread of it is here, and locks may be held for ever.
+
+        Raises:
+            ForkedError: it is such a child.
+        """
+        if self._birthplace is not None:
+            self._birthplace.require(f"the {type(self).__name__}")
 
     def wait(self, timeout: float | None = None, *, until: Callable[[], bool] | None = None) -> bool:
         """Wait, in a thread that does not run it, until it has ended or something else has happened.
@@ -103,8 +119,11 @@ class Running(ABC):
             shut down before.
 
         Raises:
+            ConfigurationError: ``until`` is async or a generator.
             StreamClientError: as ``run``, if it has failed and what ``until`` asks for has not come.
         """
+        checks.optional(_until).require("until", until)
+        self._require_here()
         if until is None:
             has_come = wait_awake(self._ended, timeout)
         else:
@@ -114,10 +133,10 @@ class Running(ABC):
         return has_come
 
     def _wait_until(self, until: Callable[[], bool], give_up_at: float | None) -> bool:
-        while not until():
+        while not checks.done("until", until()):
             left = LOOK_SECONDS if give_up_at is None else min(LOOK_SECONDS, give_up_at - time.monotonic())
             if left <= 0 or self._ended.wait(left):
-                return until()
+                return bool(checks.done("until", until()))
         return True
 
     def __enter__(self: Self) -> Self:  # noqa: PYI019  # typing.Self came with Python 3.11
@@ -126,6 +145,7 @@ class Running(ABC):
         Raises:
             StreamClientException: it was run or shut down before.
         """
+        self._require_here()
         sigterm = EndedBySigterm(self._ends_on_sigterm).__enter__()
         try:
             self._begin_in_thread()
@@ -144,6 +164,7 @@ class Running(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Shut down; raise what made it fail, as ``run`` does, unless the block raises something itself."""
+        self._require_here()
         self._sigterm.defer()
         try:
             self._end_thread()

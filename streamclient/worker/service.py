@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from attrs import evolve, field, frozen
 
-from streamclient.checks import shown
+from streamclient import checks
 from streamclient.core import leases as rule
 from streamclient.core.events import (
     Answered,
@@ -151,26 +151,26 @@ class ServiceCalls:
         renewals = [write for write in writes if write.kind in HEARTBEATS]
         others = [write for write in writes if write.kind not in HEARTBEATS]
         for group in _groups(renewals, RENEWALS_PER_REQUEST):
-            self.renew_pool.submit(self._send, group)
+            self._start(self.renew_pool, partial(self._send, group))
         for group in _groups(others, OTHER_WRITES_PER_REQUEST):
-            self.status_pool.submit(self._send, group)
+            self._start(self.status_pool, partial(self._send, group))
 
     def draw_epochs(self, lease_keys: Sequence[str]) -> None:
         """Draw epochs for different leases, many with one request."""
         for group in _groups(lease_keys, DRAWS_PER_REQUEST):
-            self.status_pool.submit(self._draw, group)
+            self._start(self.status_pool, partial(self._draw, group))
 
     def forget_epochs(self, lease_keys: Sequence[str]) -> None:
         """Drop the epochs of shards that left the stream."""
-        self.status_pool.submit(self.store.forget_epochs, lease_keys)
+        self._start(self.status_pool, partial(self.store.forget_epochs, lease_keys))
 
     def resolve_and_create(self, command: ResolveAndCreate) -> None:
         """Look the first checkpoint up, then create the row with it."""
-        self.fetch_pool.submit(self._resolve, command)
+        self._start(self.fetch_pool, partial(self._resolve, command))
 
     def _scanned(self) -> Scan:
         # Leases first: that a worker was killed says something about leases that were read before.
-        rows = tuple(_checked("list_leases", Lease, row) for row in self.store.list_leases())
+        rows = tuple(_checked("list_leases", Lease, row) for row in _listed("list_leases", self.store.list_leases()))
         workers = None if self.directory is None else tuple(self.directory.list_workers())
         return Scan(rows, self.wall_micros(), workers)
 
@@ -179,7 +179,7 @@ class ServiceCalls:
             self.directory.wake(worker_ids)
 
     def _row(self, lease_key: str) -> Lease | None:
-        row = self.store.get_lease(lease_key)
+        row = checks.done("get_lease", self.store.get_lease(lease_key))
         return None if row is None else _checked("get_lease", Lease, row)
 
     def _described(self) -> ShardList:
@@ -195,7 +195,11 @@ class ServiceCalls:
                 answer = Answered(call, error=_as_error(error))
             self.loop.post(partial(self.emit, answer))
 
-        pool.submit(run)
+        self._start(pool, run)
+
+    def _start(self, pool: Executor, call: Callable[[], object]) -> None:
+        """Have a call begin as soon as the pool has a thread for it."""
+        self.loop.start(pool, partial(pool.submit, call))
 
     def _send(self, writes: Sequence[LeaseWrite | WorkerWrite]) -> None:
         # Before the request leaves: from then on a lease is valid, whatever the answer's delay.
@@ -212,7 +216,7 @@ class ServiceCalls:
 
     def _draw(self, lease_keys: Sequence[str]) -> None:
         try:
-            drawn = list(self.store.draw_epochs(lease_keys))
+            drawn = list(checks.done("draw_epochs", self.store.draw_epochs(lease_keys), may_yield=True))
         except BaseException as error:
             drawn = [_as_error(error)] * len(lease_keys)
         if len(drawn) != len(lease_keys):
@@ -251,22 +255,31 @@ def _groups(each: Sequence[Each], size: int) -> Iterable[Sequence[Each]]:
     return (each[start : start + size] for start in range(0, len(each), size))
 
 
+def _listed(call: str, answer: Iterable[Each]) -> Iterable[Each]:
+    return checks.done(call, answer, may_yield=True)
+
+
 def _checked(call: str, kind: type[Each], answer: object) -> Each:
     """What a store or stream API that breaks its promise answers is that call's failure, and no fault of the owner."""
     if isinstance(answer, kind):
         return answer
-    raise StreamClientException(f"{call} answered with {shown(answer)} where it must answer with a {kind.__name__}")
+    checks.done(call, answer)
+    raise StreamClientException(
+        f"{call} answered with {checks.shown(answer)} where it must answer with a {kind.__name__}"
+    )
 
 
 def _answers(store: Any, writes: Sequence[LeaseWrite | WorkerWrite]) -> Sequence[WriteAnswer]:
     """One answer per write, also from a store that breaks its promise never to raise."""
     try:
-        answers: Sequence[WriteAnswer] = store.write_many(writes)
+        answers: Sequence[WriteAnswer] = list(checks.done("write_many", store.write_many(writes), may_yield=True))
     except BaseException as error:
         return [WriteAnswer(WriteOutcome.UNCERTAIN, _as_error(error))] * len(writes)
-    if len(answers) == len(writes):
+    if len(answers) == len(writes) and all(isinstance(answer, WriteAnswer) for answer in answers):
         return answers
-    mistake = StreamClientException(f"write_many gave {len(answers)} answers for {len(writes)} writes")
+    mistake = StreamClientException(
+        f"write_many gave {len(answers)} answers for {len(writes)} writes; it must give one WriteAnswer for each"
+    )
     return [WriteAnswer(WriteOutcome.UNCERTAIN, mistake)] * len(writes)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
+from streamclient import checks, logs
 from streamclient.config import ClientConfig, StreamConfig
 from streamclient.core import events
 from streamclient.core.holdings import Holdings
@@ -19,6 +20,7 @@ from streamclient.metrics.labelled import NO_METRICS, labelled
 from streamclient.metrics.table import UNHEALTHY
 from streamclient.model import ShardStatus, TrimmedRange
 from streamclient.outages import OutageLog
+from streamclient.pools import start_thread
 from streamclient.reasons import described
 from streamclient.stream.api import StreamApi
 from streamclient.worker.consumer_parts import ConsumerParts
@@ -33,7 +35,7 @@ from streamclient.worker.service import ServiceCalls
 from streamclient.worker.statuses import PublishedInfo, StreamFacts
 from streamclient.worker.usercode import UserCode
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 _outages = OutageLog(_log)
 
 Result = TypeVar("Result")
@@ -124,7 +126,7 @@ def find_stream_id(stream_api: StreamApi, data_table_name: str) -> str:
     Raises:
         ConfigurationError: the table has no stream, or more than one.
     """
-    streams = stream_api.list_stream(data_table_name)
+    streams = checks.done("list_stream", stream_api.list_stream(data_table_name))
     if not streams:
         raise ConfigurationError(
             f"data table {data_table_name!r} has no stream: check the name and the instance, or enable the stream by "
@@ -139,14 +141,18 @@ def find_stream_id(stream_api: StreamApi, data_table_name: str) -> str:
 def prepare_lease_table(manager: ILeaseManager, persistence: Persistence) -> None:
     """Create the status table if need be, and wait until it answers."""
     problem = partial(_problem_of, manager)
-    created = persistence.do("creating the status table", manager.create_lease_table_if_not_exists, problem)
+    created = persistence.do("creating the status table", lambda: _create(manager), problem)
     if created:
         _log.info("created the status table of %r", manager)
     persistence.do("waiting for the status table", lambda: _be_ready(manager), problem)
 
 
+def _create(manager: ILeaseManager) -> bool:
+    return checks.done("create_lease_table_if_not_exists", manager.create_lease_table_if_not_exists())
+
+
 def _be_ready(manager: ILeaseManager) -> None:
-    if not manager.wait_until_lease_table_ready():
+    if not checks.done("wait_until_lease_table_ready", manager.wait_until_lease_table_ready()):
         problem = _problem_of(manager)
         because = "" if problem is None else f": {problem}"
         raise DependencyException(f"the status table of {manager!r} does not answer reads yet{because}")
@@ -203,15 +209,14 @@ class StreamRun:
     def start(self, shared: SharedParts, stop: threading.Event) -> None:
         """Begin to run in a thread of its own."""
         name = f"{self._worker_identifier}-owner-{self.name}"
-        self._thread = threading.Thread(target=self.run, args=(shared, stop), name=name, daemon=True)
-        self._thread.start()
+        self._thread = start_thread(partial(self.run, shared, stop), name)
 
     def wait(self, timeout: float) -> bool:
         """Wait until it has ended; whether it has, or was never started.
 
         An event tells: once an interrupt has struck it, ``join`` may take a running thread for ended (Python 3.11).
         """
-        if self._thread is None or self._thread.ident is None:
+        if self._thread is None:
             return True
         if not wait_awake(self._ended, timeout):
             return False

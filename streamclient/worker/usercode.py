@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future
 from functools import partial
 
-from streamclient import checks
-from streamclient.errors import ConfigurationError, StreamClientException
+from streamclient import checks, logs
+from streamclient.errors import ConfigurationError, StreamClientException, is_refused_thread
 from streamclient.interfaces import (
     InitializationInput,
     IRecordProcessor,
@@ -18,10 +18,14 @@ from streamclient.interfaces import (
     ShutdownInput,
 )
 from streamclient.model import ParkedKey, ShutdownReason
+from streamclient.outages import OutageLog
+from streamclient.pools import once
 from streamclient.reasons import Raised, described
 from streamclient.records import StreamRecord
 from streamclient.worker.checkpointer import RecordProcessorCheckpointer
 from streamclient.worker.loop import OwnerLoop
+
+_log = logs.logger(__name__)
 
 Done = Callable[[Raised | None], None]
 """Called in the owner thread with what the call raised, or ``None``."""
@@ -38,6 +42,8 @@ class UserCall:
         self.thread_id: int | None = None
         self.future: Future[None] | None = None
         self.is_taken_back = False
+        self.is_over = False
+        """Whether its end was told. Owner thread."""
 
     def cancel(self) -> bool:
         """Take it back if no thread has begun it; whether it will never run."""
@@ -58,9 +64,10 @@ class UserCode:
     """
 
     def __init__(self, executor: Executor, loop: OwnerLoop) -> None:
-        self._executor = executor
+        self._executor = once(executor)
         self._loop = loop
         self._threads: set[int] = set()
+        self._outages = OutageLog(_log)
 
     def run(self, name: str, shard_id: str, function: Callable[[], None], done: Done) -> UserCall:
         """Run a function in the executor; ``done`` follows in the owner thread, always, unless it is cancelled."""
@@ -73,12 +80,18 @@ class UserCode:
         return threading.get_ident() in self._threads
 
     def _submit(self, call: UserCall, function: Callable[[], None], done: Done) -> None:
+        self._loop.start(self._executor, partial(self._hand_over, call, function, done))
+
+    def _hand_over(self, call: UserCall, function: Callable[[], None], done: Done) -> None:
+        """Raises only if the system refuses a thread for it, which is no failure of the call: it is tried again."""
         if call.is_taken_back:
             return
         future: Future[None]
         try:
             future = self._executor.submit(self._execute, call, function, done)
         except Exception as error:
+            if is_refused_thread(error):
+                raise
             future = Future()
             future.set_exception(error)
         call.future = future
@@ -98,13 +111,28 @@ class UserCode:
             raised = Raised.of(error)  # here, as its words are user code, too
         finally:
             self._threads.discard(me)
-        self._loop.post(partial(done, raised))
+        self._loop.post(partial(self._tell, call, done, raised))
+
+    def _tell(self, call: UserCall, done: Done, raised: Raised | None) -> None:
+        """In the owner thread, once for each call: what an executor makes up is no reason to end the worker."""
+        if call.is_over or call.is_taken_back:
+            self._outages.log(
+                logging.WARNING,
+                (call.shard_id, call.name),
+                "shard %s: the executor %r tells of %s again, although that call is over; this is ignored",
+                call.shard_id,
+                self._executor,
+                call.name,
+            )
+            return
+        call.is_over = True
+        done(raised)
 
     def _check_that_it_ran(self, call: UserCall, done: Done, future: Future[None]) -> None:
         """Notice a call that the executor gave up: cancelled, or lost with a broken pool. Any thread."""
         if call.started_at is None and not call.is_taken_back:
             why = None if future.cancelled() else future.exception()
-            self._loop.post(partial(done, Raised.of(_never_ran(call, why))))
+            self._loop.post(partial(self._tell, call, done, Raised.of(_never_ran(call, why))))
 
 
 def _never_ran(call: UserCall, why: BaseException | None) -> StreamClientException:
@@ -159,17 +187,18 @@ class ProcessorSession:
     def initialize(self) -> None:
         """Make the processor and initialise it."""
         self.processor = checked_processor(self._make())
-        self.processor.initialize(self._given)
+        checks.done("initialize", self.processor.initialize(self._given))
 
     def process(self, records: Sequence[StreamRecord]) -> None:
         """Hand over one batch."""
         if self.processor is not None:
-            self.processor.process_records(ProcessRecordsInput(records, self.checkpointer, self._marker))
+            given = ProcessRecordsInput(records, self.checkpointer, self._marker)
+            checks.done("process_records", self.processor.process_records(given))
 
     def shutdown(self, reason: ShutdownReason) -> None:
         """Tell it why it ends."""
         if self.processor is not None:
-            self.processor.shutdown(ShutdownInput(reason, self.checkpointer))
+            checks.done("shutdown", self.processor.shutdown(ShutdownInput(reason, self.checkpointer)))
 
 
 def log_with(logger: logging.Logger, level: int, text: str, raised: Raised | None) -> None:
@@ -190,7 +219,8 @@ def checked_keys(answer: Iterable[object]) -> list[ParkedKey]:
     Raises:
         ConfigurationError: it cannot.
     """
-    return [_parked_key.require("each of parked_keys", key) for key in answer]  # type: ignore[misc]  # checked
+    found = checks.done("parked_keys", answer, may_yield=True)
+    return [_parked_key.require("each of parked_keys", key) for key in found]  # type: ignore[misc]  # checked
 
 
 def _is_parked_key(value: object) -> bool:
@@ -208,10 +238,14 @@ _parked_key = checks.Check("a ParkedKey of a primary key, two ids and a generati
 
 def checked_processor(made: object) -> IRecordProcessor:
     """What the factory made, if it can be called as a processor."""
+    checks.done("the processor factory", made)
     missing = [name for name in PROCESSOR_METHODS if not callable(getattr(made, name, None))]
     if isinstance(made, type) or missing:
         raise ConfigurationError(
             f"the processor factory made {made!r}, which is no IRecordProcessor: it needs an instance with the methods "
             f"{', '.join(PROCESSOR_METHODS)}"
         )
+    why = checks.deferring_method(IRecordProcessor, made)
+    if why:
+        raise ConfigurationError(f"the processor factory made {checks.shown(made)}, which does no work: {why}")
     return made  # type: ignore[return-value]  # the three methods are all that is needed of it

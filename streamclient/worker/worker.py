@@ -6,18 +6,19 @@ the SDK's time, for which a program that only shows its usage, or checks its set
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
-from streamclient import checks
+from streamclient import checks, logs
 from streamclient.config import ClientConfig, StreamConfig, processor_maker
 from streamclient.errors import ConfigurationError, StreamClientException, WorkerFailedError
 from streamclient.interfaces import ILeaseManager, RecordProcessorFactory
 from streamclient.model import ShardStatus, TrimmedRange, WorkerStatus
+from streamclient.pools import start_thread
+from streamclient.processes import Birthplace
 from streamclient.reasons import described
 from streamclient.stream.api import StreamApi
 from streamclient.worker.running import EndedBySigterm, Running, wait_awake
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from streamclient.worker.reporting import FleetReporter
     from streamclient.worker.stream_run import StreamRun
 
-_log = logging.getLogger(__name__)
+_log = logs.logger(__name__)
 
 SHUTDOWN_GRACE_SECONDS = 5.0
 """What ``shutdown`` allows beyond the time-out of the configuration: for closing threads, and for a call of the
@@ -84,7 +85,7 @@ class Worker(Running):
         stream_api: StreamApi | None = None,
         runtime: Runtime | None = None,
     ) -> None:
-        checks.text.require("worker_identifier", worker_identifier)
+        checks.identifier.require("worker_identifier", worker_identifier)
         checks.instance(ClientConfig).require("client_config", client_config)
         checks.optional(checks.executor).require("executor", executor)
         checks.optional(checks.implementation(ILeaseManager)).require("lease_manager", lease_manager)
@@ -152,6 +153,7 @@ class Worker(Running):
         Returns:
             Whether the worker has ended.
         """
+        self._require_here()
         with self._lock:
             self._stop.set()
             if self._run_thread is None:
@@ -203,6 +205,7 @@ class Worker(Running):
             ConfigurationError: with several streams, the shard id does not begin with the name of one.
             StreamClientException: the shard is not held here, or has not stopped for a loss.
         """
+        self._require_here()
         stream, lease_key = self._place_of(shard_id)
         answered = threading.Event()
         found: list[TrimmedRange | None] = []
@@ -287,6 +290,7 @@ class Worker(Running):
 
         An unhealthy worker goes on trying; only a stream that failed does not come back.
         """
+        self._require_here()
         judged = {name: stream.health for name, stream in self._streams.items()}
         if len(judged) == 1 and self._failure is None:
             return next(iter(judged.values()))
@@ -303,6 +307,7 @@ class Worker(Running):
         With several streams the keys are ``<name of the stream>/<shard id>``. A shard whose lease is lost stays named
         until its processor has returned. Any thread.
         """
+        self._require_here()
         found: dict[str, ShardStatus] = {}
         for name, stream in self._streams.items():
             prefix = "" if len(self._streams) == 1 else f"{name}/"
@@ -315,12 +320,14 @@ class Worker(Running):
     # --- inside --------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
+        self._require_here()
         with self._lock:
             if self._run_thread is not None or self._stop.is_set():
                 raise StreamClientException(
                     f"worker {self._identifier} is {self.worker_status.value} and runs only once; make a new Worker"
                 )
             self._run_thread = threading.get_ident()
+            self._birthplace = Birthplace()
 
     def _make_reporter(self) -> FleetReporter | None:
         if self._client_config.report_cron is None:
@@ -339,9 +346,8 @@ class Worker(Running):
 
     def _begin_in_thread(self) -> None:
         self._begin()
-        self._thread = threading.Thread(target=self._run_in_thread, name=f"{self._identifier}-run", daemon=True)
         try:
-            self._thread.start()
+            self._thread = start_thread(self._run_in_thread, f"{self._identifier}-run")
         except Exception:
             self._ended.set()
             raise
@@ -433,6 +439,7 @@ class Worker(Running):
         return found
 
     def _send(self, shard_id: str | None, make_event: Callable[[str | None], events.Event]) -> None:
+        self._require_here()
         if self._ended.is_set():
             raise StreamClientException(f"worker {self._identifier} has ended")
         if shard_id is None:

@@ -1,0 +1,417 @@
+"""Every place of the package that starts a thread, and what follows when the system refuses it."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import io
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import streamclient
+from streamclient import ClientConfig, KeyedProcessorFactory, MemoryLeaseManager, StreamConfig, Worker, cron
+from streamclient.commands import supervised, worker_process
+from streamclient.commands.processes import Supervisor
+from streamclient.cron import CronSchedule
+from streamclient.datasource.ahead import PagesAhead
+from streamclient.errors import NoThreadError, WorkerFailedError
+from streamclient.metrics.prometheus import PrometheusMetrics
+from streamclient.mirror.writer import MirrorWriter
+from streamclient.pools import DaemonPool
+from streamclient.replicate.sources import StreamSource
+from streamclient.server import LocalTablestore
+from streamclient.signals import RaisedBySignal
+from streamclient.spark.committer import Committer
+from streamclient.spark.config import SparkConfig
+from streamclient.spark.jobs import CancellableJobs
+from streamclient.terminal.output import shown_meanwhile
+from streamclient.terminal.running import EXIT_UNUSABLE, run_command
+from streamclient.testing.fakes import FakeStream, make_record
+from streamclient.tunnel import TunnelClient, TunnelDaemon, TunnelWorker
+from tests.interrupts import handled_by_python
+from tests.patience import PATIENCE_SECONDS, until
+from tests.process.refusals import REFUSAL, refused
+
+PACKAGE = Path(streamclient.__file__).parent
+STARTERS = {"Thread", "ThreadPoolExecutor", "start_thread", "start_new_thread", "DaemonPool", "BackgroundScheduler"}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+# --- what is started by the program: it is told, nothing has begun, and the same works later ------------------------
+
+
+def worker() -> Worker:
+    stream = StreamConfig(client=None, data_table_name="orders", status_table_name="status")
+    return Worker("w", ClientConfig(), stream, lambda: None, None, MemoryLeaseManager(), stream_api=FakeStream())  # type: ignore[arg-type,return-value]
+
+
+def the_worker_of_a_block(_: Path) -> None:
+    made = worker()
+    try:
+        with made:
+            raise AssertionError("it runs")
+    finally:
+        assert made.wait(PATIENCE_SECONDS)
+        assert made.shutdown()
+
+
+def one_of_several_streams(_: Path) -> None:
+    worker().run()
+
+
+def tunnel_worker() -> TunnelWorker:
+    local = LocalTablestore()
+    with local:
+        return TunnelWorker("tunnel", TunnelClient(local.client()), lambda records: None)
+
+
+def a_tunnel_worker(_: Path) -> None:
+    made = tunnel_worker()
+    with pytest.raises(WorkerFailedError) as failed:
+        made.run()
+    assert not made.health.is_healthy
+    with pytest.raises(WorkerFailedError):
+        made.wait(PATIENCE_SECONDS)
+    raise failed.value.errors["tunnel"]
+
+
+def a_tunnel_daemon(_: Path) -> None:
+    with LocalTablestore() as local:
+        daemon = TunnelDaemon("tunnel", TunnelClient(local.client()), lambda records: None)
+        try:
+            with daemon:
+                raise AssertionError("it runs")
+        finally:
+            assert daemon.wait(PATIENCE_SECONDS)
+
+
+def a_server(folder: Path) -> None:
+    port = free_port()
+    try:
+        LocalTablestore(port=port, data_dir=folder).start()
+    except NoThreadError:
+        with refused(lambda name: False), socket.create_server(("127.0.0.1", port)):
+            raise
+
+
+def metrics_over_http(_: Path) -> None:
+    from prometheus_client import CollectorRegistry  # an extra
+
+    port = free_port()
+    try:
+        PrometheusMetrics(CollectorRegistry()).serve(port)
+    except NoThreadError:
+        with socket.create_server(("127.0.0.1", port)):
+            raise
+
+
+def a_schedule(_: Path) -> None:
+    schedule = CronSchedule("test")
+    try:
+        schedule.start()
+    finally:
+        assert schedule.stop(PATIENCE_SECONDS)
+
+
+def a_mirror(_: Path) -> None:
+    writer = MirrorWriter(None, None, None)  # type: ignore[arg-type]
+    try:
+        writer.start()
+    finally:
+        writer.close()
+
+
+def a_replication(_: Path) -> None:
+    source = StreamSource.__new__(StreamSource)
+    source._leases, source._thread, source._worker, source._stop = object(), None, None, threading.Event()  # type: ignore[assignment]
+    try:
+        source.start()
+    finally:
+        source.stop()
+
+
+def a_committer(_: Path) -> None:
+    committer = Committer(SparkConfig(), lambda pieces, jobs: None)  # type: ignore[arg-type,return-value]
+    try:
+        committer.register(SimpleNamespace())  # type: ignore[arg-type]
+    finally:
+        assert committer._shares == []
+        committer.close()
+
+
+def a_supervised_process(_: Path) -> None:
+    log = worker_process.Log(io.BytesIO(), io.BytesIO())
+    started: list[Any] = []
+    original = worker_process._start
+
+    def start(name: str, pipe: socket.socket) -> Any:
+        started.append(original(name, pipe))
+        return started[-1]
+
+    worker_process._start = start
+    try:
+        worker_process.SupervisedWorker("w", {}, log, lambda: None)
+    finally:
+        worker_process._start = original
+        assert started[0].poll() is not None  # killed, and waited for
+
+
+def a_reporter(_: Path) -> None:
+    supervised.Reporter(None).begin()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "start"),
+    [
+        ("w-run", the_worker_of_a_block),
+        ("w-owner-orders", one_of_several_streams),
+        ("tunnel-tunnel", a_tunnel_worker),
+        ("tunnel-daemon", a_tunnel_daemon),
+        ("local-tablestore-", a_server),
+        ("metrics-", metrics_over_http),
+        ("APScheduler", a_schedule),
+        ("streamclient-mirror", a_mirror),
+        ("replication", a_replication),
+        ("streamclient-spark-committer", a_committer),
+        ("reports-w", a_supervised_process),
+        ("log-w", a_supervised_process),
+        ("reporter", a_reporter),
+    ],
+)
+def test_a_start_without_a_thread_is_an_error_with_its_name_and_leaves_nothing(
+    name: str, start: Callable[[Path], None], tmp_path: Path
+) -> None:
+    with refused(lambda given: given.startswith(name), 1), pytest.raises(NoThreadError) as raised:
+        start(tmp_path)
+
+    assert f": {REFUSAL}; raise the limit of threads" in str(raised.value)
+
+
+# --- what runs already: it goes on --------------------------------------------------------------------------------
+
+
+def keyed_records(names: str) -> None:
+    done: list[str] = []
+    stream = FakeStream()
+    stream.append("shard-1", *(make_record(f"key-{number % 7}", number) for number in range(100)))
+    factory = KeyedProcessorFactory(lambda record: done.append(str(record.sequence_info)), threads=3)
+    config = StreamConfig(client=None, data_table_name="orders", status_table_name="status", max_records=10)
+    quick = ClientConfig(taker_interval_millis=100, sync_shard_interval_millis=100, restart_backoff_min_millis=10)
+    made = Worker("w", quick, config, factory, None, MemoryLeaseManager(), stream_api=stream)
+    with refused(lambda name: name.startswith(names), 3) as refusals, made:
+        assert made.wait(PATIENCE_SECONDS, until=lambda: len(done) >= 100)
+        assert refusals.names
+    assert (len(done), len(set(done))) == (100, 100)
+
+
+def a_job_by_the_clock() -> None:
+    schedule, ran = CronSchedule("test"), threading.Event()
+    schedule.add("report", "* * * * *", ran.set)
+    schedule.start()
+    try:
+        with refused(lambda name: name.startswith("test-cron"), 1) as refusals:
+            schedule.scheduler.modify_job("report", next_run_time=cron.datetime.now(cron.timezone.utc))
+            until(lambda: bool(refusals.names))
+            schedule.scheduler.modify_job("report", next_run_time=cron.datetime.now(cron.timezone.utc))
+            assert ran.wait(PATIENCE_SECONDS)
+    finally:
+        schedule.stop()
+
+
+def jobs_of_spark() -> None:
+    ended = threading.Semaphore(0)
+    jobs = CancellableJobs()
+    jobs._end_jobs = ended.release
+    with refused(lambda name: name == "streamclient-spark-cancel", 1):
+        jobs.cancel()
+        jobs.cancel()
+        for _ in range(3):
+            assert ended.acquire(timeout=PATIENCE_SECONDS)
+    jobs._is_over.set()
+
+
+def pages_read_ahead() -> None:
+    asked: list[str] = []
+    pool = DaemonPool("ahead", 2)
+    ahead = PagesAhead(lambda shard, at, size: asked.append(shard), pool)  # type: ignore[arg-type,func-returns-value]
+    with refused(lambda name: name.startswith("ahead-")):
+        ahead.start({"a": "1", "b": "2"}, {"a": [1], "b": [1]})
+        ahead.page("a", "1", 1)
+        ahead.page("b", "2", 1)
+    assert asked == ["a", "b"]
+
+
+def a_line_of_progress() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    before, sys.stderr = sys.stderr, Terminal()
+    try:
+        with refused(lambda name: name == "progress"), shown_meanwhile("working"):
+            pass
+    finally:
+        sys.stderr = before
+
+
+def a_signal_that_was_swallowed() -> None:
+    """Its thread is a bare one, without a name."""
+    handler = RaisedBySignal(signal.SIGUSR1, partial(SystemExit, 3), once=True)
+    refusals = iter([True, True])
+    original = streamclient.signals._thread.start_new_thread
+
+    def start(*arguments: Any) -> Any:
+        if next(refusals, False):
+            raise RuntimeError(REFUSAL)
+        return original(*arguments)
+
+    streamclient.signals._thread = SimpleNamespace(start_new_thread=start)  # type: ignore[assignment]
+    try:
+        handler.install()
+        swallowed(signal.SIGUSR1)
+        with pytest.raises(SystemExit):
+            until(lambda: False)
+    finally:
+        handler.remove()
+        streamclient.signals._thread = sys.modules["_thread"]
+
+
+def swallowed(number: int) -> None:
+    class Thing:
+        def __del__(self) -> None:
+            signal.raise_signal(number)
+
+    Thing()
+
+
+def a_supervisor() -> None:
+    log = worker_process.Log(io.BytesIO(), io.BytesIO())
+    clock = iter(range(0, 10**9, 60))
+    started: list[Any] = []
+
+    def start(name: str, wake: Callable[[], None]) -> Any:
+        if not started:
+            started.append(None)
+            raise NoThreadError.of("reports-w", RuntimeError(REFUSAL))
+        started.append(SimpleNamespace(is_running=True, has_started=True, has_begun=True))
+        return started[-1]
+
+    supervisor = Supervisor(["w"], start, log, monotonic=lambda: float(next(clock)))
+    supervisor.step()
+    assert supervisor.health() == (False, f"w: is not running: it cannot be started: {started_error()}")
+    supervisor.step()
+    assert len(started) == 2
+
+
+def started_error() -> str:
+    return str(NoThreadError.of("reports-w", RuntimeError(REFUSAL)))
+
+
+def a_daemon_whose_worker_gets_no_thread() -> None:
+    with LocalTablestore() as local, refused(lambda name: name == "tunnel-t") as refusals:
+        daemon = TunnelDaemon("t", TunnelClient(local.client()), lambda records: None)
+
+        def give_threads_back() -> None:
+            until(lambda: "no thread could be started for tunnel-t" in daemon.health.reason)
+            refusals.stop()
+
+        threading.Thread(target=give_threads_back).start()
+        with pytest.raises(WorkerFailedError, match="OTSParameterInvalid"):
+            daemon.run()
+
+
+@pytest.mark.parametrize(
+    "play",
+    [
+        partial(keyed_records, "keyed-watch"),
+        partial(keyed_records, "keyed-1"),
+        partial(keyed_records, "keyed-2"),
+        partial(keyed_records, "keyed-"),
+        a_job_by_the_clock,
+        jobs_of_spark,
+        pages_read_ahead,
+        a_line_of_progress,
+        handled_by_python()(a_signal_that_was_swallowed),
+        a_supervisor,
+        a_daemon_whose_worker_gets_no_thread,
+    ],
+    ids=lambda play: play.args[0] if isinstance(play, partial) else play.__name__,
+)
+def test_what_runs_lives_through_a_refused_thread(play: Callable[[], None]) -> None:
+    play()
+
+
+def test_a_command_without_a_thread_ends_with_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also of the standard library's pools, of which commands make several."""
+
+    def run(_: argparse.Namespace) -> int:
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(int).result()
+
+    with refused(lambda name: name.startswith("ThreadPoolExecutor")):
+        assert run_command(argparse.Namespace(command="leases", run=run)) == EXIT_UNUSABLE
+
+    said = capsys.readouterr().err
+    assert said.startswith(f"leases: no thread could be started for this command: {REFUSAL}; raise the limit")
+
+
+OF_THE_TABLE = {
+    "worker/worker.py": "w-run",
+    "worker/stream_run.py": "w-owner-orders",
+    "worker/runtime.py": "the pools of a worker, in the file beside",
+    "tunnel/worker.py": "tunnel-tunnel",
+    "tunnel/daemon.py": "tunnel-daemon",
+    "server/http.py": "local-tablestore-",
+    "metrics/prometheus.py": "metrics-",
+    "cron.py": "APScheduler, and a job by the clock",
+    "mirror/writer.py": "streamclient-mirror",
+    "replicate/sources.py": "replication",
+    "spark/committer.py": "streamclient-spark-committer",
+    "spark/jobs.py": "jobs of Spark",
+    "keyed/lane_pool.py": "keyed-watch, keyed-",
+    "commands/worker_process.py": "reports-w, log-w",
+    "commands/supervised.py": "reporter",
+    "terminal/output.py": "progress",
+    "signals.py": "a signal that was swallowed",
+    "pools.py": "each pool, in the file beside",
+    "datasource/planner.py": "a query fails with the sentence, and Spark starts it again",
+    "datasource/reading.py": "a task fails, and Spark starts it again",
+    "spark/batch.py": "a batch fails, and its processors read it again",
+    "destinations/delta_log.py": "a call of the destination fails, and is repeated",
+    "terminal/copying.py": "a command ends with a sentence",
+    "operate/lease_changes.py": "a command ends with a sentence",
+    "operate/heads.py": "a command ends with a sentence",
+}
+"""Each file that starts threads, with its row above or with what follows there."""
+
+
+def test_every_file_that_starts_threads_is_in_the_table() -> None:
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        relative = path.relative_to(PACKAGE).as_posix()
+        if relative.startswith("testing/"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call):
+                called = node.func
+                name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+                if name in STARTERS:
+                    found.add(relative)
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Name) and node.value.id in STARTERS:
+                found.add(relative)
+
+    assert found == set(OF_THE_TABLE)
