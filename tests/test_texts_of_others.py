@@ -257,8 +257,8 @@ def test_an_entry_whose_arguments_do_not_fit_is_left_to_the_handlers(capsys: pyt
 @pytest.mark.parametrize("configured", ["", "logging.basicConfig(stream=sys.stdout, format='%(message)s'); "])
 def test_without_handlers_python_still_prints_warnings(configured: str) -> None:
     program = (
-        f"import logging, sys, streamclient; {configured}"
-        "log = logging.getLogger('streamclient.worker.worker'); log.info('quiet'); log.warning('one\\ntwo')"
+        f"import logging, sys, streamclient.logs; {configured}"
+        "log = streamclient.logs.logger('streamclient.worker.worker'); log.info('quiet'); log.warning('one\\ntwo')"
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
 

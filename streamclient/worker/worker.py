@@ -10,7 +10,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from streamclient import checks, logs
 from streamclient.config import ClientConfig, StreamConfig, processor_maker
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from streamclient.worker.stream_run import StreamRun
 
 _log = logs.logger(__name__)
+_T = TypeVar("_T")
 
 SHUTDOWN_GRACE_SECONDS = 5.0
 """What ``shutdown`` allows beyond the time-out of the configuration: for closing threads, and for a call of the
@@ -196,27 +198,14 @@ class Worker(Running):
         """Let a shard that stopped because records were lost go on with the oldest record that is left. Any thread.
 
         Without it the shard stays stopped, on this worker and, found anew, on any other. The shard is named as in
-        ``shard_statuses``, where ``lost`` says what there is to accept.
-
-        Returns:
-            What is given up.
+        ``shard_statuses``, where ``lost`` says what there is to accept. Returns what is given up.
 
         Raises:
             ConfigurationError: with several streams, the shard id does not begin with the name of one.
             StreamClientException: the shard is not held here, or has not stopped for a loss.
         """
-        self._require_here()
         stream, lease_key = self._place_of(shard_id)
-        answered = threading.Event()
-        found: list[TrimmedRange | None] = []
-
-        def reply(lost: TrimmedRange | None) -> None:
-            found.append(lost)
-            answered.set()
-
-        stream.accept_loss(lease_key, reply)
-        self._runtime.wait(answered, STATUS_SECONDS)
-        lost = found[0] if found else None
+        lost: TrimmedRange | None = self._answer_of(partial(stream.accept_loss, lease_key))
         if lost is None:
             raise StreamClientException(
                 f"shard {shard_id} has no loss to accept on worker {self._identifier}: see shard_statuses()"
@@ -226,25 +215,15 @@ class Worker(Running):
     def accept_end(self, shard_id: str) -> None:
         """Let a shard end whose end the stream's list of shards does not show. Any thread; returns at once.
 
-        The service answers for such a shard as if it were closed and read to its end, and lists no child of it. Accept
-        that only if you know it: if the shard is open, what is written to it from now on is never delivered. What the
-        service still gives is delivered before, and ``SHARD_END`` is stored by the processor as ever.
+        Accept it only if you know that the shard is closed: what is written to an open one from now on is never
+        delivered. What the service still gives is delivered before, and ``SHARD_END`` is stored by the processor.
 
         Raises:
             ConfigurationError: with several streams, the shard id does not begin with the name of one.
             StreamClientException: the shard is not held here, or does not wait for its end.
         """
         stream, lease_key = self._place_of(shard_id)
-        answered = threading.Event()
-        found: list[bool] = []
-
-        def reply(is_asked: bool) -> None:
-            found.append(is_asked)
-            answered.set()
-
-        stream.accept_end(lease_key, reply)
-        self._runtime.wait(answered, STATUS_SECONDS)
-        if found != [True]:
+        if not self._answer_of(partial(stream.accept_end, lease_key)):
             raise StreamClientException(
                 f"shard {shard_id} does not wait for its end on worker {self._identifier}: see shard_statuses()"
             )
@@ -437,6 +416,20 @@ class Worker(Running):
         if not self._runtime.wait(answered, STATUS_SECONDS):
             raise StreamClientException(f"worker {self._identifier} did not answer within {STATUS_SECONDS:.0f} s")
         return found
+
+    def _answer_of(self, ask: Callable[[Callable[[_T], None]], None]) -> _T | None:
+        """What the owner replies to a question; ``None`` if it does not within ``STATUS_SECONDS``."""
+        self._require_here()
+        answered = threading.Event()
+        found: list[_T] = []
+
+        def reply(answer: _T) -> None:
+            found.append(answer)
+            answered.set()
+
+        ask(reply)
+        self._runtime.wait(answered, STATUS_SECONDS)
+        return found[0] if found else None
 
     def _send(self, shard_id: str | None, make_event: Callable[[str | None], events.Event]) -> None:
         self._require_here()

@@ -146,7 +146,6 @@ def test_a_call_that_waits_is_run_by_the_thread_that_the_pool_has() -> None:
         ("status-", False),
         ("renew-", False),
         ("fetch-1", False),
-        ("fetch-2", False),
         ("fetch-", False),
     ],
 )

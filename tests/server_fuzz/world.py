@@ -35,7 +35,7 @@ START_MICROS = 1_700_000_000_000_000
 
 SLOW_SECONDS = 5.0
 """Of processor time, whatever else the machine does: ten times what one request may take by the server's own bounds.
-What is looked for is a request without a bound."""
+One that has none is what is looked for."""
 
 ANSWER_SECONDS = 0.2
 """For an answer to bytes that may be no whole request. One that comes later is not judged."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from streamclient.records import SequenceInfo
+from streamclient.server import work
 from streamclient.server.errors import ServiceError
 from streamclient.server.keys import encode_key
 from streamclient.server.limits import Limits
@@ -19,6 +20,7 @@ NOW_MILLIS = 1_700_000_000_000
 
 def read_in_python(frame: bytes, limits: Limits) -> RowWrite | None:
     """The put, if it is one that a table may take."""
+    work.begin_request()
     try:
         row = read_change(OperationType.PUT, frame, limits)
     except ServiceError:

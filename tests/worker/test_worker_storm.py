@@ -99,8 +99,8 @@ class Storm:
         self.world.simulation.until(self.is_finished, 2_000)
 
     def is_finished(self) -> bool:
-        rows = self.table.list_leases()
-        return len(rows) == len(self.written) and all(row.is_finished for row in rows)
+        finished = {row.lease_key for row in self.table.list_leases() if row.is_finished}
+        return finished >= self.written.keys()  # what opened after the last ones has no records
 
 
 @pytest.mark.slow
