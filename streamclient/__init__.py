@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         StreamClientError,
         StreamClientException,
         TrimmedDataException,
+        UnreadableAnswerError,
         WorkerFailedError,
     )
     from streamclient.interfaces import (
@@ -125,6 +126,7 @@ __all__ = [
     "TrimmedDataException",
     "TrimmedDataPolicy",
     "TrimmedRange",
+    "UnreadableAnswerError",
     "Worker",
     "WorkerFailedError",
     "WorkerStatus",
@@ -189,6 +191,7 @@ _HOMES = {
     "TrimmedDataException": "errors",
     "TrimmedDataPolicy": "model",
     "TrimmedRange": "model",
+    "UnreadableAnswerError": "errors",
     "Worker": "worker",
     "WorkerFailedError": "errors",
     "WorkerStatus": "model",

@@ -161,6 +161,13 @@ class DependencyException(StreamClientError):
         return self.kind is not ErrorKind.PERMANENT
 
 
+class UnreadableAnswerError(DependencyException):
+    """An answer came as it was sent, and cannot be read: the service, or what lies between, is at fault.
+
+    Nothing of it was used, and the request may be repeated as after a network error.
+    """
+
+
 def is_foreseen(error: BaseException) -> bool:
     """Whether it comes from a setting or the service, so that its text says all and a traceback nothing."""
     return isinstance(error, ConfigurationError | DependencyException)

@@ -62,7 +62,7 @@ def _sending(calls: SignedCalls, others: Callable[..., Any]) -> Callable[..., An
     def send(operation: str, *arguments: Any, **keywords: Any) -> Any:
         if operation != OPERATION:
             return others(operation, *arguments, **keywords)
-        return _results(calls.call(OPERATION, batch_message(arguments[0]), is_repeatable=False))
+        return calls.read(OPERATION, batch_message(arguments[0]), _results, is_repeatable=False)
 
     return send
 

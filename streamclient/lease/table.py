@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -12,15 +13,22 @@ from streamclient import logs
 from streamclient.config import ClientConfig
 from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, StreamClientError
 from streamclient.lease.rows import KEY_SCHEMA, READY_PROBE_KEY, key_of
+from streamclient.outages import OutageLog
 from streamclient.wire.service_errors import NO_PERMISSION, OBJECT_ALREADY_EXIST, OBJECT_NOT_EXIST, classify
 
 _log = logs.logger(__name__)
+_outages = OutageLog(_log)
 
 KEEPS_FOR_EVER = -1
 """Time to live of the status table. With any other, the progress of a stream that idles longer disappears."""
 
 ONE_VERSION = 1
 """Versions kept per cell; nobody reads an older one."""
+
+
+SILENT_SECONDS = 5.0
+"""A table that keeps its caller waiting is named in the log after this time, as that of one look at a replication's
+progress. A new table may take a minute, so it is named before that is over."""
 
 
 @define(eq=False)
@@ -87,11 +95,19 @@ class StatusTable:
         return ReservedThroughput(CapacityUnit(read, write))
 
     def wait_until_ready(self, stream_id: str) -> bool:
-        """Read a row that never exists until the table answers; returns whether it did in the configured time."""
-        deadline = self.clock() + self.client_config.max_wait_table_ready_time_millis / 1000
+        """Read a row that never exists until the table answers; returns whether it did in the configured time.
+
+        A table that keeps the caller waiting is named in the log meanwhile.
+        """
+        began = self.clock()
+        longest = self.client_config.max_wait_table_ready_time_millis / 1000
         while (failure := self._probe(stream_id)) is not None:
             self.problem = failure
-            if self.clock() >= deadline:
+            waited_seconds = self.clock() - began
+            if SILENT_SECONDS <= waited_seconds < longest:
+                text = "status table %s does not answer reads yet, and is waited for up to %.0f s: %s"
+                _outages.log(logging.WARNING, (self.name, type(failure)), text, self.name, longest, failure)
+            if waited_seconds >= longest:
                 waited = self.client_config.max_wait_table_ready_time_millis
                 _log.warning("status table %s was not ready after %s ms: %s", self.name, waited, failure)
                 return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from streamclient.errors import CodecError, DependencyException, TrimmedDataException
+from streamclient.errors import CodecError, DependencyException, TrimmedDataException, UnreadableAnswerError
 from streamclient.interfaces import IMetrics
 from streamclient.metrics.labelled import NO_METRICS
 from streamclient.model import Metric
@@ -12,16 +12,19 @@ from streamclient.model import Metric
 OK: Final = "ok"
 """Result of a request that was answered as it was meant to be."""
 
+UNDECODABLE: Final = "undecodable"
+
 
 def result_of(error: Exception) -> str:
     """What a failed call counts as: the kind of its error, trimmed, undecodable, or other."""
     match error:
         case DependencyException():
-            return error.kind.value
+            # The type itself is asked: a class of the user's own may answer nothing else.
+            return UNDECODABLE if issubclass(type(error), UnreadableAnswerError) else error.kind.value
         case TrimmedDataException():
             return "trimmed"
         case CodecError():
-            return "undecodable"
+            return UNDECODABLE
     return "other"
 
 

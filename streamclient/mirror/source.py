@@ -15,10 +15,10 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from attrs import asdict, define, evolve, field, frozen
 
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from tablestore import OTSClient
 
 _log = logs.logger(__name__)
+_T = TypeVar("_T")
 
 COPY = "copy"
 """The shard whose first commit says when the copy began and which pieces it has; those are ``copy/0`` and so on."""
@@ -175,8 +176,7 @@ class SourceTable:
         request = schema.ComputeSplitPointsBySizeRequest(
             table_name=self.name, split_size=mebibytes, split_size_unit_in_byte=_MEBIBYTE
         )
-        answer = self._asked("ComputeSplitPointsBySize", request)
-        points = [decode_row(point).primary_key for point in answer.split_points]
+        points = self._asked(request, lambda answer: [decode_row(point).primary_key for point in answer.split_points])
         return [tuple(value for _, value in point if not isinstance(value, KeyBound)) for point in points]
 
     def page(
@@ -203,16 +203,18 @@ class SourceTable:
             request = schema.GetRowRequest(
                 table_name=self.name, primary_key=_encoded(rule.key, key), max_versions=rule.max_versions
             )
-            row = self._asked("GetRow", request).row
-            found += [record_of(decode_row(row))] if row else []
+            found += self._asked(request, lambda answer: [record_of(decode_row(answer.row))] if answer.row else [])
         return found, now_micros()
 
-    def _asked(self, operation: str, request: Any) -> Any:
-        def ask() -> Any:
+    def _asked(self, request: Any, decode: Callable[[Any], _T]) -> _T:
+        operation = request.DESCRIPTOR.name.removesuffix("Request")
+
+        def ask() -> _T:
             try:
-                return self._calls.ask(operation, request, is_repeatable=True)
+                answer: _T = self._calls.ask(operation, request, decode, is_repeatable=True)
             except Exception as error:
                 raise classify(error, write=False, client=self._calls.client) from error
+            return answer
 
         return self._repeater.call(operation, ask)
 

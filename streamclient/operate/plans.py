@@ -356,7 +356,7 @@ def plan_accept_end(
     elif facts.children.get(shard_id):
         reason = f"its end is shown: its children are {', '.join(facts.children[shard_id])}; its owner believes it"
     elif not ends_here:
-        reason = "the service does not say that it has ended: behind its checkpoint more follows, or may follow"
+        reason = "the service does not say that it has ended: records follow its checkpoint, or may follow"
     elif is_pause_on(lease.pause, facts.now_micros):
         reason = f"it is paused by {lease.pause.by if lease.pause else ''}; resume it first"
     if reason:

@@ -13,7 +13,7 @@ from tablestore import OTSClient
 
 from streamclient import logs
 from streamclient.config import ClientConfig, StreamConfig
-from streamclient.errors import StreamClientError, StreamClientException, WorkerFailedError
+from streamclient.errors import DependencyException, StreamClientError, StreamClientException, WorkerFailedError
 from streamclient.lease import LeaseManager
 from streamclient.model import CheckpointPosition, InitialPosition, Lease, Shard, WorkerStatus
 from streamclient.pools import start_thread
@@ -254,7 +254,11 @@ class StreamSource:
         self._leases = LeaseManager(self.client, self.settings.status_table_name, self._stream_id)
         self._leases.create_lease_table_if_not_exists()
         if not self._leases.wait_until_lease_table_ready():
-            raise StreamClientException(f"status table {self.settings.status_table_name!r} does not answer")
+            problem = self._leases.table_problem
+            because = "" if problem is None else f": {problem}"
+            raise DependencyException(
+                f"status table {self.settings.status_table_name!r} does not answer; begin again when it does{because}"
+            )
         self._copy.load(self._stream_id)
         stage = "changes" if self._copy.is_done else f"full data after {self._copy.rows} rows"
         return f"reading the stream of {name!r} with leases in {self.settings.status_table_name!r}: {stage}"

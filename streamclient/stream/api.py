@@ -100,8 +100,9 @@ class StreamDetails:
 class StreamApi(Protocol):
     """The stream operations. All are reads and safe to repeat; implementations are thread-safe.
 
-    Every method raises ``DependencyException`` for failed calls (after its own bounded retries of throttling,
-    transient and network errors) and ``CodecError`` for answers that cannot be decoded.
+    Every method raises ``DependencyException`` for failed calls, after its own bounded retries of throttling, transient
+    and network errors, and of answers that cannot be read (``UnreadableAnswerError``). Records of a page that do not
+    rise are a ``DisorderError``.
     """
 
     def list_stream(self, table_name: str | None = None) -> Sequence[StreamSummary]:

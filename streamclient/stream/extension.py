@@ -18,6 +18,7 @@ from tablestore.encoder import NativeEncodedBytes
 from streamclient import checks
 from streamclient.errors import ConfigurationError
 from streamclient.wire import schema
+from streamclient.wire.service_errors import telling_protocol
 
 _SUPPORTED = "6.4"
 _WRITES_WITH_STREAM = {"CreateTable": schema.CreateTableRequest, "UpdateTable": schema.UpdateTableRequest}
@@ -32,7 +33,7 @@ def for_tables(client: OTSClient) -> OTSClient:
     """
     _check(client)
     extended = copy(client)
-    protocol = extended.protocol = copy(client.protocol)
+    protocol = extended.protocol = copy(telling_protocol(client.protocol))
     protocol.encoder, protocol.decoder = copy(client.protocol.encoder), copy(client.protocol.decoder)
     protocol.encoder.api_encode_map = _encoders(client.protocol.encoder.api_encode_map)
     protocol.decoder.api_decode_map = {

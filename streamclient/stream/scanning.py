@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import cast
+from functools import partial
+from typing import TypeAlias, cast
 
 from streamclient.errors import CodecError, StreamClientException
 from streamclient.records import ColumnOperation, ColumnValue, KeyValue, RecordColumn, RecordType, StreamRecord
@@ -14,6 +15,9 @@ from streamclient.wire import schema
 from streamclient.wire.plainbuffer import KeyBound, Row, decode_row, decode_rows, encode_row
 from streamclient.wire.schema import Direction
 from streamclient.wire.service_errors import classify
+
+Bounds: TypeAlias = tuple[tuple[str, KeyValue | KeyBound], ...]
+"""A key, or a place between keys, by columns."""
 
 
 def read_page(
@@ -48,22 +52,25 @@ def read_page(
         inclusive_start_primary_key=encode_row(Row(first)),
         exclusive_end_primary_key=encode_row(Row(last)),
     )
+    decode = partial(_page_of, table, first)
     try:
-        answer = calls.ask("GetRange", request, is_repeatable=True)
+        return calls.read("GetRange", request.SerializeToString(), decode, is_repeatable=True)
     except Exception as error:
         raise classify(error, write=False, client=calls.client) from error
+
+
+def _page_of(table: str, start: Bounds, body: bytes) -> tuple[tuple[KeyValue, ...] | None, list[Row]]:
+    answer = schema.parse(schema.GetRangeResponse, body)
     rows = decode_rows(answer.rows)
     if not answer.next_start_primary_key:
-        require_progress(table, first, rows, None)
+        require_progress(table, start, rows, None)
         return None, rows
     following = decode_row(answer.next_start_primary_key)
-    require_progress(table, first, rows, following.primary_key)
+    require_progress(table, start, rows, following.primary_key)
     return key_of(following), rows
 
 
-def _bound(
-    names: Sequence[str], key: Sequence[KeyValue | KeyBound] | None, rest: KeyBound
-) -> tuple[tuple[str, KeyValue | KeyBound], ...]:
+def _bound(names: Sequence[str], key: Sequence[KeyValue | KeyBound] | None, rest: KeyBound) -> Bounds:
     values = [*(key or ()), *[rest] * (len(names) - len(key or ()))]
     return tuple(zip(names, values, strict=True))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,10 +25,10 @@ from streamclient.stream.api import (
     StreamSummary,
 )
 from streamclient.stream.retry import ReadRetry, Repeater
-from streamclient.tablestore.call import SignedCalls
+from streamclient.tablestore.call import SUCCESS, SignedCalls
 from streamclient.wire import schema
 from streamclient.wire.records import RecordCodec, default_codec
-from streamclient.wire.service_errors import classify
+from streamclient.wire.service_errors import classify, unreadable
 
 if TYPE_CHECKING:
     from tablestore import OTSClient, ReservedThroughput, SecondaryIndexMeta, SSESpecification, TableMeta, TableOptions
@@ -106,7 +107,7 @@ class TablestoreStreamApi:
         )
         shards: dict[str, Shard] = {}
         for _ in range(MOST_SHARD_PAGES):
-            response = self._read(request, schema.DescribeStreamResponse)
+            response = self._send(request, _stream_page)
             shards.update((shard.shard_id, _shard(shard)) for shard in response.shards)
             if not response.next_shard_id:
                 return _description(response, tuple(shards.values()))
@@ -172,7 +173,7 @@ class TablestoreStreamApi:
         """
         spec = None if stream is None else tables.specification_message(stream)
         arguments = (table_meta, table_options, reserved_throughput, sse_spec, secondary_indexes or [], split_points)
-        self._change("CreateTable", spec, *arguments)
+        self._change("CreateTable", spec, *arguments, decode=lambda answer: None)
 
     def update_table(
         self,
@@ -191,13 +192,13 @@ class TablestoreStreamApi:
             DependencyException: the call failed; with ``kind`` AMBIGUOUS it may have been applied.
         """
         spec = None if stream is None else tables.specification_message(stream)
-        body = self._change("UpdateTable", spec, table_name, table_options, reserved_throughput)
-        return tables.stream_details(schema.parse(schema.UpdateTableResponse, body))
+        arguments = (table_name, table_options, reserved_throughput)
+        return self._change("UpdateTable", spec, *arguments, decode=_details_after_update)
 
     def describe_table(self, table_name: str) -> tables.TableDescription:
         """Definition, options and stream of a table."""
         request = schema.DescribeTableRequest(table_name=table_name)
-        return tables.table_description(self._send(request))
+        return self._send(request, tables.table_description)
 
     def _without_time(self, stream_id: str, shard_id: str, timestamp_micros: int | None) -> str:
         if timestamp_micros is None:
@@ -214,11 +215,11 @@ class TablestoreStreamApi:
         return RecordPage(page.records, next_position, page.may_more_record, len(body))
 
     def _read(self, request: Any, response_class: Any) -> Any:
-        return schema.parse(response_class, self._send(request))
+        return self._send(request, partial(schema.parse, response_class))
 
-    def _send(self, request: Any) -> bytes:
+    def _send(self, request: Any, decode: Callable[[bytes], _T]) -> _T:
         operation, message = request.DESCRIPTOR.name.removesuffix("Request"), request.SerializeToString()
-        return self._repeated(operation, lambda: self._calls.call(operation, message, is_repeatable=True))
+        return self._repeated(operation, lambda: self._calls.read(operation, message, decode, is_repeatable=True))
 
     def _repeated(self, operation: str, read: Callable[[], _T]) -> _T:
         def attempt() -> _T:
@@ -235,9 +236,13 @@ class TablestoreStreamApi:
 
         return self._repeater.call(operation, attempt)
 
-    def _change(self, operation: str, *arguments: Any) -> Any:
+    def _change(self, operation: str, *arguments: Any, decode: Callable[[Any], _T]) -> _T:
         try:
-            return self._tables._request_helper(operation, *arguments)
+            answer = self._tables._request_helper(operation, *arguments)
+            try:
+                return decode(answer)
+            except CodecError as error:
+                raise unreadable(operation, error, SUCCESS) from error
         except Exception as error:
             raise classify(error, write=True, client=self._tables) from error
 
@@ -250,13 +255,20 @@ def _shard(message: Any) -> Shard:
     return Shard(message.shard_id, message.parent_id or None, message.parent_sibling_id or None)
 
 
-def _description(response: Any, shards: tuple[Shard, ...]) -> StreamDescription:
-    status = _STATUSES.get(response.stream_status)
-    if status is None:
-        raise CodecError(f"unknown stream status {response.stream_status}, expected 1 (ENABLING) or 2 (ACTIVE)")
-    return StreamDescription(
-        response.stream_id, response.table_name, response.expiration_time, response.creation_time, status, shards
-    )
+def _details_after_update(body: bytes) -> StreamDetails:
+    return tables.stream_details(schema.parse(schema.UpdateTableResponse, body))
+
+
+def _stream_page(body: bytes) -> Any:
+    page = schema.parse(schema.DescribeStreamResponse, body)
+    if page.stream_status not in _STATUSES:
+        raise CodecError(f"unknown stream status {page.stream_status}, expected 1 (ENABLING) or 2 (ACTIVE)")
+    return page
+
+
+def _description(page: Any, shards: tuple[Shard, ...]) -> StreamDescription:
+    status = _STATUSES[page.stream_status]
+    return StreamDescription(page.stream_id, page.table_name, page.expiration_time, page.creation_time, status, shards)
 
 
 def _endless(what: str, found: str) -> DependencyException:

@@ -21,12 +21,13 @@ from tablestore.connection import ConnectionPool
 from tablestore.error import OTSClientError, OTSServiceError
 from urllib3.util.ssl_ import create_urllib3_context
 
-from streamclient.checks import done, shown
-from streamclient.errors import CodecError, ConfigurationError, DependencyException
+from streamclient.errors import CodecError, ConfigurationError, DisorderError, printable
+from streamclient.tablestore.credentials import PatientProvider, credentials_of
 from streamclient.tablestore.http import HttpAnswer, KeptConnections, tell_of_forks
 from streamclient.tablestore.integrity import Integrity, checked_client, integrity_of
 from streamclient.tablestore.limits import limits_of
 from streamclient.wire import schema
+from streamclient.wire.service_errors import DIFFERS, answer_error, is_services, telling_protocol, unreadable
 from streamclient.wire.signature import (
     SIGN_DATE_HEADER,
     SIGN_REGION_HEADER,
@@ -60,7 +61,7 @@ SUCCESS = 200
 """The only status of a success; every other one was made on the way, and what it came with is not the service's."""
 
 _ALL_NEEDED = frozenset(NEEDED_HEADERS)
-_MISMATCH = "MD5 mismatch in response."
+_DIGEST_HEADER = "x-ots-contentmd5"
 _DIGEST = "\x00"
 """Stands where the digest of a body belongs; no header can hold it."""
 
@@ -71,6 +72,10 @@ _SET_PER_CALL = ("x-ots-contentmd5", SIGNATURE_V2_HEADER, SIGNATURE_V4_HEADER)
 Exchange = Callable[[str, str, bytes, bool], HttpAnswer]
 """Path, lines of headers, body, and whether it may come twice."""
 
+SHOWN_BYTES = 100
+"""Of a refusal that cannot be read: enough to know a gateway's page by."""
+
+AnswerT = TypeVar("AnswerT")
 PageT = TypeVar("PageT")
 
 
@@ -100,6 +105,18 @@ class SignedCalls:
         """
         return self._answer(operation, body, is_repeatable=is_repeatable, checks_digest=True).body
 
+    def read(self, operation: str, body: bytes, decode: Callable[[bytes], AnswerT], *, is_repeatable: bool) -> AnswerT:
+        """What ``decode`` makes of the answer to a table or stream operation; errors as in ``call``.
+
+        Raises:
+            AnswerError: ``decode`` raised ``CodecError``; the answer came as it was sent.
+        """
+        answer = self._answer(operation, body, is_repeatable=is_repeatable, checks_digest=True)
+        try:
+            return decode(answer.body)
+        except CodecError as error:
+            raise unreadable(operation, error, answer.status) from error
+
     def page(
         self, operation: str, body: bytes, decode: Callable[[bytes], PageT], *, is_last: Callable[[PageT], bool]
     ) -> PageT:
@@ -111,18 +128,25 @@ class SignedCalls:
         case, and its end must have been announced.
 
         Raises:
-            CodecError: of ``decode``, for bytes that came as they were sent.
-            OTSClientError: also for a last page that may have been cut. All others as in ``call``.
+            DisorderError: of ``decode``, for bytes that came as they were sent.
+            AnswerError: ``decode`` raised another ``CodecError``, or a last page may have been cut.
+            OTSServiceError, OTSClientError, OSError and others: as in ``call``.
         """
         answer = self._answer(operation, body, is_repeatable=True, checks_digest=self.checks_pages)
         try:
             page = decode(answer.body)
         except CodecError as error:
             if is_damaged(answer):
-                raise OTSClientError(f"{_MISMATCH} HTTP status: {answer.status}.", answer.status) from error
-            raise
+                differs = OTSClientError(f"{DIFFERS} HTTP status: {answer.status}.")
+                raise answer_error(differs, operation, answer.status, answer.headers) from error
+            if isinstance(error, DisorderError):
+                raise
+            raise unreadable(operation, error, answer.status) from error
         if is_last(page) and not self.checks_pages:
-            _require_whole(answer)
+            try:
+                _require_whole(answer)
+            except OTSClientError as error:
+                raise answer_error(error, operation, answer.status, answer.headers) from error
         return page
 
     def _answer(self, operation: str, body: bytes, *, is_repeatable: bool, checks_digest: bool) -> HttpAnswer:
@@ -132,18 +156,27 @@ class SignedCalls:
         answer = self._exchange(path, lines, body, is_repeatable)
         try:
             _check(path, answer, credentials.get_access_key_id(), key, checks_digest=checks_digest)
+            if answer.status != SUCCESS:
+                raise _refusal(answer)
         except OTSClientError as error:
-            error.http_status = answer.status
             error.message += f" HTTP status: {answer.status}."
-            raise
-        if answer.status != SUCCESS:
-            raise _refusal(answer)
+            raise answer_error(error, operation, answer.status, answer.headers) from error
         return answer
 
-    def ask(self, operation: str, request: Any, *, is_repeatable: bool) -> Any:
-        """The answer to a message of our schema, read with it; errors as in ``call``."""
-        body = self.call(operation, request.SerializeToString(), is_repeatable=is_repeatable)
-        return schema.parse(schema.OPERATIONS[operation].response, body)
+    def ask(
+        self,
+        operation: str,
+        request: Any,
+        decode: Callable[[Any], Any] = lambda message: message,
+        *,
+        is_repeatable: bool,
+    ) -> Any:
+        """What ``decode`` makes of the answer to a message of our schema, read with it; errors as in ``read``."""
+
+        def read(body: bytes) -> Any:
+            return decode(schema.parse(schema.OPERATIONS[operation].response, body))
+
+        return self.read(operation, request.SerializeToString(), read, is_repeatable=is_repeatable)
 
     def send(self, path: str, body: bytes, *, is_repeatable: bool) -> HttpAnswer:
         """The answer as it came, unchecked: for endpoints whose envelope is another one, like those of tunnels."""
@@ -184,33 +217,6 @@ class SignedCalls:
         return key
 
 
-def credentials_of(provider: Any) -> Any:
-    """What a client's provider gives, which may be a user's own.
-
-    Raises:
-        DependencyException: it raises, as while the server that it asks is away: the same call may succeed later.
-    """
-    try:
-        return done("get_credentials", provider.get_credentials())
-    except DependencyException:
-        raise
-    except Exception as error:
-        raise DependencyException(
-            f"the credentials provider {shown(provider)} gave no credentials: {type(error).__name__}: {error}"
-        ) from error
-
-
-class _PatientProvider:
-    """A provider whose failures say that the same call may succeed later, for what the SDK sends by itself."""
-
-    def __init__(self, provider: Any) -> None:
-        self._provider = provider
-
-    def get_credentials(self) -> Any:
-        """See ``credentials_of``."""
-        return credentials_of(self._provider)
-
-
 class OwnConnection:
     """In place of the SDK's pool in a copy of a client: what the SDK sends goes over connections of our own, too.
 
@@ -227,12 +233,17 @@ class OwnConnection:
         """As of the SDK's ``ConnectionPool``, whose requests may be writes: each is sent once.
 
         Raises:
-            OTSClientError: the SDK would take it for a success, but it is not the service's, or may have been cut.
+            AnswerError: the SDK would use it, but it is not the service's, or may have been cut.
         """
         answer = self._exchange(url, _lines_of(request_headers), request_body, False)
-        if 200 <= answer.status < 300:
-            _require_success(answer)
-            _require_end(answer)
+        try:
+            if 200 <= answer.status < 300:
+                _require_success(answer)
+                _require_end(answer)
+            else:
+                _require_refusal(answer)
+        except OTSClientError as error:
+            raise answer_error(error, url.strip("/"), answer.status, answer.headers) from error
         return answer.status, responses.get(answer.status, ""), dict(answer.headers), answer.body
 
 
@@ -243,10 +254,12 @@ _REPLACEABLE = (ConnectionPool, OwnConnection)
 def with_own_connection(client: Any) -> Any:
     """A client like the given one, on connections of its own, with its time-out and as many as it may keep.
 
-    A client whose connection is somebody's own keeps it.
+    Its errors tell an answer that cannot be used from a request that cannot be made. A client whose connection is
+    somebody's own keeps it.
     """
     own = copy(client)
-    own.credentials_provider = _PatientProvider(client.credentials_provider)
+    own.credentials_provider = PatientProvider(client.credentials_provider)
+    own.protocol = telling_protocol(client.protocol)
     if type(client.connection) in _REPLACEABLE:
         own.connection = OwnConnection(_exchange_of(client))
     return own
@@ -356,7 +369,7 @@ def headers_of(lines: str) -> dict[str, str]:
 
 def is_damaged(answer: HttpAnswer) -> bool:
     """Whether the body differs from the digest that came with it, if one did."""
-    digest = answer.headers.get("x-ots-contentmd5")
+    digest = answer.headers.get(_DIGEST_HEADER)
     return digest is not None and digest != content_md5(answer.body)
 
 
@@ -376,6 +389,12 @@ def _require_end(answer: HttpAnswer) -> None:
             "connection ended. The service tells the length; a gateway on the way has removed it.",
             answer.status,
         )
+
+
+def _require_refusal(answer: HttpAnswer) -> None:
+    """Refuse a refusal of the service that may be the beginning of another one."""
+    if not answer.has_end and _DIGEST_HEADER not in answer.headers and is_services(answer.headers):
+        _require_end(answer)
 
 
 def _require_whole(answer: HttpAnswer) -> None:
@@ -404,8 +423,10 @@ def _check(path: str, answer: HttpAnswer, key_id: str, key: str, *, checks_diges
     if checks_digest or not is_success:
         if is_success:
             _require_end(answer)
+        else:
+            _require_refusal(answer)
         if is_damaged(answer):
-            raise OTSClientError(_MISMATCH)
+            raise OTSClientError(DIFFERS)
     date = headers.get("x-ots-date")
     if date is not None and abs(_seconds_of(date[:_SECONDS], date[-1:]) - time.time()) > MOST_SKEW_SECONDS:
         raise OTSClientError("The difference between date in response and system time is more than 15 minutes.")
@@ -447,8 +468,9 @@ def _refusal(answer: HttpAnswer) -> Exception:
     try:
         message = schema.parse(schema.Error, answer.body)
     except CodecError:
-        unreadable: Exception = OTSClientError(f"HTTP status: {answer.status}.", answer.status)
-        return unreadable
+        begins = printable(answer.body[:SHOWN_BYTES].decode("utf-8", "replace"))
+        strange: Exception = OTSClientError(f"{_beginning_of(answer)} begins with '{begins}'.")
+        return strange
     request_id = answer.headers.get("x-ots-requestid", "")
     refusal: Exception = OTSServiceError(answer.status, message.code, message.message, request_id)
     return refusal

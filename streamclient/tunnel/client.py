@@ -7,7 +7,7 @@ from threading import Event
 from typing import Any, TypeVar
 
 from streamclient import checks
-from streamclient.errors import CodecError, DependencyException, ErrorKind
+from streamclient.errors import DependencyException, ErrorKind
 from streamclient.stream.retry import ReadRetry, Repeater
 from streamclient.tunnel.errors import TunnelAnswerError
 from streamclient.tunnel.model import (
@@ -52,7 +52,7 @@ class TunnelClient:
     errors; calls that change something are made once, except after answers that say that nothing was done.
 
     Every method raises ``TunnelError`` with the class for the service's code, ``DependencyException`` if there was no
-    usable answer, and ``CodecError`` if an answer cannot be decoded.
+    usable answer: ``TunnelAnswerError`` if one came that cannot be believed or read.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class TunnelClient:
         request = schema.HeartbeatRequest(tunnel_id=tunnel_id, client_id=client_id)
         for channel in channels:
             request.channels.append(_channel_message(channel))
-        answer = schema.parse(schema.HeartbeatResponse, self._transport.send("heartbeat", request, write=True))
+        answer = self._transport.ask("heartbeat", request, schema.HeartbeatResponse, write=True)
         return tuple(_heard_channels(answer.channels, strange))
 
     def shutdown(self, tunnel_id: str, client_id: str) -> None:
@@ -180,7 +180,7 @@ class TunnelClient:
         request = schema.GetCheckpointRequest(tunnel_id=tunnel_id, client_id=client_id, channel_id=channel_id)
         answer = self._read("getcheckpoint", request, schema.GetCheckpointResponse, raises_at_once=raises_at_once)
         if not is_token(answer.checkpoint) or not 0 <= answer.sequence_number < LARGEST_NUMBER:
-            raise CodecError(
+            raise TunnelAnswerError(
                 f"channel {channel_id} has the checkpoint {answer.checkpoint[:60]!r} with the number "
                 f"{answer.sequence_number}; expected a token and a number from 0 to {LARGEST_NUMBER - 1}"
             )
@@ -234,17 +234,17 @@ class TunnelClient:
     # --- inside --------------------------------------------------------------------------------------------------
 
     def _read(self, verb: str, request: Any, response_class: Any, *, raises_at_once: bool = False) -> Any:
-        def attempt() -> bytes:
-            return self._transport.send(verb, request, write=False)
+        def attempt() -> Any:
+            return self._transport.ask(verb, request, response_class, write=False)
 
-        return schema.parse(response_class, _repeated(self._calls, verb, attempt, raises_at_once=raises_at_once))
+        return _repeated(self._calls, verb, attempt, raises_at_once=raises_at_once)
 
     def _change(self, verb: str, request: Any, response_class: Any) -> Any:
         """Repeated only while the service says that it did nothing: a lost answer ends it."""
 
-        def attempt() -> bytes | DependencyException:
+        def attempt() -> Any:
             try:
-                return self._transport.send(verb, request, write=True)
+                return self._transport.ask(verb, request, response_class, write=True)
             except DependencyException as error:
                 if error.kind is ErrorKind.AMBIGUOUS:
                     return error
@@ -253,7 +253,7 @@ class TunnelClient:
         answer = self._calls.call(verb, attempt)
         if isinstance(answer, DependencyException):
             raise answer
-        return schema.parse(response_class, answer)
+        return answer
 
 
 def _repeated(repeater: Repeater, verb: str, read: Callable[[], ReadT], *, raises_at_once: bool) -> ReadT:
@@ -316,10 +316,17 @@ def _info(message: Any) -> TunnelInfo:
 
 def _config(message: Any) -> StreamTunnelConfig:
     return StreamTunnelConfig(
-        StartOffset(schema.StartOffsetFlag(message.flag).name),
+        StartOffset(_start_flag(message.flag)),
         message.start_offset // _NANOS_PER_MICRO or None,
         message.end_offset // _NANOS_PER_MICRO or None,
     )
+
+
+def _start_flag(number: int) -> str:
+    flags = {int(flag): flag.name for flag in schema.StartOffsetFlag}
+    if number not in flags:
+        raise TunnelAnswerError(f"start offset flag {number} is unknown, expected one of {sorted(flags)}")
+    return flags[number]
 
 
 def _channel_info(message: Any) -> ChannelInfo:
@@ -346,7 +353,7 @@ def _heard_channels(channels: Iterable[Any], strange: MutableMapping[str, str] |
             continue
         told = f"status {each.status} and version {each.version}"
         if strange is None:
-            raise CodecError(
+            raise TunnelAnswerError(
                 f"channel {each.channel_id} is listed with {told}; expected a status from 1 to 4, and a version from 0 "
                 f"to {LARGEST_NUMBER - 1}"
             )
@@ -358,4 +365,4 @@ def _named(kind: Any, text: str) -> Any:
         return kind(text)
     except ValueError as error:
         known = ", ".join(repr(member.value) for member in kind)
-        raise CodecError(f"{kind.__name__} {text!r} is unknown, expected one of {known}") from error
+        raise TunnelAnswerError(f"{kind.__name__} {text!r} is unknown, expected one of {known}") from error

@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from http.client import REQUEST_TIMEOUT, TOO_MANY_REQUESTS
 from typing import Any, TypeVar
 
 from tablestore.error import OTSServiceError
 
-from streamclient.errors import CodecError, DependencyException, ErrorKind
+from streamclient.errors import CodecError, DependencyException, ErrorKind, printable
 from streamclient.tablestore.call import SignedCalls, is_damaged
 from streamclient.tablestore.http import HttpAnswer
 from streamclient.tunnel.errors import FIRST_SERVER_ERROR, UNAVAILABLE, TunnelAnswerError, typed, unwrapped
 from streamclient.wire import schema
-from streamclient.wire.service_errors import classify
+from streamclient.wire.service_errors import AnswerError, classify, unreadable
 
 SUCCESS = 200
 """The only status of a success: the Java client reads a body from every one, so the service sends no other."""
-
-_PASSING_STATUSES = {TOO_MANY_REQUESTS: ErrorKind.THROTTLED, REQUEST_TIMEOUT: ErrorKind.TRANSIENT}
-"""Statuses below 500 that pass by themselves, whatever the body is; gateways give them, too."""
 
 _DIGEST = "x-ots-contentmd5"
 
@@ -53,19 +49,25 @@ class TunnelTransport:
         """
         return self._answer(verb, request, write=write, checks_digest=True).body
 
+    def ask(self, verb: str, request: Any, response_class: Any, *, write: bool) -> Any:
+        """The answer as a message; errors as in ``send``, and a ``TunnelAnswerError`` for one that cannot be read."""
+        body = self.send(verb, request, write=write)
+        try:
+            return schema.parse(response_class, body)
+        except CodecError as error:
+            raise _unreadable(verb, error) from error
+
     def page(self, verb: str, request: Any, decode: Callable[[bytes], PageT]) -> PageT:
         """What ``decode`` makes of a page of records, as ``SignedCalls.page`` does it.
 
         Raises:
-            CodecError: of ``decode``, for bytes that came as they were sent. All others as in ``send``.
+            TunnelAnswerError: also if ``decode`` raised ``CodecError``. All others as in ``send``.
         """
         answer = self._answer(verb, request, write=False, checks_digest=self._calls.checks_pages)
         try:
             return decode(answer.body)
         except CodecError as error:
-            if is_damaged(answer):
-                raise _damaged() from error
-            raise
+            raise (_damaged() if is_damaged(answer) else _unreadable(verb, error)) from error
 
     def _answer(self, verb: str, request: Any, *, write: bool, checks_digest: bool) -> HttpAnswer:
         try:
@@ -74,11 +76,16 @@ class TunnelTransport:
             if (checks_digest or not (is_success and answer.has_end)) and is_damaged(answer):
                 raise _damaged()
             if not is_success:
-                raise _refusal(answer)
+                raise _refusal(verb, answer)
             _require_whole(answer)
         except Exception as error:
             raise typed(classify(error, write=write, client=self._calls.client), error) from error
         return answer
+
+
+def _unreadable(verb: str, error: CodecError) -> DependencyException:
+    failure = classify(unreadable(verb, error, SUCCESS), write=True, client=None)
+    return TunnelAnswerError(str(failure), kind=ErrorKind.AMBIGUOUS)
 
 
 def _damaged() -> DependencyException:
@@ -100,17 +107,13 @@ def _require_whole(answer: HttpAnswer) -> None:
     raise TunnelAnswerError(f"the answer cannot be believed: {what}", kind=ErrorKind.AMBIGUOUS)
 
 
-def _refusal(answer: HttpAnswer) -> Exception:
+def _refusal(verb: str, answer: HttpAnswer) -> Exception:
     status, named = answer.status, _error_message(answer.body)
     text = answer.body[:_TEXT_LIMIT].decode("utf-8", "replace")
     if named is None and status >= FIRST_SERVER_ERROR:
         named = (UNAVAILABLE, f"HTTP status {status}: {text}")
     if named is None:
-        unreadable = ErrorKind.PERMANENT if answer.has_end else ErrorKind.AMBIGUOUS
-        kind = _PASSING_STATUSES.get(status, unreadable)
-        return DependencyException(
-            f"HTTP status {status} without a readable error: {text}", kind=kind, http_status=status
-        )
+        return AnswerError(f"the body begins with '{printable(text)}'.", status, verb, is_services=not answer.has_end)
     request_id = answer.headers.get("x-ots-requestid", "")
     refusal: Exception = OTSServiceError(status, *unwrapped(status, *named), request_id)
     return refusal

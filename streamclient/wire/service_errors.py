@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import http.client
 import ssl
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
 from google.protobuf.message import DecodeError
 from tablestore.error import OTSClientError, OTSServiceError
+from tablestore.protocol import OTSProtocol
 from urllib3 import exceptions as http_errors
 
 from streamclient.errors import (
-    CodecError,
     DependencyException,
     ErrorKind,
     StreamClientError,
     StreamClientException,
     TrimmedDataException,
+    UnreadableAnswerError,
     printable,
 )
 
@@ -45,6 +47,9 @@ _TRIMMED_TEXT = "Requested stream data is already trimmed"  # also seen under OT
 
 FLOW_CONTROL = "OTSFlowControl"
 """Requests were throttled; it comes with HTTP status 429, which says so whatever the code."""
+
+SERVICE_HEADERS = "x-ots-"
+"""How the names of the service's own headers begin; no gateway has one in a page that it makes itself."""
 
 _THROTTLED_CODES = frozenset(
     {
@@ -77,9 +82,101 @@ LONGEST_TEXT = 2_000
 LONGEST_NAME = 100
 """Characters of a code or of a request's id that are kept. A request's id has 36, the longest known code 42."""
 
+DIFFERS = "MD5 mismatch in response."
+"""The SDK's words for a body that is not the one which the service has sent."""
+
+_SKEWED = "The difference between date in response and system time is more than 15 minutes."
+
+_IF_IT_LASTS = "If it lasts, check the endpoint, and the gateways and proxies on the way"
+_ADVICE = (
+    (DIFFERS, f"It was probably damaged or cut on its way. {_IF_IT_LASTS}"),
+    (
+        "is missing in response header",
+        f"Every answer of the service has this header: a gateway or proxy has probably answered. {_IF_IT_LASTS}",
+    ),
+    (_SKEWED, "Set this machine's clock"),
+    ("gateway", ""),  # who wrote this sentence has said it all
+    ("", f"The service does not answer so: a gateway or proxy has probably made or changed it. {_IF_IT_LASTS}"),
+)
+"""What to do about an answer, by the words in which it is refused; the first that fit."""
+
+_CHECK_NETWORK = "If it lasts, check the endpoint, the network and the state of the service"
+
+_THROTTLED, _TRANSIENT = ErrorKind.THROTTLED, ErrorKind.TRANSIENT
+
 _NEVER_SENT = (http_errors.ConnectTimeoutError, http_errors.NewConnectionError, http_errors.EmptyPoolError)
 _UNUSABLE = (http_errors.LocationValueError, http_errors.ClosedPoolError)
 _NO_ANSWER = (http_errors.HTTPError, http.client.HTTPException, OSError)
+
+
+class AnswerError(OTSClientError):  # type: ignore[misc]  # the SDK has no types
+    """What came in answer to ``operation`` cannot be used.
+
+    ``is_services`` says whether the service had a part in it: then a refusal that is damaged says nothing, whatever its
+    status, and may be asked for again. A gateway's own refusal comes again. ``is_unreadable``: the bytes are those that
+    were sent, and form no answer.
+    """
+
+    def __init__(
+        self, message: str, http_status: int, operation: str, *, is_services: bool, is_unreadable: bool = False
+    ) -> None:
+        super().__init__(message, http_status)
+        self.operation = operation
+        self.is_services = is_services
+        self.is_unreadable = is_unreadable
+
+
+def answer_error(error: OTSClientError, operation: str, status: int, headers: Iterable[str]) -> AnswerError:
+    """What the SDK, or we in its words, said of an answer with these names of headers.
+
+    A wrong clock is this machine's own fault, and a refusal that tells of it is as final as it says.
+    """
+    is_final = error.message.startswith(_SKEWED) or not is_services(headers)
+    return AnswerError(error.message, status, operation, is_services=not is_final)
+
+
+def is_services(headers: Iterable[str]) -> bool:
+    """Whether one of these names is of a header that only the service sends."""
+    return any(name.startswith(SERVICE_HEADERS) for name in headers)
+
+
+def unreadable(operation: str, error: Exception, status: int) -> AnswerError:
+    """An answer to ``operation`` came as it was sent, and reading it raised ``error``."""
+    return AnswerError(str(error), status, operation, is_services=True, is_unreadable=True)
+
+
+def telling_protocol(protocol: OTSProtocol) -> OTSProtocol:
+    """The SDK's protocol of a client, with ``AnswerError`` for whatever is wrong with an answer.
+
+    The SDK's own errors do not tell an answer that cannot be read from a request that cannot be made. A protocol of the
+    user's own stays as it is.
+    """
+    return _TellingProtocol(protocol) if type(protocol) is OTSProtocol else protocol
+
+
+class _TellingProtocol(OTSProtocol):  # type: ignore[misc]  # the SDK has no types
+    def __init__(self, protocol: OTSProtocol) -> None:
+        self.__dict__.update(protocol.__dict__)
+
+    def handle_error(
+        self, api_name: str, query: str, status: int, reason: str, headers: Mapping[str, str], *others: Any
+    ) -> None:
+        try:
+            super().handle_error(api_name, query, status, reason, headers, *others)
+        except OTSServiceError as error:
+            if error.code:
+                raise
+            # Its parser finds an error without a code in few bytes or none.
+            problem = OTSClientError(f"HTTP status: {status}, reason: {reason}.")
+            raise answer_error(problem, api_name, status, map(str.lower, headers)) from error
+        except OTSClientError as error:
+            raise answer_error(error, api_name, status, map(str.lower, headers)) from error
+
+    def parse_response(self, api_name: str, status: int, headers: Mapping[str, str], body: bytes) -> Any:
+        try:
+            return super().parse_response(api_name, status, headers, body)
+        except Exception as error:  # the SDK's decoders raise whatever the bytes lead to
+            raise unreadable(api_name, error, status) from error
 
 
 def classify(error: Exception, *, write: bool, client: Any) -> StreamClientError:
@@ -99,11 +196,11 @@ def classify(error: Exception, *, write: bool, client: Any) -> StreamClientError
     if isinstance(error, OTSClientError):
         return _client_error(error, write)
     if isinstance(error, _NO_ANSWER):
-        return _network_error(error, write)
+        return _network_error(error, write, client)
+    if isinstance(error, DecodeError):
+        return _unreadable("the answer", str(error), write, None)
     if write:
         return _no_trust(f"the answer to a write could not be used: {_text(error)}", write)
-    if isinstance(error, DecodeError):
-        return CodecError(f"the answer is no valid message: {error}")
     return StreamClientException(f"a call failed outside the service: {_text(error)}")
 
 
@@ -153,22 +250,49 @@ def _client_error(error: OTSClientError, write: bool) -> StreamClientError:
     status, text = error.http_status, printable(str(error), LONGEST_TEXT)
     if status is None:
         return DependencyException(f"the SDK refused the call: {text}", kind=ErrorKind.PERMANENT)
+    named = isinstance(error, AnswerError)
+    answer = f"the answer to {error.operation}" if named else "the answer"
     if status == http.client.TOO_MANY_REQUESTS:
-        return DependencyException(text, kind=ErrorKind.THROTTLED, http_status=status)
+        wish = "the service, or a gateway before it, wants fewer requests, and did nothing. If it lasts, ask less often"
+        return DependencyException(f"{_said(answer, status)}: {wish}. ({text})", kind=_THROTTLED, http_status=status)
     if status == http.client.REQUEST_TIMEOUT:
-        return DependencyException(text, kind=ErrorKind.TRANSIENT, http_status=status)
-    if 300 <= status < 500:  # a gateway that speaks another protocol: wrong endpoint or credentials
-        return DependencyException(text, kind=ErrorKind.PERMANENT, http_status=status)
-    return _no_trust(f"the answer cannot be trusted: {text}", write, http_status=status)
+        late = "the request did not arrive in time, and nothing was done. If it lasts, check the network"
+        return DependencyException(f"{_said(answer, status)}: {late}. ({text})", kind=_TRANSIENT, http_status=status)
+    if named and error.is_unreadable:
+        return _unreadable(answer, text, write, status)
+    is_doubtful = error.is_services if named else text.startswith(DIFFERS)
+    if 300 <= status < 500 and not is_doubtful:  # a gateway that speaks another protocol, or a wrong clock
+        kind, problem = ErrorKind.PERMANENT, f"{_said(answer, status)}, and is not the service's: {text}"
+    else:
+        kind, problem = _doubt(write), f"{answer} cannot be trusted: {text}"
+    advice = next(advice for words, advice in _ADVICE if words in text)
+    return DependencyException(f"{problem} {advice}".rstrip(" ."), kind=kind, http_status=status)
 
 
-def _network_error(error: Exception, write: bool) -> DependencyException:
+def _said(answer: str, status: int) -> str:
+    reason = http.client.responses.get(status, "")
+    return f"{answer} has HTTP status {status}{f' ({reason})' if reason else ''} without a readable error"
+
+
+def _unreadable(answer: str, text: str, write: bool, status: int | None) -> UnreadableAnswerError:
+    return UnreadableAnswerError(
+        f"{answer} cannot be read: {printable(text, LONGEST_TEXT)}. It came as it was sent, so the service, or a "
+        f"gateway before it, is at fault. If it lasts, check the endpoint, and look for a newer streamclient",
+        kind=_doubt(write),
+        http_status=status,
+    )
+
+
+def _network_error(error: Exception, write: bool, client: Any) -> DependencyException:
     reason = error.reason if isinstance(error, http_errors.MaxRetryError) and error.reason else error
-    if isinstance(reason, _NEVER_SENT):
-        return DependencyException(f"no connection: {_text(reason)}", kind=ErrorKind.TRANSIENT)
+    host = getattr(client, "host", None)
+    where = f" {host}" if isinstance(host, str) else ""
+    if isinstance(reason, _NEVER_SENT):  # its text has the address
+        return DependencyException(f"no connection: {_text(reason)}", kind=_TRANSIENT)
     if isinstance(reason, _UNUSABLE) or _is_bad_certificate(reason):
-        return DependencyException(f"the endpoint cannot be used: {_text(reason)}", kind=ErrorKind.PERMANENT)
-    return _no_trust(f"no answer: {_text(reason)}", write)
+        return DependencyException(f"the endpoint{where} cannot be used: {_text(reason)}", kind=ErrorKind.PERMANENT)
+    of = f" from{where}" if where else ""
+    return _no_trust(f"no answer{of}: {_text(reason)}. {_CHECK_NETWORK}", write)
 
 
 def _is_bad_certificate(error: BaseException) -> bool:
@@ -177,8 +301,11 @@ def _is_bad_certificate(error: BaseException) -> bool:
 
 
 def _no_trust(text: str, write: bool, http_status: int | None = None) -> DependencyException:
-    kind = ErrorKind.AMBIGUOUS if write else ErrorKind.TRANSIENT
-    return DependencyException(text, kind=kind, http_status=http_status)
+    return DependencyException(text, kind=_doubt(write), http_status=http_status)
+
+
+def _doubt(write: bool) -> ErrorKind:
+    return ErrorKind.AMBIGUOUS if write else ErrorKind.TRANSIENT
 
 
 def _text(error: BaseException) -> str:

@@ -195,6 +195,38 @@ def test_waiting_for_the_table_ends_after_the_configured_time(server: LocalTable
     assert manager.wait_until_lease_table_ready() is True
 
 
+@pytest.mark.parametrize("action", [Fail("OTSTableNotReady"), Fail("OTSServerBusy"), Cut()], ids=str)
+def test_a_table_that_is_waited_for_is_named_meanwhile(
+    server: LocalTablestore, client: OTSClient, caplog: pytest.LogCaptureFixture, action: FaultAction
+) -> None:
+    """Not at once, as a new table is not ready at once; and long before the wait is over."""
+    pauses = Pauses()
+    name = f"waited_for_{type(action).__name__}_{getattr(action, 'code', '')}"  # outages are told apart by the table
+    manager = LeaseManager(client, name, STREAM, clock=pauses.now, sleep=pauses)
+    manager.create_lease_table_if_not_exists()
+    server.add_fault(FaultRule("GetRow", action))
+    caplog.clear()
+
+    assert manager.wait_until_lease_table_ready() is False
+    early, late = (record.getMessage() for record in caplog.records if record.name == "streamclient.lease.table")
+    assert early.startswith(f"status table {name} does not answer reads yet, and is waited for up to 120 s: ")
+    assert late.startswith(f"status table {name} was not ready after 120000 ms: ")
+    assert str(manager.table_problem).partition(":")[0] in early
+
+
+def test_a_table_that_is_ready_soon_is_not_named(
+    server: LocalTablestore, client: OTSClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    pauses = Pauses()
+    manager = LeaseManager(client, "ready_soon", STREAM, clock=pauses.now, sleep=pauses)
+    manager.create_lease_table_if_not_exists()
+    server.add_fault(FaultRule("GetRow", Fail("OTSTableNotReady"), times=3))
+    caplog.clear()
+
+    assert manager.wait_until_lease_table_ready() is True
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
 def test_waiting_for_a_table_that_does_not_exist_raises(client: OTSClient) -> None:
     with pytest.raises(DependencyException, match="OTSObjectNotExist"):
         LeaseManager(client, TABLE, STREAM).wait_until_lease_table_ready()

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from tablestore import Condition, Row, RowExistenceExpectation
 
+from streamclient.errors import DependencyException
+from streamclient.lease import LeaseManager
 from streamclient.lease.own_columns import PROGRESS_BYTES, PROGRESS_MICROS, PROGRESS_RECORDS
 from streamclient.lease.rows import CHECKPOINT, COUNTER, OWNER, PARENTS, STEALER, format_parents, key_of
 from streamclient.model import CheckpointPosition
@@ -15,7 +18,7 @@ from streamclient.replicate.processor import ReplicationProcessors
 from streamclient.replicate.settings import Settings, parse_settings
 from streamclient.replicate.sources import StreamSource
 from streamclient.replicate.writer import DestinationWriter
-from streamclient.server import LocalTablestore
+from streamclient.server import Fail, FaultRule, LocalTablestore
 from streamclient.stream import TablestoreStreamApi
 from streamclient.tablestore.call import SignedCalls
 from tests.replicate.drill import SOURCE, configuration, make_source
@@ -108,6 +111,21 @@ def test_an_idle_shard_that_another_process_reads_counts_by_what_is_left_in_it(l
     put_lease(local, stream, shard.shard_id, iterator, 5)
 
     assert source.state().is_past
+
+
+def test_a_status_table_that_does_not_answer_is_named_while_it_is_waited_for(
+    local: LocalTablestore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pauses: list[float] = []
+    hasty = partial(LeaseManager, clock=lambda: sum(pauses), sleep=pauses.append)
+    monkeypatch.setattr("streamclient.replicate.sources.LeaseManager", hasty)
+    settings = settings_of(local, source="stream", statusTableName="mute")
+    local.add_fault(FaultRule("GetRow", Fail("OTSServerBusy")))
+
+    with pytest.raises(DependencyException, match=r"status table 'mute' does not answer.*: OTSServerBusy") as raised:
+        StreamSource(local.client(), settings, processors_of(local)).prepare()
+    assert raised.value.retriable
+    assert "status table mute does not answer reads yet" in caplog.text
 
 
 def test_two_sources_of_one_machine_have_different_names(local: LocalTablestore) -> None:

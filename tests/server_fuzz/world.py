@@ -34,8 +34,8 @@ OPERATIONS = {**schema.OPERATIONS, **schema.TUNNEL_OPERATIONS}
 START_MICROS = 1_700_000_000_000_000
 
 SLOW_SECONDS = 5.0
-"""Of processor time, whatever else the machine does: ten times what one request may take by the server's own bounds.
-One that has none is what is looked for."""
+"""Of processor time, whatever else the machine does: ten times what one request may take by the server's own bounds. A
+request without a bound is what the fuzzer looks for."""
 
 ANSWER_SECONDS = 0.2
 """For an answer to bytes that may be no whole request. One that comes later is not judged."""

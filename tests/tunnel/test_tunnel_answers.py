@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from tunnel_server import INNER_ID, LOST, NEEDED, QUICK, TRIMMED_TEXT, Reply, Server, page, refusal, without_end
 
-from streamclient.errors import CodecError, DependencyException, ErrorKind
+from streamclient.errors import DependencyException, ErrorKind
 from streamclient.tablestore import Integrity, with_integrity
 from streamclient.tunnel import (
     Channel,
@@ -230,7 +230,7 @@ def test_a_checkpoint_that_none_can_be_is_an_error(serve: Callable[..., Server],
     message = schema.GetCheckpointResponse(checkpoint=token, sequence_number=number)
     server = serve((200, NEEDED, message.SerializeToString()))
 
-    with pytest.raises(CodecError, match="checkpoint"):
+    with pytest.raises(TunnelAnswerError, match="checkpoint"):
         server.tunnels().get_checkpoint("t", "c", "ch")
 
 
@@ -250,5 +250,5 @@ def test_a_channel_that_a_heartbeat_cannot_mean_is_told_apart_from_the_others(
     assert list(strange) == ["b"]
     assert str(status) in strange["b"]
     assert str(version) in strange["b"]
-    with pytest.raises(CodecError, match="channel b"):
+    with pytest.raises(TunnelAnswerError, match="channel b"):
         tunnels.heartbeat("t", "c", [])

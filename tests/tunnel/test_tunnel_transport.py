@@ -10,9 +10,14 @@ from typing import Any
 import pytest
 from tunnel_server import NEEDED, QUICK, Reply, Server, page, refusal
 
-from streamclient.errors import CodecError, ConfigurationError, DependencyException, ErrorKind
+from streamclient.errors import ConfigurationError, DependencyException, ErrorKind
 from streamclient.tablestore import Integrity, with_integrity
-from streamclient.tunnel import TunnelClient, TunnelPermissionDeniedError, TunnelServerUnavailableError
+from streamclient.tunnel import (
+    TunnelAnswerError,
+    TunnelClient,
+    TunnelPermissionDeniedError,
+    TunnelServerUnavailableError,
+)
 from streamclient.tunnel.client import DATA_RETRY, MANAGEMENT_RETRY
 from streamclient.tunnel.errors import FINAL_ERRORS, TunnelError, typed
 from streamclient.wire import schema
@@ -171,7 +176,7 @@ def test_empty_answer_where_a_message_is_needed_is_an_error_and_no_crash(
         "describe": lambda: tunnels.describe_tunnel("table", "name"),
     }
 
-    with pytest.raises(CodecError):
+    with pytest.raises(TunnelAnswerError, match=f"the answer to {verb} cannot be read"):
         calls[verb]()
 
 
@@ -201,7 +206,7 @@ def test_error_that_names_a_tunnel_keeps_its_code(serve: Callable[..., Server]) 
 def test_refusal_without_a_readable_error_is_named_by_its_status(serve: Callable[..., Server], body: bytes) -> None:
     server = serve((404, {}, body))
 
-    with pytest.raises(DependencyException, match="HTTP status 404 without a readable error") as caught:
+    with pytest.raises(DependencyException, match=r"HTTP status 404 \(Not Found\) without a readable error") as caught:
         server.tunnels().get_checkpoint("t", "c", "ch")
 
     assert caught.value.http_status == 404

@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from tablestore.error import OTSClientError, OTSServiceError
 from urllib3 import exceptions as network
 
-from streamclient.errors import CodecError, DependencyException, ErrorKind, TrimmedDataException
+from streamclient.errors import DependencyException, ErrorKind, TrimmedDataException, UnreadableAnswerError
 from streamclient.wire.service_errors import classify
 
 
@@ -35,8 +35,11 @@ def test_what_a_failed_write_means(error: Exception, kind: ErrorKind) -> None:
     assert mapped.kind is kind
 
 
-def test_an_answer_to_a_read_that_is_no_message_is_a_codec_error() -> None:
-    assert isinstance(classify(DecodeError("bad answer"), write=False, client=None), CodecError)
+def test_an_answer_to_a_read_that_is_no_message_may_be_asked_for_again() -> None:
+    mapped = classify(DecodeError("bad answer"), write=False, client=None)
+
+    assert isinstance(mapped, UnreadableAnswerError)
+    assert mapped.kind is ErrorKind.TRANSIENT
 
 
 def test_trimmed_data_is_known_by_its_text_under_another_code() -> None:
