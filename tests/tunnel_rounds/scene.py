@@ -9,6 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 from attrs import define, field, frozen
@@ -31,7 +32,8 @@ from streamclient.stream import StreamSpecification, TablestoreStreamApi
 from streamclient.testing.deliveries import Delivery, ShardHistory, judge, key_text, read_deliveries, read_history
 from streamclient.testing.fleet import Fleet
 from streamclient.tunnel import ChannelStatus, ChannelType, TunnelClient, TunnelDescription, TunnelStage, TunnelType
-from tests.patience import PATIENCE_SECONDS
+from tests.patience import PATIENCE_SECONDS, until
+from tests.tunnel_rounds.worker import BEGUN
 
 TABLE = "changes"
 KINDS = {"base": TunnelType.BASE_DATA, "stream": TunnelType.STREAM, "both": TunnelType.BASE_AND_STREAM}
@@ -128,6 +130,8 @@ def play(seed: int, directory: Path, rows: int) -> Round:
         write_and_disturb(scene)
         written = time.time_ns() // 1_000
         catch_up(tunnels, written, directory)
+        for process in fleet.running():
+            until(partial(has_begun, process.log), process.log.read_text)
         codes = fleet.stop()
         stream_api = TablestoreStreamApi(scene.client)
         history = read_history(stream_api, stream_api.list_stream(TABLE)[0].stream_id)
@@ -140,6 +144,11 @@ def play(seed: int, directory: Path, rows: int) -> Round:
         changes += sum(len(shard.records) for shard in expected)
         problems += [f"{kind}: {problem}" for problem in problems_of(kind, rows, expected, deliveries)]
     return Round(seed, rows, changes, delivered, problems, time.monotonic() - started)
+
+
+def has_begun(log: Path) -> bool:
+    """Whether a worker process ends in order when it is asked to."""
+    return BEGUN in log.read_text()
 
 
 def make_table(scene: Scene) -> None:

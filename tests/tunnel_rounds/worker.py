@@ -19,6 +19,10 @@ TIMEOUT_SECONDS = 4
 """Short, so that a killed process's channels move within a round."""
 
 
+BEGUN = "begun"
+"""Printed once a signal ends the process in order: before, it ends Python while it imports."""
+
+
 class Recorders(IRecordProcessorFactory):
     """Makes recorders that write to one file."""
 
@@ -56,6 +60,7 @@ def main() -> None:
             kind, _, tunnel_id = tunnel.partition("=")
             lines = Path(options.directory) / f"{options.name}.{kind}.lines"
             running.enter_context(TunnelWorker(tunnel_id, client, Recorders(options.name, lines), config))
+        print(BEGUN, flush=True)
         pause = threading.Event()  # one that no handler sets: whoever is interrupted in a wait cannot set its event
         while not stopped:
             pause.wait(0.2)
