@@ -44,6 +44,7 @@ help:
 	@echo "make mirror-drill     a table mirrored by processes that are killed and frozen, MINUTES=$(MINUTES) each into Delta and PostgreSQL"
 	@echo "make structure figures of the code: its size, names used twice, circles, and how much of it one journey touches"
 	@echo "make fuzz-codec       damaged pages, puts and heads against the compiled codec under sanitizers (SECONDS=$(SECONDS))"
+	@echo "make test-lowest      destinations, mirrors and Spark with the lowest versions that setup.cfg allows, on Python 3.10"
 	@echo "make test-wheels      the wheel, and an install without a compiler, on every Python 3.10 to 3.13 that is at hand"
 	@echo "make docs      the documentation, in docs/_build/html"
 	@echo "make clean     remove everything made here"
@@ -177,6 +178,18 @@ simulate-mutations:
 fuzz-codec:
 	@tools/setup-environment spark,cli,docs,dev
 	@$(BIN)/python -m tests.wire.fuzz --seconds $(SECONDS)
+
+# Python 3.10, as later ones lack wheels of the lowest versions. Spark needs a newer pyarrow than the others, so it has
+# an environment of its own.
+LOWEST = build/lowest
+LOWEST_PYTHON ?= $(firstword $(wildcard $(HOME)/.pyenv/versions/3.10.*/bin/python) python3.10)
+LOWEST_SETUP = PYTHON=$(LOWEST_PYTHON) RESOLUTION=lowest-direct tools/setup-environment
+test-lowest:
+	@$(LOWEST_PYTHON) -c '' || { echo "Python 3.10 is needed: make LOWEST_PYTHON=/path/to/python3.10 $@" >&2; exit 2; }
+	@VENV=$(LOWEST) $(LOWEST_SETUP) delta,iceberg,postgres,cli,dev
+	@$(LOWEST)/bin/python -m pytest -n 2 --dist loadfile -m 'not spark' tests/destinations tests/folding tests/mirror
+	@VENV=$(LOWEST)-spark $(LOWEST_SETUP) spark,delta,cli,dev
+	@$(LOWEST)-spark/bin/python -m pytest -n 2 --dist loadfile -m spark tests/destinations tests/spark
 
 test-wheels:
 	@tools/setup-environment spark,cli,docs,dev

@@ -13,7 +13,6 @@ from streamclient.commands.verify import (
     add_store_option,
     finding_lines,
     refuse_nothing,
-    said_in_words,
     store_options,
 )
 from streamclient.terminal.output import print_text
@@ -68,8 +67,7 @@ def _maintain(arguments: argparse.Namespace) -> int:
         heard=partial(_say, arguments.application),
     )
     if arguments.once:
-        with said_in_words(arguments.destination):
-            return _run_once(maintenance, [*named], arguments.application)
+        return _run_once(maintenance, [*named], arguments.application)
     with suppress(KeyboardInterrupt), maintenance:  # how it is meant to end
         due = maintenance.next_runs()
         for task in named:

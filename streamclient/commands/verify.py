@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from streamclient.destinations.extra import load
-from streamclient.errors import StreamClientError
 from streamclient.operate.connection import TABLES
 from streamclient.records import readable_position
 from streamclient.tablestore.connect import command_client, connection_parent, option_value
@@ -61,10 +60,7 @@ def _verify(arguments: argparse.Namespace) -> int:
     fleet = _fleet_of(arguments)
     destination = _opened(arguments)
     try:
-        with (
-            said_in_words(arguments.destination),
-            shown_meanwhile("reading all rows") if arguments.rows else nullcontext(),
-        ):
+        with shown_meanwhile("reading all rows") if arguments.rows else nullcontext():
             proof = verify(
                 destination,
                 parents=_parents(fleet()) if fleet else None,
@@ -145,18 +141,6 @@ def add_application_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--application", default="default", metavar="NAME", help="the fleet that writes; default: %(default)s"
     )
-
-
-@contextmanager
-def said_in_words(destination: str) -> Iterator[None]:
-    """End the command with one sentence for an error of whichever library reads the destination."""
-    try:
-        yield
-    except (StreamClientError, CommandFailed):
-        raise
-    except Exception as error:
-        said = str(error).strip().partition("\n")[0]  # delta-rs tells where in its own code it was, too
-        raise CommandFailed(f"{destination} cannot be read, {type(error).__name__}: {said}") from error
 
 
 def _catalog(name: str) -> Catalog:

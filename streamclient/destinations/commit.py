@@ -24,7 +24,14 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from attrs import evolve, field, frozen
 
 from streamclient.destinations.digest import records_digest
-from streamclient.errors import CodecError, ConfigurationError, FencedException, StreamClientException
+from streamclient.errors import (
+    CodecError,
+    ConfigurationError,
+    DependencyException,
+    ErrorKind,
+    FencedException,
+    StreamClientException,
+)
 from streamclient.model import CheckpointPosition
 
 if TYPE_CHECKING:
@@ -286,6 +293,15 @@ def last_of(entries: Iterable[LogEntry], application: str) -> dict[str, Commit]:
                 if known is None or commit.order >= known.order:
                     found[commit.shard] = commit
     return found
+
+
+def gone(what: str) -> DependencyException:
+    """The error for a table that was seen and is not there any more."""
+    return DependencyException(
+        f"{what} is gone, with all its commits: moved, removed or out of sight. Nothing is written until it is back; "
+        "to begin anew, write to another destination from the beginning, as a new one here would begin in the middle",
+        kind=ErrorKind.TRANSIENT,
+    )
 
 
 def is_stored(lasts: Mapping[str, Commit | None], commits: Sequence[Commit]) -> bool:

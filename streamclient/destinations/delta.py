@@ -9,6 +9,7 @@ back to loading and comparing.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
@@ -17,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 from streamclient import checks
 from streamclient.destinations.changes import SHARD
-from streamclient.destinations.commit import Commit, LogEntry, check_commits, is_stored
+from streamclient.destinations.commit import Commit, LogEntry, check_commits, gone, is_stored
 from streamclient.destinations.delta_log import ENTRY, DeltaLog, digests_up_to, read_entries, transaction_of
 from streamclient.destinations.delta_rows import KEYED, append, find_rows, merge, overwrite, row_files
-from streamclient.destinations.extra import compute, load, pyarrow
+from streamclient.destinations.extra import compute, load, pyarrow, raises_own, reading_own
 from streamclient.destinations.partitions import Day, Key, Partition
 from streamclient.destinations.probe import probe_store
 from streamclient.destinations.schemas import check_fit, check_table_types
-from streamclient.destinations.stores import check_location
+from streamclient.destinations.stores import PROPERTIES, Location, check_location, check_partition, check_table
 from streamclient.errors import (
     ConfigurationError,
     DependencyException,
@@ -36,9 +37,6 @@ from streamclient.errors import (
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
     from pyarrow import Schema, Table
-
-PROPERTIES = {"delta.enableExpiredLogCleanup": "false"}
-"""Every table has it: the log is the proof, and is cleared by ``Maintenance`` only, which carries last commits on."""
 
 _PAUSES = (0.0, 0.05, 0.1, 0.2, 0.4, 0.8)
 """Seconds before a further try; the last one is repeated until ``answer_seconds`` are over. The first try follows at
@@ -110,12 +108,20 @@ class DeltaDestination:
         self._is_probed = False
         self._has_seen = False
         """Whether the table was there: then it is never created anew."""
+        self._identity: object = None
+        """Of the directory of the log that the handle was loaded from; see ``Location.log_identity``."""
 
     @property
     def application(self) -> str:
         """The fleet whose commits this handle reads and writes."""
         return self._application
 
+    @property
+    def place(self) -> str:
+        """Where the table is, for messages."""
+        return self.location.url
+
+    @raises_own
     def probe(self) -> None:
         """Check the store and, if it is there, the table; see ``Destination.probe``."""
         if not self._is_probed:
@@ -124,6 +130,7 @@ class DeltaDestination:
                 check_partition(handle, self._partition)
             self._is_probed = True
 
+    @raises_own
     def columns(self) -> Schema | None:
         """The columns without that of the partition; ``None`` while there is no table."""
         handle = self._load()
@@ -133,10 +140,12 @@ class DeltaDestination:
         pa = pyarrow()
         return pa.schema([one for one in pa.schema(handle.schema().to_arrow()) if one.name not in own])
 
+    @raises_own
     def last_commits(self, shards: Sequence[str]) -> dict[str, Commit | None]:
         """See ``Destination``."""
         return self._view(shards)[1]
 
+    @raises_own
     def commit(self, rows: Table, commits: Sequence[Commit]) -> None:
         """See ``Destination``."""
         self._store(
@@ -147,10 +156,12 @@ class DeltaDestination:
         """See ``MergingDestination``."""
         self._key = tuple(columns)
 
+    @raises_own
     def merge(self, keys: Table, fold: Callable[[Table], Table], commits: Sequence[Commit]) -> None:
         """See ``MergingDestination``. Every file that holds one of the keys is written anew."""
         self._store(commits, lambda: fold(keys.slice(0, 0)), partial(self._replace, keys, fold))
 
+    @raises_own
     def rows_below(self, column: str, bound: int) -> Iterator[Table]:
         """See ``MergingDestination``. Files that hold no such row are not read."""
         yield from self._filtered(compute().field(column) < bound)
@@ -177,6 +188,7 @@ class DeltaDestination:
             try:
                 handle, lasts = self._view([one.shard for one in commits])
                 if handle is None:
+                    is_stored(lasts, commits)  # what follows commits is refused before a table is made without them
                     self._create(first_rows())
                     continue
                 check_partition(handle, self._partition)
@@ -198,6 +210,7 @@ class DeltaDestination:
                     break
         self._conclude(commits, error, first_seen, is_refused=refusals == _REFUSALS_MAX)
 
+    @raises_own
     def log(self) -> Iterator[LogEntry]:
         """See ``Destination``."""
         entries: list[LogEntry] = []
@@ -216,16 +229,18 @@ class DeltaDestination:
             seen = (first, damages)
         yield from entries
 
+    @raises_own
     def rows(self, shards: Sequence[str] | None = None) -> Iterator[Table]:
         """See ``Destination``."""
         yield from self._filtered(None if shards is None else compute().field(SHARD).isin(list(shards)))
 
+    @raises_own
     def files(self) -> Iterator[tuple[str, Callable[[], Iterator[Table]]]]:
         """See ``RowFiles``."""
         handle = self._load()
         if handle is not None:
             for one in row_files(handle):
-                yield one.path, one.tables
+                yield one.path, reading_own(f"{self.place}, file {one.path},", one.tables)
 
     def _filtered(self, wanted: Any) -> Iterator[Table]:
         handle = self._load()
@@ -243,11 +258,13 @@ class DeltaDestination:
         made._forget_handle()
         return made
 
+    @raises_own
     def log_length(self) -> int:
         """Entries that the log holds, those without commits too."""
         handle = self.handle()
         return handle.version() + 1 - self._log.first_version(handle.version())
 
+    @raises_own
     def handle(self) -> DeltaTable:
         """The table at its present version, for reading and for maintenance.
 
@@ -256,28 +273,31 @@ class DeltaDestination:
         """
         handle = self._load()
         if handle is None:
-            raise StreamClientException(f"there is no table at {self.location.url} yet: nothing was committed")
+            raise StreamClientException(
+                f"there is no table at {self.location.url}: nothing was committed yet, or it is out of sight"
+            )
         return handle
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def _load(self) -> DeltaTable | None:
         """The table at its present version. A handle is kept, as bringing it up to date costs a third of loading."""
+        # With a log that is away delta-rs finds no newer version, and would go on with the one that it has.
+        if self._handle is not None and self.location.log_identity() != self._identity:
+            self._forget_handle()
         if self._handle is not None:
             try:
                 self._handle.update_incremental()
             except Exception:
                 self._forget_handle()  # loaded anew below, where an error that stays is raised
         if self._handle is None:
-            self._handle = _open(self.location.url, self.location.options)
+            self._identity = self.location.log_identity()
+            self._handle = _open(self.location)
             if self._handle is not None:
                 check_table(self._handle)
                 self._has_seen = True
             elif self._has_seen:
-                raise StreamClientException(
-                    f"the table at {self.location.url} is gone, with all its commits: bring it back, or write to "
-                    "another destination from the beginning; a new one here would begin in the middle"
-                )
+                raise gone(f"the table at {self.location.url}")
         return self._handle
 
     def _view(self, shards: Sequence[str]) -> tuple[DeltaTable | None, dict[str, Commit | None]]:
@@ -423,69 +443,19 @@ _options = checks.Check(
 )
 
 
-def _open(url: str, options: Mapping[str, str]) -> DeltaTable | None:
+def _open(location: Location) -> DeltaTable | None:
     deltalake = load("deltalake", "delta")
     errors = load("deltalake.exceptions", "delta")
     for tries_left in reversed(range(_VIEWS_MAX)):
         try:
-            handle: DeltaTable = deltalake.DeltaTable(url, storage_options=dict(options))
+            handle: DeltaTable = deltalake.DeltaTable(location.url, storage_options=dict(location.options))
             return handle
         except errors.TableNotFoundError:
             return None
         except errors.DeltaError as error:
+            if location.scheme == "file" and not os.path.exists(location.path):
+                return None  # since it was looked at
             # What it was about to read may have been cleared away since it was listed; there is something newer then.
             if not tries_left or "not found" not in str(error):
                 raise
     return None
-
-
-def check_table(handle: DeltaTable) -> None:
-    """Refuse a table with properties under which rows or commits get lost.
-
-    Raises:
-        ConfigurationError: which property, and what to do.
-    """
-    metadata = handle.metadata()
-    refuse_reading(metadata.configuration, handle.table_uri)
-    if "delta.setTransactionRetentionDuration" in metadata.configuration:
-        raise ConfigurationError(
-            f"{handle.table_uri} has the property delta.setTransactionRetentionDuration, by which it forgets which "
-            "commits it has: remove it, or write to another table"
-        )
-    for name, value in PROPERTIES.items():
-        if metadata.configuration.get(name) != value:
-            raise ConfigurationError(
-                f"{handle.table_uri} needs the property {name}={value}, without which its log, with the commits, "
-                f"is cleared by others: DeltaTable(...).alter.set_table_properties({{{name!r}: {value!r}}})"
-            )
-
-
-def check_partition(handle: DeltaTable, partition: Partition | None) -> None:
-    """Refuse to write to a table that is divided otherwise; whoever reads or maintains it need not know how.
-
-    Raises:
-        ConfigurationError: it is.
-    """
-    metadata, wanted = handle.metadata(), [partition.column] if partition else []
-    if list(metadata.partition_columns) != wanted:
-        raise ConfigurationError(
-            f"{handle.table_uri} is divided by {list(metadata.partition_columns)}, not by {wanted}: partition_by "
-            "must be what the table was created with"
-        )
-
-
-def refuse_reading(configuration: Mapping[str, str | None], url: str) -> None:
-    """Refuse tables whose files alone do not say which rows they have.
-
-    Raises:
-        ConfigurationError: it has deletion vectors or mapped columns.
-    """
-    if configuration.get("delta.enableDeletionVectors") == "true":
-        raise ConfigurationError(
-            f"{url} has deletion vectors, which readers of its files do not know, and so show deleted rows: "
-            "set delta.enableDeletionVectors to false and rewrite the table, or use another one"
-        )
-    if (configuration.get("delta.columnMapping.mode") or "none") != "none":
-        raise ConfigurationError(
-            f"{url} has mapped column names, which readers of its files take for missing columns: use another table"
-        )

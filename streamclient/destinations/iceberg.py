@@ -10,7 +10,7 @@ once the table was asked.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +18,8 @@ from attrs import evolve
 
 from streamclient import checks
 from streamclient.destinations.changes import SHARD
-from streamclient.destinations.commit import Commit, LogEntry, are_among, check_commits, is_stored
-from streamclient.destinations.extra import load, pyarrow
+from streamclient.destinations.commit import Commit, LogEntry, are_among, check_commits, gone, is_stored
+from streamclient.destinations.extra import load, pyarrow, raises_own, reading_own
 from streamclient.destinations.schemas import check_fit, check_table_types
 from streamclient.errors import (
     ConfigurationError,
@@ -30,7 +30,7 @@ from streamclient.errors import (
 )
 
 if TYPE_CHECKING:
-    from pyarrow import ChunkedArray, DataType, Schema
+    from pyarrow import ChunkedArray, DataType, Field, Schema
     from pyarrow import Table as ArrowTable
     from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
@@ -51,6 +51,8 @@ PROPERTIES = {
 
 _PAUSE_SECONDS = 0.05
 
+_REFUSALS_MAX = 2
+"""The first one may come from a table that another writer's new column has made old."""
 
 _catalog = checks.Check("a catalog of pyiceberg", lambda value: hasattr(type(value), "load_table"))
 _identifier = checks.Check(
@@ -96,15 +98,23 @@ class IcebergDestination:
         """The fleet whose commits this handle reads and writes."""
         return self._application
 
+    @property
+    def place(self) -> str:
+        """Which table it is, for messages."""
+        return self._identifier
+
+    @raises_own
     def probe(self) -> None:
         """Check the properties of the table, if it is there; see ``Destination.probe``."""
         self._load()
 
+    @raises_own
     def columns(self) -> Schema | None:
         """See ``Destination``."""
         table = self._load()
         return None if table is None or not table.schema().fields else _schema_of(table)
 
+    @raises_own
     def last_commits(self, shards: Sequence[str]) -> dict[str, Commit | None]:
         """See ``Destination``."""
         table = self._load()
@@ -114,12 +124,16 @@ class IcebergDestination:
         """See ``Destination``."""
         check_commits(commits, self._application)
         check_table_types(rows.schema)
+        rows = _widened(rows)
         _refuse_null_lists(rows)
         deadline = time.monotonic() + self._answer_seconds
-        is_repeated = False
+        is_repeated, refusals = False, 0
         while True:
             try:
-                table = self._load() or self._create(rows)
+                table = self._load()
+                if table is None:
+                    is_stored({}, commits)  # what follows commits is refused before a table is made without them
+                    table = self._create(rows)
                 if self._is_stored(table, commits, is_repeated=is_repeated):
                     return
                 is_repeated = True
@@ -128,6 +142,11 @@ class IcebergDestination:
             except StreamClientError:
                 raise
             except Exception as error:  # whatever it is, the commit may be in
+                refusals += isinstance(error, _RowsAreRefusedError)
+                if refusals == _REFUSALS_MAX:
+                    raise StreamClientException(
+                        f"{self._identifier} does not take these rows: {error.__cause__!r}"
+                    ) from error.__cause__
                 if time.monotonic() + _PAUSE_SECONDS >= deadline:
                     raise DependencyException(
                         f"{self._identifier} did not take a commit of {len(commits)} shards within "
@@ -136,6 +155,7 @@ class IcebergDestination:
                     ) from error
                 time.sleep(_PAUSE_SECONDS)
 
+    @raises_own
     def log(self) -> Iterator[LogEntry]:
         """See ``Destination``."""
         table = self._load()
@@ -152,12 +172,14 @@ class IcebergDestination:
             for entry in _entries_of(one):
                 yield entry if one.snapshot_id in present else _set_back(entry)
 
+    @raises_own
     def fenced_shards(self) -> list[str]:
         """See ``Fences``."""
         table, prefix = self._load(), self._property("")
         names = [] if table is None else [name for name in table.properties if name.startswith(prefix)]
         return [name.removeprefix(prefix) for name in names]
 
+    @raises_own
     def rows(self, shards: Sequence[str] | None = None) -> Iterator[ArrowTable]:
         """See ``Destination``."""
         table = self._load()
@@ -170,12 +192,14 @@ class IcebergDestination:
             if batch.num_rows:
                 yield pyarrow().Table.from_batches([batch]).select(schema.names).cast(schema)
 
+    @raises_own
     def files(self) -> Iterator[tuple[str, Callable[[], Iterator[ArrowTable]]]]:
         """See ``RowFiles``."""
         table = self._load()
         if table is not None:
             for task in table.scan().plan_files():
-                yield task.file.file_path, partial(_tables_of, table, task)
+                path = task.file.file_path
+                yield path, reading_own(f"{self.place}, file {path},", partial(_tables_of, table, task))
 
     def close(self) -> None:
         """The catalog is the caller's."""
@@ -188,10 +212,7 @@ class IcebergDestination:
             table: Table = self._catalog.load_table(self._identifier)
         except errors.NoSuchTableError as error:
             if self._has_seen:
-                raise StreamClientException(
-                    f"the table {self._identifier} is gone, with all its commits: bring it back, or write to another "
-                    "destination from the beginning; a new one here would begin in the middle"
-                ) from error
+                raise gone(f"the table {self._identifier}") from error
             return None
         self._has_seen = True
         if table.properties.get("commit.retry.num-retries") != "0":
@@ -232,16 +253,38 @@ class IcebergDestination:
         pa = pyarrow()
         schema = _schema_of(table)
         fitted = check_fit(rows, schema, self._identifier)
+        _refuse_required(table, fitted.schema)
         new = [one for one in fitted.schema if one.name not in schema.names]
         entry = LogEntry("", tuple(commits)).to_json()
+        send, sent = table._do_commit, []
+
+        def sending(updates: Sequence[Any], requirements: Any) -> None:
+            sent.append(updates)
+            _commit_or_find(table, send, updates, requirements)
+
         # Of the handle alone, which is let go of after this.
-        setattr(table, "_do_commit", partial(_commit_or_find, table, table._do_commit))  # noqa: B010
-        with table.transaction() as step:
-            if new:
-                with step.update_schema() as update:
-                    update.union_by_name(pa.schema(new))
-            step.append(fitted, snapshot_properties={ENTRY: entry})
-            step.set_properties({self._property(one.shard): one.to_json() for one in commits})
+        setattr(table, "_do_commit", sending)  # noqa: B010
+        try:
+            with table.transaction() as step:
+                if new:
+                    with step.update_schema() as update:
+                        update.union_by_name(pa.schema(new))
+                step.append(fitted, snapshot_properties={ENTRY: entry})
+                step.set_properties({self._property(one.shard): one.to_json() for one in commits})
+        except _refusals() as error:
+            if sent or isinstance(error, OSError):
+                raise
+            raise _RowsAreRefusedError from error
+
+
+class _RowsAreRefusedError(Exception):
+    """pyiceberg refuses rows, its cause says why, before it asks the catalog for anything: as it would again."""
+
+
+def _refusals() -> tuple[type[Exception], ...]:
+    errors = load("pyiceberg.exceptions", "iceberg")
+    own = (errors.ValidationError, errors.ResolveError, errors.NotInstalledError)
+    return (ValueError, TypeError, LookupError, RuntimeError, *own)
 
 
 def _commit_or_find(table: Table, send: Callable[..., None], updates: Sequence[Any], requirements: Any) -> None:
@@ -313,6 +356,60 @@ def _set_back(entry: LogEntry) -> LogEntry:
     commits = "; ".join(map(str, entry.commits))
     text = f"the table was set back to a state before snapshot {entry.place}, and lacks what that stored: {commits}"
     return evolve(entry, damage=entry.damage or text)
+
+
+def _refuse_required(table: Table, rows: Schema) -> None:
+    """Rows need not have every column. pyiceberg would refuse them too, and print why on the standard output."""
+    for path, is_there in _required(table.schema().as_arrow(), rows, ()):
+        name = ".".join(path)
+        raise ConfigurationError(
+            f"{'.'.join(table.name())} requires a value in each row for {name!r}, and rows "
+            f"{'may be without one' if is_there else 'have no such column'}: let it be optional, by "
+            f"`with table.update_schema() as update: update.make_column_optional({name!r})`"
+        )
+
+
+def _required(table: Iterable[Field], rows: Iterable[Field], path: tuple[str, ...]) -> Iterator[tuple[Any, bool]]:
+    """Paths of fields that the table requires and rows do not have without fail, and whether they have them at all."""
+    pa = pyarrow()
+    given = {one.name: one for one in rows}
+    for one in table:
+        found = given.get(one.name)
+        if (found is None or found.nullable) and not one.nullable:
+            yield (*path, one.name), found is not None
+        if found is not None and pa.types.is_nested(one.type):
+            yield from _required(_fields(one.type), _fields(found.type), (*path, one.name))
+
+
+def _fields(kind: DataType) -> list[Field]:
+    """The fields within a type, as Iceberg names them. A map has no keys that are null."""
+    pa = pyarrow()
+    if pa.types.is_map(kind):
+        return [kind.item_field.with_name("value")]
+    if pa.types.is_struct(kind):
+        return list(kind)
+    return [kind.value_field.with_name("element")]
+
+
+def _widened(rows: ArrowTable) -> ArrowTable:
+    """The rows, with integers of 8 and 16 bits as those of 32, the smallest that Iceberg has. No value changes."""
+    schema = pyarrow().schema([one.with_type(_wider(one.type)) for one in rows.schema])
+    return rows if schema == rows.schema else rows.cast(schema)
+
+
+def _wider(kind: DataType) -> DataType:
+    pa = pyarrow()
+    if pa.types.is_map(kind):
+        return pa.map_(_wider_field(kind.key_field), _wider_field(kind.item_field))
+    if pa.types.is_list(kind):
+        return pa.list_(_wider_field(kind.value_field))
+    if pa.types.is_struct(kind):
+        return pa.struct([_wider_field(one) for one in kind])
+    return pa.int32() if kind in {pa.int8(), pa.int16()} else kind
+
+
+def _wider_field(field: Field) -> Field:
+    return field.with_type(_wider(field.type))
 
 
 def _refuse_null_lists(rows: ArrowTable) -> None:

@@ -21,7 +21,7 @@ from streamclient.cron import CronSchedule
 from streamclient.destinations.commit import LogEntry
 from streamclient.destinations.delta import DeltaDestination
 from streamclient.destinations.delta_log import ENTRY, DeltaLog, read_files, transaction_of
-from streamclient.destinations.extra import compute, load, pyarrow
+from streamclient.destinations.extra import compute, load, pyarrow, raises_own
 from streamclient.destinations.proof import Proof, read_chains
 from streamclient.destinations.removal import remove_files
 from streamclient.destinations.verify import refuse_mirror, verify
@@ -68,6 +68,7 @@ class Cleaning:
     log_entries: int
 
 
+@raises_own
 def compact(destination: DeltaDestination, *, target_bytes: int | None = None) -> Compaction:
     """Join small files into larger ones; the rows stay as they are. Appends go on beside it.
 
@@ -143,6 +144,7 @@ def _row_count(handle: DeltaTable) -> int:
     return int(compute().sum(actions.column("num_records")).as_py() or 0)
 
 
+@raises_own
 def clean(destination: DeltaDestination, *, keep_hours: int = KEEP_HOURS) -> Cleaning:
     """Remove files that the table no longer has, and entries of its log that are older than ``log_days``.
 
@@ -200,6 +202,7 @@ def _check_own(handle: DeltaTable, files: Sequence[str]) -> None:
             )
 
 
+@raises_own
 def carry(destination: DeltaDestination) -> DeltaTable:
     """Repeat the last commit of each shard, of all applications, in one new entry without rows; the table as of then.
 

@@ -21,10 +21,11 @@ from streamclient import checks
 from streamclient.destinations.changes import KEY, SHARD
 from streamclient.destinations.commit import Commit, LogEntry, are_among, check_commits, is_stored
 from streamclient.destinations.extra import load, pyarrow
+from streamclient.destinations.postgres_digests import key_digests, renew_digests
 from streamclient.destinations.postgres_rows import (
+    DIGEST,
     TableColumns,
     check_key_names,
-    key_digests,
     python_values,
     quoted,
     sql_name,
@@ -115,7 +116,7 @@ class PostgresDestination:
         """See ``Destination``."""
         check_commits(commits, self._application)
         check_table_types(rows.schema)
-        self._make_ready()
+        self._make_ready(commits)
         self._store(rows, commits, count())
 
     def key_by(self, columns: Sequence[str]) -> None:
@@ -131,7 +132,7 @@ class PostgresDestination:
     def merge(self, keys: Table, fold: Callable[[Table], Table], commits: Sequence[Commit]) -> None:
         """See ``MergingDestination``."""
         check_commits(commits, self._application)
-        self._make_ready()
+        self._make_ready(commits)
         digests = key_digests(keys, self._tables.key)
         deadline, tries = time.monotonic() + self._answer_seconds, count()
         while (found := self._asked(lambda cursor: self._look(cursor, digests, commits, tries), _LOOK)) is not None:
@@ -234,7 +235,8 @@ class PostgresDestination:
         columns = self._columns(cursor).schema
         names = "".join(f", {sql_name(name)}" for name in columns.names).replace("%", "%%")
         cursor.execute(
-            f"select {quoted(KEY)}, xmin::text{names} from {self._names.rows} where {quoted(KEY)} = any(%b::bytea[])",
+            f"select {quoted(DIGEST)}, xmin::text{names} from {self._names.rows} "
+            f"where {quoted(DIGEST)} = any(%b::bytea[])",
             [list(digests)],
             binary=True,
         )
@@ -247,7 +249,7 @@ class PostgresDestination:
         # One merge at a time: a row that another one removes and adds again meanwhile is not found by its key, as
         # the statement that waits for it looks at the rows that were there when it began.
         cursor.execute("select pg_advisory_xact_lock(hashtext(%b))", (self._names.rows,))
-        key = quoted(KEY)
+        key = quoted(DIGEST)
         cursor.execute(
             f"delete from {self._names.rows} where {key} = any(%b::bytea[]) returning {key}, xmin::text",
             [list(replaced.digests)],
@@ -260,8 +262,8 @@ class PostgresDestination:
     def _refuse_kept(self, cursor: Cursor[Any], replaced: _Replaced) -> None:
         """Refuse if rows are there still, as they were or as this very transaction has made them."""
         cursor.execute(
-            f"select {quoted(KEY)}, xmin::text, xmin::text::bigint = txid_current() & 4294967295 "
-            f"from {self._names.rows} where {quoted(KEY)} = any(%b::bytea[])",
+            f"select {quoted(DIGEST)}, xmin::text, xmin::text::bigint = txid_current() & 4294967295 "
+            f"from {self._names.rows} where {quoted(DIGEST)} = any(%b::bytea[])",
             [list(replaced.digests)],
             binary=True,
         )
@@ -291,11 +293,16 @@ class PostgresDestination:
         """What some work finds in the tables; ``None`` as long as there are none."""
         return self._asked(lambda cursor: work(cursor) if self._tables.are_there(cursor) else None)
 
-    def _make_ready(self) -> None:
+    def _make_ready(self, commits: Sequence[Commit]) -> None:
         """Before the first write: afterwards the tables are there."""
         if not self._is_ready:
+            if not self._asked(self._tables.are_there):
+                is_stored({}, commits)  # what follows commits is refused before tables are made without them
             self._asked(self._tables.create)
-            self._tables.is_seen = self._is_ready = True
+            self._tables.is_seen = True
+            if self._tables.has_former_digests:
+                renew_digests(self._tables, self._asked, self._insist)
+            self._is_ready = True
 
     def _rehearse(self, cursor: Cursor[Any]) -> None:
         with cursor.connection.transaction(force_rollback=True):
@@ -327,14 +334,24 @@ class PostgresDestination:
                 self._add_columns(error.fields)
 
     def _add_columns(self, fields: Sequence[Field]) -> None:
-        """In a transaction of its own that gives up soon and often: with it, everybody would wait for a long reader."""
+        names = ", ".join(repr(one.name) for one in fields)
+        self._insist(
+            lambda cursor: self._tables.add(cursor, fields),
+            f"the columns {names} could not be added to {self._names.rows}",
+        )
+
+    def _insist(self, change: Callable[[Cursor[Any]], bool], failure: str) -> None:
+        """Change a table in transactions that give up soon and often: with one, everybody would wait for a long reader.
+
+        Raises:
+            DependencyException: others use the table for longer than an answer may take.
+        """
         deadline, pauses = time.monotonic() + self._answer_seconds, chain(_PAUSES, repeat(_PAUSES[-1]))
-        while not self._asked(lambda cursor: self._tables.add(cursor, fields)):
+        while not self._asked(change):
             pause = next(pauses)
             if time.monotonic() + pause >= deadline:
                 raise DependencyException(
-                    f"the columns {', '.join(repr(one.name) for one in fields)} could not be added to "
-                    f"{self._names.rows} within {self._answer_seconds:g} s, as others use the table for longer: a "
+                    f"{failure} within {self._answer_seconds:g} s, as others use the table for longer: a "
                     "transaction that has read it keeps it from being changed until it ends",
                     kind=ErrorKind.TRANSIENT,
                 )
@@ -438,7 +455,9 @@ class PostgresDestination:
             raise _ColumnsAreMissingError(new)  # or somebody has removed some
         if rows.num_rows:
             names = ", ".join(map(sql_name, rows.column_names))
-            cursor.execute(f"insert into {self._names.rows} ({names}) select {names} from pg_temp.{_COPIED}")
+            digest = KEY if self._tables.key else ""
+            targets = ", ".join(quoted(DIGEST) if one == digest else sql_name(one) for one in rows.column_names)
+            cursor.execute(f"insert into {self._names.rows} ({targets}) select {names} from pg_temp.{_COPIED}")
             if cursor.rowcount != rows.num_rows:
                 what = f"{rows.num_rows - cursor.rowcount} of {rows.num_rows} rows are not there after an insert"
                 raise self._others_rules(cursor, what, 4)

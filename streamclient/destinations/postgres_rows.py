@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
@@ -83,6 +82,16 @@ _DIGITS = 19
 """Of the longest whole number."""
 
 
+DIGEST = "_key_digest"
+"""The column with the digest of a row's key; see ``postgres_digests``."""
+
+FORMER_DIGEST = "_key_former"
+"""What earlier versions had in ``_key``, while digests are made anew of what the rows say."""
+
+_TAKEN = SYSTEM_COLUMNS | {DIGEST, FORMER_DIGEST}
+"""Names that the columns of rows cannot have here."""
+
+
 def quoted(name: str) -> str:
     """A name as it stands in a statement."""
     return '"' + name.replace('"', '""') + '"'
@@ -90,7 +99,7 @@ def quoted(name: str) -> str:
 
 def column_name(name: str) -> str:
     """The name of the column that holds the rows' column of this name."""
-    return marked(name) if name in SYSTEM_COLUMNS else name
+    return marked(name) if name in _TAKEN else name
 
 
 def sql_name(name: str) -> str:
@@ -101,7 +110,7 @@ def sql_name(name: str) -> str:
 def arrow_name(column: str) -> str:
     """The name that the rows have for a column."""
     name = original_name(column)
-    return name if name in SYSTEM_COLUMNS else column
+    return name if name in _TAKEN else column
 
 
 def sql_type(kind: DataType) -> str:
@@ -213,12 +222,6 @@ def check_key_names(columns: Sequence[str]) -> None:
                 f"the name of the key column {name!r} has more than the {NAME_BYTES_MAX} bytes that PostgreSQL keeps, "
                 "so rows cannot be found by it here: use a destination in Delta Lake"
             )
-
-
-def key_digests(rows: Table, key: Sequence[str]) -> list[bytes]:
-    """For each row the digest of its key; none without a key."""
-    values = [rows.column(name).to_pylist() for name in key]
-    return [sha256(repr(one).encode()).digest() for one in zip(*values, strict=True)] if key else []
 
 
 def without_unfit(rows: Table, columns: TableColumns) -> Table:

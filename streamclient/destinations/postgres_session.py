@@ -31,7 +31,7 @@ _SERVER_MIN = 120_000
 _PAUSE_SECONDS = 0.1
 
 _TIMEOUT_MAX = 2**31 - 1
-"""What the server takes at most, in milliseconds, and libpq in seconds."""
+"""What the server takes at most, in milliseconds, and the operating system to wait for a connection."""
 
 _STATEMENT_SECONDS_MAX = 600.0
 """To which the limit of a statement grows: no mirror waits longer for a commit."""
@@ -69,7 +69,7 @@ class PostgresSession:
             psycopg = load("psycopg", "postgres")
             made = load("streamclient.destinations.postgres_wait", "postgres").TimedConnection.connect(
                 self._conninfo,
-                connect_timeout=min(max(2, int(self._answer_seconds)), _TIMEOUT_MAX),
+                connect_timeout=min(max(2, int(self._answer_seconds)), _TIMEOUT_MAX // 1000),
                 client_encoding="UTF8",
                 prepare_threshold=None,
                 # Without a transaction of its own: one that is open already would take the next one for a part of it,

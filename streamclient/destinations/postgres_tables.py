@@ -22,6 +22,8 @@ from streamclient.destinations.changes import KEY
 from streamclient.destinations.extra import load, pyarrow
 from streamclient.destinations.postgres_rows import (
     CATALOGUE_TYPES,
+    DIGEST,
+    FORMER_DIGEST,
     NAME_BYTES_MAX,
     TableColumns,
     arrow_name,
@@ -113,6 +115,8 @@ class PostgresTables:
         self.key: tuple[str, ...] = ()
         self.is_seen = False
         """Whether they were there; then they are never made anew."""
+        self.has_former_digests = False
+        """Whether the digests of keys are those of an earlier version, by the last look."""
         self._told: frozenset[str] = frozenset()
 
     def keyed(self, key: Sequence[str]) -> PostgresTables:
@@ -183,7 +187,7 @@ class PostgresTables:
         names = self._names_to_make(cursor)
         # Two creators at once would meet in PostgreSQL's catalogue, with an error.
         cursor.execute("select pg_advisory_xact_lock(hashtext(%b))", (names.rows,))
-        key = f"{quoted(KEY)} bytea primary key" if self.key else ""
+        key = f"{quoted(DIGEST)} bytea primary key" if self.key else ""
         cursor.execute(f"create table if not exists {names.rows} ({key})")
         cursor.execute(
             f"create table if not exists {names.shards} ("
@@ -261,12 +265,19 @@ class PostgresTables:
                 "are copies that a commit could get into twice: copy the three tables by dumping and restoring them"
             )
 
-    def _check_key(self, cursor: Cursor[Any]) -> None:
+    def key_columns(self, cursor: Cursor[Any]) -> dict[str, bool]:
+        """The columns of digests, and whether they are declared NOT NULL."""
         cursor.execute(
-            "select from pg_attribute where attrelid = %b::regclass and attname = %b and not attisdropped",
-            (self.names.rows, KEY),
+            "select attname, attnotnull from pg_attribute "
+            "where attrelid = %b::regclass and attname = any(%b::text[]) and not attisdropped",
+            (self.names.rows, [KEY, DIGEST, FORMER_DIGEST]),
         )
-        if self.key and not cursor.fetchall():
+        return dict(cursor.fetchall())
+
+    def _check_key(self, cursor: Cursor[Any]) -> None:
+        there = self.key_columns(cursor) if self.key else {}
+        self.has_former_digests = bool(self.key) and not there.get(DIGEST, False)
+        if self.key and not there:
             raise ConfigurationError(
                 f"{self.names.rows} was made for rows without a key, which are only added to: name another table"
             )
@@ -283,7 +294,7 @@ class PostgresTables:
         others: set[str] = set()
         there = self._catalogue(cursor)
         for one in there:
-            if one.name == KEY and self.key:
+            if one.name in {DIGEST, FORMER_DIGEST} or (one.name == KEY and self.key):
                 continue
             kind = self._own_kind(one)
             if kind is None:
@@ -350,8 +361,8 @@ class PostgresTables:
 
     def _note_columns(self, cursor: Cursor[Any]) -> None:
         """Note the columns that are ours and not noted, as an earlier version has made them."""
-        there = self._catalogue(cursor)
-        kinds = {one.name: self._own_kind(one) for one in there if one.noted is None and one.name != KEY}
+        there, own = self._catalogue(cursor), {KEY, DIGEST, FORMER_DIGEST}
+        kinds = {one.name: self._own_kind(one) for one in there if one.noted is None and one.name not in own}
         self._note(cursor, {name: kind for name, kind in kinds.items() if kind is not None})
 
     def _note(self, cursor: Cursor[Any], kinds: dict[str, str]) -> None:
@@ -368,15 +379,23 @@ class PostgresTables:
 
         Whoever wants to read the table waits behind one that wants to change it, even if that waits itself.
         """
-        psycopg = load("psycopg", "postgres")
         added = ", ".join(f"add column if not exists {sql_name(one.name)} {sql_type(one.type)}" for one in fields)
-        try:
-            with cursor.connection.transaction():
-                cursor.execute("select set_config('lock_timeout', %b, true)", (str(_LOCK_MILLIS),))
-                cursor.execute(f"alter table {self.names.rows} {added}")
-        except psycopg.errors.LockNotAvailable:
+        if not altered(cursor, f"alter table {self.names.rows} {added}"):
             return False
         fresh = {column_name(one.name): sql_type(one.type) for one in fields}
         there = {one.name: one.kind for one in self._catalogue(cursor) if one.is_plain}
         self._note(cursor, {name: kind for name, kind in fresh.items() if there.get(name) == kind})
         return True
+
+
+def altered(cursor: Cursor[Any], *statements: str) -> bool:
+    """Change a table in this transaction; ``False``, with nothing changed, if others use it just now."""
+    psycopg = load("psycopg", "postgres")
+    try:
+        with cursor.connection.transaction():
+            cursor.execute("select set_config('lock_timeout', %b, true)", (str(_LOCK_MILLIS),))
+            for statement in statements:
+                cursor.execute(statement)
+    except psycopg.errors.LockNotAvailable:
+        return False
+    return True

@@ -60,6 +60,8 @@ def probe_store(location: Location, seconds: float) -> None:
 
 def _probe_directory(directory: Path) -> None:
     scratch = directory / f"{SCRATCH}-{uuid.uuid4().hex}"  # another handle that probes removes its own
+    # An empty directory that stayed would be in the way of one that is moved back to its place.
+    made = [one for one in (directory, *directory.parents) if not os.path.exists(one)]
     source, target = scratch / "source", scratch / "target"
     try:
         scratch.mkdir(parents=True)
@@ -83,6 +85,9 @@ def _probe_directory(directory: Path) -> None:
         source.unlink(missing_ok=True)
         target.unlink(missing_ok=True)
         scratch.rmdir()
+        with suppress(OSError):  # somebody else has put something into it
+            for one in made:
+                one.rmdir()
 
 
 def _probe_requests(location: Location, store: _S3 | _Oss, seconds: float) -> None:

@@ -3,6 +3,9 @@
 The table says which files it has at one version, and Spark reads those. Three things must be told to it, each of which
 it would else get wrong without a word: the schema (or it takes that of one file), the base path (or the columns of the
 partition are null), and the list of files (or it reads those that were removed).
+
+Spark takes paths, and delta-rs gives addresses, in which a space is ``%20``; so they are put together here from names
+that are not escaped. Nor may Spark take ``{a,b}``, ``*`` or ``?`` in a name for a pattern.
 """
 
 from __future__ import annotations
@@ -10,9 +13,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
-from streamclient.destinations.delta import refuse_reading
-from streamclient.destinations.extra import load
+from streamclient.destinations.extra import load, own_errors, pyarrow
+from streamclient.destinations.stores import refuse_reading
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,19 +39,30 @@ def read_delta(
 
     Raises:
         ConfigurationError: the table has deletion vectors or mapped columns, so its files alone do not say its rows.
+        DependencyException: the table is not there, or cannot be read.
     """
     types = load("pyspark.sql.types", "spark")
-    table = load("deltalake", "delta").DeltaTable(
-        url, version=version, storage_options=dict(storage_options) if storage_options else None
-    )
-    refuse_reading(table.metadata().configuration, url)
-    schema = types.StructType.fromJson(json.loads(table.schema().to_json()))
-    files = [_for_spark(one) for one in table.file_uris()]
-    if not files:
+    with own_errors(url):
+        table = load("deltalake", "delta").DeltaTable(
+            url, version=version, storage_options=dict(storage_options) if storage_options else None
+        )
+        refuse_reading(table.metadata().configuration, url)
+        schema = types.StructType.fromJson(json.loads(table.schema().to_json()))
+        names = pyarrow().table(table.get_add_actions()).column("path").to_pylist()
+    if not names:
         return spark.createDataFrame([], schema)
-    return spark.read.schema(schema).option("basePath", _for_spark(table.table_uri)).parquet(*files)
+    base = _spark_path(table.table_uri)
+    # In the log names are escaped once more than the files have them.
+    files = [f"{base}/{unquote(name)}" for name in names]
+    return spark.read.schema(schema).option("basePath", base).option(_PATTERNS, "false").parquet(*files)
 
 
-def _for_spark(address: str) -> str:
-    # Never unquoted or quoted anew: addresses are escaped as the files are named.
-    return "s3a" + address[2:] if address.startswith("s3:") else address
+_PATTERNS = "__globPaths__"
+"""Spark's own option by which it reads files that it has listed itself, without looking for patterns in their names."""
+
+
+def _spark_path(address: str) -> str:
+    """The directory of a table as Spark names it: with scheme and host, and not escaped."""
+    parts = urlsplit(address)
+    scheme = "s3a" if parts.scheme == "s3" else parts.scheme
+    return f"{scheme}://{parts.netloc}{unquote(parts.path).rstrip('/')}"

@@ -1,4 +1,4 @@
-"""Where a Delta table may lie, and with which options: what is refused, because rows would be lost there in silence.
+"""Where a Delta table may lie, with which options and properties: what is refused, as rows would be lost in silence.
 
 Exactly-once on a store rests on one thing: of two writers that create the same object, one is refused. Stores of the
 schemes below do that, if nothing switches it off. Everything else is turned away with a sentence.
@@ -10,11 +10,19 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from attrs import frozen
 
+from streamclient.destinations.partitions import Partition
 from streamclient.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+PROPERTIES = {"delta.enableExpiredLogCleanup": "false"}
+"""Every table has it: the log is the proof, and is cleared by ``Maintenance`` only, which carries last commits on."""
 
 SCHEMES = ("file", "s3", "s3a", "abfs", "abfss", "az", "gs", "hdfs", "oss")
 """Stores whose create-if-absent the writer uses. For others delta-rs looks first and then writes, which races."""
@@ -79,6 +87,16 @@ class Location:
         if self.scheme == "file":
             return unquote(urlsplit(self.url).path) if self.url.startswith("file:") else self.url
         return unquote(urlsplit(self.url).path).strip("/")
+
+    def log_identity(self) -> object:
+        """Which directory the log is, so that one that was moved away shows; always the same on a store elsewhere."""
+        if self.scheme != "file":
+            return None
+        try:
+            found = os.stat(Path(self.path, "_delta_log"))
+        except OSError:
+            return ()
+        return found.st_dev, found.st_ino
 
     @property
     def bucket(self) -> str:
@@ -176,3 +194,55 @@ def _refuse_long_waits(options: Mapping[str, str], answer_seconds: float) -> Non
                 f"option {name}={value} must be a time such as '10s' of at most answer_seconds, here "
                 f"{answer_seconds:g}s: a commit that waits longer than its lease is no longer allowed when it is made"
             )
+
+
+def check_table(handle: DeltaTable) -> None:
+    """Refuse a table with properties under which rows or commits get lost.
+
+    Raises:
+        ConfigurationError: which property, and what to do.
+    """
+    metadata = handle.metadata()
+    refuse_reading(metadata.configuration, handle.table_uri)
+    if "delta.setTransactionRetentionDuration" in metadata.configuration:
+        raise ConfigurationError(
+            f"{handle.table_uri} has the property delta.setTransactionRetentionDuration, by which it forgets which "
+            "commits it has: remove it, or write to another table"
+        )
+    for name, value in PROPERTIES.items():
+        if metadata.configuration.get(name) != value:
+            raise ConfigurationError(
+                f"{handle.table_uri} needs the property {name}={value}, without which its log, with the commits, "
+                f"is cleared by others: DeltaTable(...).alter.set_table_properties({{{name!r}: {value!r}}})"
+            )
+
+
+def check_partition(handle: DeltaTable, partition: Partition | None) -> None:
+    """Refuse to write to a table that is divided otherwise; whoever reads or maintains it need not know how.
+
+    Raises:
+        ConfigurationError: it is.
+    """
+    metadata, wanted = handle.metadata(), [partition.column] if partition else []
+    if list(metadata.partition_columns) != wanted:
+        raise ConfigurationError(
+            f"{handle.table_uri} is divided by {list(metadata.partition_columns)}, not by {wanted}: partition_by "
+            "must be what the table was created with"
+        )
+
+
+def refuse_reading(configuration: Mapping[str, str | None], url: str) -> None:
+    """Refuse tables whose files alone do not say which rows they have.
+
+    Raises:
+        ConfigurationError: it has deletion vectors or mapped columns.
+    """
+    if configuration.get("delta.enableDeletionVectors") == "true":
+        raise ConfigurationError(
+            f"{url} has deletion vectors, which readers of its files do not know, and so show deleted rows: "
+            "set delta.enableDeletionVectors to false and rewrite the table, or use another one"
+        )
+    if (configuration.get("delta.columnMapping.mode") or "none") != "none":
+        raise ConfigurationError(
+            f"{url} has mapped column names, which readers of its files take for missing columns: use another table"
+        )

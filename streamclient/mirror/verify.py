@@ -19,7 +19,7 @@ from streamclient.core.position import no_progress
 from streamclient.core.shards import NOT_SHOWN, shows_end
 from streamclient.destinations.commit import Commit, MergingDestination, last_of
 from streamclient.destinations.row_proof import readable_rows
-from streamclient.destinations.types import text_of, type_of
+from streamclient.destinations.types import encoded
 from streamclient.errors import DependencyException, ErrorKind, StreamClientException
 from streamclient.folding.rows import CLOCKS_MARGIN_MICROS, RowCells, TableRule, cells_of
 from streamclient.mirror.source import COPY, CopyPlan, SourceTable, now_micros
@@ -157,7 +157,7 @@ def _is_own(shard: str) -> bool:
 
 def _plan(lasts: Mapping[str, Commit], source: SourceTable) -> CopyPlan:
     if COPY not in lasts:
-        raise StreamClientException("there is nothing to compare: the mirror does not exist yet")
+        raise StreamClientException("there is nothing to compare: the mirror does not exist yet, or is out of sight")
     plan = CopyPlan.from_text(lasts[COPY].end)
     source.stream_of(plan)
     left = [name for name in plan.pieces if name not in lasts or lasts[name].end != CheckpointPosition.SHARD_END]
@@ -199,12 +199,13 @@ def _living(row: RowCells, rule: TableRule, now: int) -> Cells | None:
 def _digest(cells: Cells | None) -> bytes | None:
     if cells is None:
         return None
-    plain = [
-        (name, version, type_of(value).value, text_of(value))
+    plain = (
+        part
         for name, versions in sorted(cells.items())
         for version, value in sorted(versions.items())
-    ]
-    return blake2b(repr(plain).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        for part in (name, version, value)
+    )
+    return blake2b(encoded(plain), digest_size=16).digest()
 
 
 def _explain(

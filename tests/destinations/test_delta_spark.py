@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from streamclient.destinations import Day, DeltaDestination, Key
 from streamclient.destinations.maintenance import compact
@@ -53,6 +54,64 @@ def test_spark_reads_each_directory_as_it_was_written(spark: Any, tmp_path: Path
     assert {(row["name"], row["_key"]) for row in rows} == {
         (row["name"], row["_key"]) for row in found.select(["name", "_key"]).to_pylist()
     }
+
+
+NAMES = (
+    "plain",
+    "a b",
+    " a",
+    "straße",
+    "公司",
+    "\U0001fae8",
+    "100%",
+    "%zz",
+    "a#b",
+    "a?b",
+    "a{b}",
+    "a{b,c}",
+    "a}b",
+    "it's",
+    'a"b',
+    "a*b",
+    "a:b",
+    "a,b",
+    "a;b",
+    "a+b",
+    "a&b=c",
+    "a@b",
+    "a!b$c",
+    "(a)",
+    "a~b`c",
+    "<a>",
+)
+
+
+@pytest.mark.parametrize(("is_address", "version"), [(False, None), (True, 1)], ids=["a path", "an address"])
+def test_spark_reads_a_table_whatever_its_directory_is_called(
+    spark: Any, tmp_path: Path, is_address: bool, version: int | None
+) -> None:
+    missed = []
+    for name in NAMES:
+        directory = tmp_path / name / "table"
+        destination = DeltaDestination(directory.as_uri() if is_address else str(directory), partition_by=Key("name"))
+        store(destination, None, [StreamRecord(RecordType.DELETE, (("name", name),), (), SequenceInfo(1, 1, 0))])
+        rows = read_delta(spark, destination.location.url, version=version).collect()
+        if [row["name"] for row in rows] != [name]:
+            missed.append(name)
+
+    assert missed == []
+
+
+@pytest.mark.parametrize("place", ["t", "one two", "a#b?c{d}"])
+def test_spark_reads_directories_of_other_writers_whatever_they_are_called(
+    spark: Any, tmp_path: Path, place: str
+) -> None:
+    values = ["plain", "a b", "ü/%", "x=y", "%20", "a%2Fb", "..", 'é:?*"', "#", "{a,b}"]
+    write_deltalake(tmp_path / place, pa.table({"p": values, "v": values}), partition_by=["p"])
+
+    rows = read_delta(spark, str(tmp_path / place)).collect()
+
+    assert sorted(row["v"] for row in rows) == sorted(values)
 
 
 def test_a_table_without_rows_is_a_frame_with_its_columns(spark: Any, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from streamclient.destinations.maintenance import clean, compact
 from streamclient.destinations.probe import sign_oss, sign_s3
 from streamclient.destinations.schemas import check_fit, check_table_types
 from streamclient.destinations.stores import check_location
-from streamclient.errors import ConfigurationError, StreamClientException, UnfitValueError
+from streamclient.errors import ConfigurationError, DependencyException, StreamClientException, UnfitValueError
 from streamclient.records import RecordType, SequenceInfo, StreamRecord
 from streamclient.testing.destination_contracts import batch, change, rows_for, store, stored_numbers
 
@@ -258,9 +258,13 @@ def test_a_file_system_that_links_over_what_is_there_is_refused(
 
 
 def test_the_probe_of_a_directory_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Nor a directory: it would be in the way of a table that is moved back there."""
+    DeltaDestination(str(tmp_path / "t" / "u")).probe()
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "t").mkdir()
     DeltaDestination(str(tmp_path / "t")).probe()
 
-    assert list((tmp_path / "t").iterdir()) == []
+    assert list(tmp_path.rglob("*")) == [tmp_path / "t"]
 
 
 def test_requests_to_s3_are_signed_as_amazon_documents_it() -> None:
@@ -372,9 +376,9 @@ def test_a_table_that_was_there_and_is_gone_is_not_made_anew(tmp_path: Path) -> 
     shutil.rmtree(tmp_path / "t")
     for handle in (destination, further):
         first = batch(None, [change(2)], shard="shard-2")
-        with pytest.raises(StreamClientException, match="is gone"):
+        with pytest.raises(DependencyException, match="is gone"):
             handle.commit(rows_for(DeltaDestination(str(tmp_path / "t")), [change(2)], first), [first])
-        with pytest.raises(StreamClientException, match="is gone"):
+        with pytest.raises(DependencyException, match="is gone"):
             handle.last_commits(["shard-1"])
 
     assert DeltaDestination(str(tmp_path / "t")).columns() is None

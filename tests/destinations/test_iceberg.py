@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import date, datetime, timezone
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +12,42 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    MonthTransform,
+    Transform,
+    TruncateTransform,
+    YearTransform,
+)
+from pyiceberg.types import (
+    DateType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+    UUIDType,
+)
 
 from streamclient.destinations import Commit, FencedCommit
 from streamclient.destinations.iceberg import PROPERTIES, IcebergDestination
 from streamclient.destinations.verify import Flaw, verify
-from streamclient.errors import ConfigurationError, DependencyException, ErrorKind, StreamClientException
+from streamclient.errors import (
+    ConfigurationError,
+    DependencyException,
+    ErrorKind,
+    StreamClientError,
+    StreamClientException,
+)
 from streamclient.testing.destination_contracts import (
     DESTINATION_SCENARIOS,
     batch,
@@ -98,6 +130,141 @@ def test_what_stays_null_is_stored(kind: Any, value: Any, catalogs: Callable[[],
     destination.commit(pa.table({"v": pa.array([value], kind), "new": [1]}), [batch(first, [])])
 
     assert [row["v"] for table in destination.rows() for row in table.to_pylist()] == [value, value]
+
+
+KEPT = {
+    pa.int8(): -128,
+    pa.int16(): 32_767,
+    pa.int32(): 2**31 - 1,
+    pa.int64(): -(2**63),
+    pa.float32(): 0.5,
+    pa.float64(): 0.1,
+    pa.bool_(): True,
+    pa.string(): "公",
+    pa.binary(): b"\xff",
+    pa.date32(): date(2020, 2, 29),
+    pa.decimal128(10, 2): Decimal("1.25"),
+    pa.timestamp("us", tz="UTC"): datetime(2020, 2, 29, 1, 2, 3, 4, tzinfo=timezone.utc),
+}
+"""Types that destinations keep, each with a value."""
+
+WITHIN: dict[str, Callable[[Any, Any], tuple[Any, Any]]] = {
+    "alone": lambda kind, value: (kind, value),
+    "in a struct": lambda kind, value: (pa.struct([("a", kind), ("b", pa.string())]), {"a": value, "b": None}),
+    "in a list": lambda kind, value: (pa.list_(kind), [value, None]),
+    "in a map": lambda kind, value: (pa.map_(pa.string(), kind), [("k", value)]),
+    "in a struct in a list": lambda kind, value: (pa.list_(pa.struct([("a", kind)])), [{"a": value}]),
+    "in a list in a struct": lambda kind, value: (pa.struct([("a", pa.list_(kind))]), {"a": [value]}),
+}
+
+
+@pytest.mark.parametrize("within", WITHIN)
+def test_each_type_that_tables_keep_is_taken_and_comes_back(within: str, catalogs: Callable[[], SqlCatalog]) -> None:
+    """Iceberg has no integers of 8 and 16 bits, so they become those of 32."""
+    kinds = {f"c{place}": WITHIN[within](kind, value) for place, (kind, value) in enumerate(KEPT.items())}
+    rows = pa.table({name: pa.array([value], kind) for name, (kind, value) in kinds.items()})
+    destination = IcebergDestination(catalogs(), "lake.orders")
+    first = batch(None, [])
+    destination.commit(rows, [first])
+    destination.commit(rows, [batch(first, [])])
+
+    assert [row for table in destination.rows() for row in table.to_pylist()] == rows.to_pylist() * 2
+
+
+NESTED = StructType(NestedField(3, "a", LongType(), required=True))
+
+REFUSED: dict[str, tuple[list[NestedField], pa.Table, str]] = {
+    "a value is required": ([NestedField(1, "v", LongType(), required=True)], pa.table({"v": [1]}), "'v'.*optional"),
+    "a column is required": (
+        [NestedField(1, "v", LongType()), NestedField(2, "w", LongType(), required=True)],
+        pa.table({"v": [1]}),
+        "'w'.*no such column",
+    ),
+    "a value in a struct is required": (
+        [NestedField(1, "s", NESTED)],
+        pa.table({"s": pa.array([{"a": 1}], pa.struct([("a", pa.int64())]))}),
+        r"'s\.a'",
+    ),
+    "a value in a list is required": (
+        [NestedField(1, "l", ListType(2, LongType(), element_required=True))],
+        pa.table({"l": pa.array([[1]], pa.list_(pa.int64()))}),
+        r"'l\.element'",
+    ),
+    "a value in a map is required": (
+        [NestedField(1, "m", MapType(2, StringType(), 3, LongType(), value_required=True))],
+        pa.table({"m": pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64()))}),
+        r"'m\.value'",
+    ),
+    "a time without a zone": (
+        [NestedField(1, "v", TimestampType())],
+        pa.table({"v": pa.array([1], pa.timestamp("us", tz="UTC"))}),
+        "'v'.*nothing is cast",
+    ),
+    "a UUID": ([NestedField(1, "v", UUIDType())], pa.table({"v": [b"1" * 16]}), "'v'.*nothing is cast"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_table_never_takes_is_refused_at_once_and_quietly(
+    name: str, catalogs: Callable[[], SqlCatalog], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields, rows, wanted = REFUSED[name]
+    catalogs().create_table("lake.orders", Schema(*fields), properties=PROPERTIES)
+    destination = IcebergDestination(catalogs(), "lake.orders", answer_seconds=600.0)
+    pauses: list[float] = []
+    monkeypatch.setattr("streamclient.destinations.iceberg.time.sleep", pauses.append)
+
+    with pytest.raises(StreamClientError, match=wanted):
+        destination.commit(rows, [batch(None, [])])
+
+    assert (pauses, capfd.readouterr()) == ([], ("", ""))
+    assert destination.last_commits(["shard-1"]) == {"shard-1": None}
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), TypeError("no"), NotImplementedError("no"), KeyError("no")])
+def test_what_pyiceberg_refuses_before_it_asks_the_catalog_is_tried_twice(
+    error: Exception, catalogs: Callable[[], SqlCatalog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    destination = IcebergDestination(catalogs(), "lake.orders", answer_seconds=600.0)
+    last = store(destination, None, [change(1)])
+    tries: list[object] = []
+
+    def refusing(*arguments: object, **named: object) -> None:
+        tries.append(arguments)
+        raise error
+
+    monkeypatch.setattr("pyiceberg.table.Transaction.append", refusing)
+    with pytest.raises(StreamClientException, match=r"lake\.orders does not take these rows: .*no"):
+        store(destination, last, [change(2)])
+
+    assert len(tries) == 2
+
+
+TRANSFORMS: dict[str, tuple[Transform[Any, Any], Any, pa.Array]] = {
+    "bucket of numbers": (BucketTransform(4), LongType(), pa.array([1, 2])),
+    "bucket of texts": (BucketTransform(4), StringType(), pa.array(["a", "b"])),
+    "truncate": (TruncateTransform(1), StringType(), pa.array(["aa", "bb"])),
+    "truncate of numbers": (TruncateTransform(10), LongType(), pa.array([1, 20])),
+    "hour": (HourTransform(), TimestamptzType(), pa.array([1, 2], pa.timestamp("us", tz="UTC"))),
+    "day": (DayTransform(), TimestamptzType(), pa.array([1, 2], pa.timestamp("us", tz="UTC"))),
+    "month": (MonthTransform(), TimestamptzType(), pa.array([1, 2], pa.timestamp("us", tz="UTC"))),
+    "year": (YearTransform(), DateType(), pa.array([1, 2], pa.date32())),
+    "identity": (IdentityTransform(), StringType(), pa.array(["a", "b"])),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_a_table_is_partitioned_by_each_transform(name: str, catalogs: Callable[[], SqlCatalog]) -> None:
+    transform, kind, values = TRANSFORMS[name]
+    schema = Schema(NestedField(1, "v", kind))
+    by = PartitionSpec(PartitionField(1, 1000, transform, "part"))
+    catalogs().create_table("lake.orders", schema, partition_spec=by, properties=PROPERTIES)
+    destination = IcebergDestination(catalogs(), "lake.orders", answer_seconds=60.0)
+
+    destination.commit(pa.table({"v": values}), [batch(None, [])])
+
+    found = [row["v"] for table in destination.rows() for row in table.to_pylist()]
+    assert sorted(found) == sorted(values.to_pylist())
 
 
 def test_a_change_that_was_refused_is_not_put_on_top_of_the_other(
@@ -232,7 +399,7 @@ def test_a_name_without_a_namespace_is_refused(identifier: str, catalogs: Callab
 def test_a_table_that_was_there_and_is_gone_is_not_made_anew(catalogs: Callable[[], SqlCatalog]) -> None:
     destination, _ = stored(catalogs, 2)
     catalogs().drop_table("lake.orders")
-    with pytest.raises(StreamClientException, match="is gone, with all its commits"):
+    with pytest.raises(DependencyException, match="is gone, with all its commits"):
         store(destination, None, [change(5)], shard="shard-2")
 
     assert not catalogs().table_exists("lake.orders")

@@ -101,7 +101,7 @@ def test_a_table_that_its_library_cannot_read_ends_with_2_and_one_sentence(
     out, err = capsys.readouterr()
 
     assert (code, out) == (2, "")
-    assert err.startswith(f"streamclient {command[0]}: {lake} cannot be read, DeltaError: ")
+    assert err.startswith(f"streamclient {command[0]}: {lake} cannot be used (DeltaError: ")
     assert err.count("\n") == 1
 
 

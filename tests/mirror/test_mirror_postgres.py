@@ -81,20 +81,30 @@ def test_a_connection_that_falls_silent_is_told_and_given_up(
         other.close()
 
 
+@pytest.mark.parametrize("kind", ["postgres", "delta"])
 def test_tables_that_are_out_of_sight_for_a_moment_are_waited_for(
-    server: PostgresServer, schema: str, local: LocalTablestore
+    kind: str, server: PostgresServer, schema: str, local: LocalTablestore, tmp_path: Path
 ) -> None:
     client = local.client()
     make_table(client)
     put(client, 1, ("a", 1))
-    destination = PostgresDestination(server.conninfo, f"{schema}.orders")
+    destination: MergingDestination = DeltaDestination(str(tmp_path / "orders"))
+    if kind == "postgres":
+        destination = PostgresDestination(server.conninfo, f"{schema}.orders")
+
+    def move(here: str, there: str) -> None:
+        if kind == "postgres":
+            execute(server, f"alter schema {schema}{here} rename to {schema}{there}")
+        else:
+            (tmp_path / f"orders{here}").rename(tmp_path / f"orders{there}")
+
     mirror = Mirror(client, "orders", "status", destination, client_config=SOON, limits=LIMITS)
     with running(mirror):
         caught_up(mirror)
-        execute(server, f"alter schema {schema} rename to {schema}_away")
+        move("", "_away")
         put(client, 2, ("a", 2))
         until(lambda: "gone" in mirror.trouble, "the trouble")
-        execute(server, f"alter schema {schema}_away rename to {schema}")
+        move("_away", "")
         caught_up(mirror)
         assert mirror.verify().is_equal
         until(lambda: not mirror.trouble, "the end of the trouble")
