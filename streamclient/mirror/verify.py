@@ -15,16 +15,22 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from streamclient.core.position import no_progress
+from streamclient.core.position import Judged, Position, ReadTrail
 from streamclient.core.shards import NOT_SHOWN, shows_end
 from streamclient.destinations.commit import Commit, MergingDestination, last_of
 from streamclient.destinations.row_proof import readable_rows
 from streamclient.destinations.types import encoded
-from streamclient.errors import DependencyException, ErrorKind, StreamClientException
+from streamclient.errors import (
+    DependencyException,
+    DisorderError,
+    ErrorKind,
+    StreamClientException,
+    TrimmedDataException,
+)
 from streamclient.folding.rows import CLOCKS_MARGIN_MICROS, RowCells, TableRule, cells_of
 from streamclient.mirror.source import COPY, CopyPlan, SourceTable, now_micros
 from streamclient.model import CheckpointPosition, Shard
-from streamclient.records import ColumnValue, KeyValue, SequenceInfo, StreamRecord, place_of, readable_position
+from streamclient.records import ColumnValue, KeyValue, StreamRecord, place_of, readable_position
 from streamclient.stream.api import RecordPage
 from streamclient.stream.retry import ReadRetry, Repeater
 
@@ -273,29 +279,60 @@ def _records_from(
     source: SourceTable, repeater: Repeater, place: str, shard: tuple[str, str]
 ) -> Iterator[StreamRecord]:
     """The records behind a place of a shard, given by its stream and its id, up to the tip or the end of the shard."""
-    empty, last = 0, None
+    empty, trail = 0, ReadTrail()
     while empty < _EMPTY_READS:
-        page = repeater.call("GetStreamRecord", partial(_believed, source, place, last, shard))
-        yield from page.records
+        # An attempt after a page in doubt begins where the trail says, which is not always the same place.
+        place, page, taken = repeater.call("GetStreamRecord", _Believed(source, place, trail, shard))
+        if page.records:
+            trail.take(place, place_of(page.records, -1))
+        yield from page.records[taken:]
         if page.next_position.is_shard_end or (not page.records and page.next_position.text == place):
             return
         empty = 0 if page.records else empty + 1
-        place, last = page.next_position.text, place_of(page.records, -1) if page.records else last
+        place = page.next_position.text
 
 
-def _believed(source: SourceTable, place: str, before: SequenceInfo | None, shard: tuple[str, str]) -> RecordPage:
-    """A page that can be true: it goes on, and the list of shards shows the end of the shard if it says so."""
-    page = source.api.get_stream_record(place)
-    first, last = (place_of(page.records, 0), place_of(page.records, -1)) if page.records else (None, None)
-    why = no_progress(place, page.next_position.text, first, last, before)
-    stream_id, shard_id = shard
-    is_end = page.next_position.is_shard_end and not why
-    if is_end and not shows_end(shard_id, source.api.describe_stream(stream_id).shards):
-        why = NOT_SHOWN
-    if why:
-        raise DependencyException(f"shard {shard_id} cannot be read: {why}", kind=ErrorKind.TRANSIENT)
-    # Read once more, as it may have been cut before the shard closed.
-    return source.api.get_stream_record(place) if is_end else page
+@define
+class _Believed:
+    """Reads a page that can be true: it goes on, and the list of shards shows the end of the shard if it says so."""
+
+    source: SourceTable
+    place: str
+    trail: ReadTrail
+    shard: tuple[str, str]
+
+    def __call__(self) -> tuple[str, RecordPage, int]:
+        """Where it was read, the page, and how many of its records were taken before."""
+        (stream_id, shard_id), is_shown = self.shard, False
+        while True:
+            page, judged = self._judged()
+            if judged.why:
+                self.place = self.trail.turn(self.place)
+                raise self._unread(judged.why)
+            if judged.is_way:
+                self.place = page.next_position.text
+            elif is_shown or not page.next_position.is_shard_end:
+                return self.place, page, judged.taken
+            elif not shows_end(shard_id, self.source.api.describe_stream(stream_id).shards):
+                raise self._unread(NOT_SHOWN)
+            else:
+                is_shown = True  # and read once more, as the page may have been cut before the shard closed
+
+    def _judged(self) -> tuple[RecordPage, Judged]:
+        try:
+            page = self.source.api.get_stream_record(self.place)
+        except DisorderError as error:
+            return RecordPage((), Position.SHARD_END), Judged(str(error))
+        except TrimmedDataException:
+            if not self.trail.goes_back:
+                raise
+            self.place = self.trail.forget_way()
+            return self._judged()
+        place = partial(place_of, page.records)
+        return page, self.trail.judge(self.place, page.next_position.text, len(page.records), place)
+
+    def _unread(self, why: str) -> DependencyException:
+        return DependencyException(f"shard {self.shard[1]} cannot be read: {why}", kind=ErrorKind.TRANSIENT)
 
 
 def _call(repeater: Repeater, read: Any, *arguments: Any) -> Any:

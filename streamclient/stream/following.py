@@ -13,12 +13,12 @@ from threading import Event
 
 from attrs import frozen
 
-from streamclient.core.position import Position, count_before, no_progress
+from streamclient.core.position import Position, ReadTrail
 from streamclient.core.retry import doubling_millis
 from streamclient.core.shards import NOT_SHOWN, ListedEnds, circles_of
 from streamclient.errors import DependencyException, DisorderError, TrimmedDataException
 from streamclient.model import Shard
-from streamclient.records import SequenceInfo, StreamRecord, place_of
+from streamclient.records import StreamRecord, place_of
 from streamclient.stream.api import StreamApi
 
 LIST_SECONDS = 5.0
@@ -106,8 +106,8 @@ class StreamFollower:
         self._children: dict[str, list[str]] = {}
         self._candidates: deque[str] = deque()
         """Shards that may perhaps begin by now."""
-        self._taken: dict[str, SequenceInfo] = {}
-        """The last record that was given of each shard that is read."""
+        self._trails: dict[str, ReadTrail] = {}
+        """What was given last of each shard that is read."""
         self._doubts: dict[str, _Doubt] = {}
         self._told: list[Interruption] = []
         """What is to be told besides changes."""
@@ -206,49 +206,53 @@ class StreamFollower:
 
     def _read(self, shard_id: str) -> Iterator[Followed]:
         place = self._places[shard_id]
+        trail = self._trails.setdefault(shard_id, ReadTrail())
         try:
             page = self._streams.get_stream_record(place, RECORDS_PER_READ)
         except TrimmedDataException:
+            if trail.goes_back:
+                self._places[shard_id] = trail.forget_way()
+                return
             self._places[shard_id] = self._streams.get_shard_iterator(self._stream_id, shard_id)
-            self._taken.pop(shard_id, None)
+            del self._trails[shard_id]
             yield LostRecords(shard_id)
             return
         except DisorderError as error:
-            self._in_doubt(shard_id, str(error))
+            self._in_doubt(shard_id, str(error), trail)
             return
-        records, before = page.records, self._taken.get(shard_id)
-        taken = count_before(partial(place_of, records), len(records), before)
-        last = place_of(records, -1) if records else None
-        is_old = taken == len(records) > 0 and not page.next_position.is_shard_end
-        first = place_of(records, 0) if is_old else last
-        why = no_progress(place, page.next_position.text, first, last, before if is_old else None)
-        if not why and page.next_position.is_shard_end and not self._ends.confirms(shard_id, self._list):
-            if self._ends.has_child(shard_id):
-                return  # since the page was read, which is read once more
-            why = NOT_SHOWN
-        if why:
-            self._in_doubt(shard_id, why)
-            if is_old:  # what follows is perhaps new
-                self._places[shard_id] = page.next_position.text
+        records, following = page.records, page.next_position
+        judged = trail.judge(place, following.text, len(records), partial(place_of, records))
+        if judged.why:
+            self._in_doubt(shard_id, judged.why, trail)
             return
-        self._took(shard_id, page.next_position, last)
-        for record in records[taken:]:
+        if following.is_shard_end and not self._ends.confirms(shard_id, self._list):
+            if not self._ends.has_child(shard_id):  # else since the page was read, which is read once more
+                self._in_doubt(shard_id, NOT_SHOWN)
+            return
+        if judged.taken == len(records) > 0 and not following.is_shard_end:
+            if not judged.is_way:
+                trail.arrive()
+            self._places[shard_id] = following.text  # nothing new was on the way, so this heals nothing yet
+            return
+        self._took(shard_id, following)
+        if records:
+            trail.take(place, place_of(records, -1))
+        for record in records[judged.taken :]:
             yield FollowedRecord(shard_id, record)
 
-    def _took(self, shard_id: str, following: Position, last: SequenceInfo | None) -> None:
+    def _took(self, shard_id: str, following: Position) -> None:
         self._doubts.pop(shard_id, None)
         if following.is_shard_end:
-            del self._places[shard_id]
+            del self._places[shard_id], self._trails[shard_id]
             self._ended.add(shard_id)
-            self._taken.pop(shard_id, None)
             self._candidates += self._children.get(shard_id, ())
         else:
             self._places[shard_id] = following.text
-            if last is not None:
-                self._taken[shard_id] = last
 
-    def _in_doubt(self, shard_id: str, why: str) -> None:
-        """Give nothing of the page, and read the same place again after a pause."""
+    def _in_doubt(self, shard_id: str, why: str, trail: ReadTrail | None = None) -> None:
+        """Give nothing of the page, and read again after a pause: the same place, or as a `trail` says."""
+        if trail is not None:
+            self._places[shard_id] = trail.turn(self._places[shard_id])
         before = self._doubts.get(shard_id)
         count = 1 if before is None else before.count + 1
         pause = doubling_millis(count, round(IDLE_SECONDS * 1_000), round(LONGEST_DOUBT_SECONDS * 1_000)) / 1_000

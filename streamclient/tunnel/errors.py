@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from streamclient.errors import DependencyException, ErrorKind, StreamClientError, TrimmedDataException
+from streamclient.errors import DependencyException, DisorderError, ErrorKind, StreamClientError, TrimmedDataException
 
 UNAVAILABLE = "OTSTunnelServerUnavailable"
 """A passing problem of the service. Also what an answer of status 500 and above without a readable error counts as, as
@@ -68,6 +68,10 @@ class TunnelServerUnavailableError(TunnelError):
 
 class TunnelAnswerError(TunnelError):
     """An answer cannot be believed: it is cut, damaged, or leads nowhere. Nothing of it was used. Repeat."""
+
+
+class TunnelOrderError(TunnelAnswerError, DisorderError):
+    """A page is whole, and does not follow the pages that were read before it. It or its token is wrong."""
 
 
 _CLASSES: dict[str, type[TunnelError]] = {

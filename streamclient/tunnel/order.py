@@ -1,5 +1,7 @@
 """What holds for the pages of every channel: each token leads on, records of the log rise, keys of full data rise.
 
+A channel is of full data or of the log, as its tokens say, and its records are of the same kind.
+
 A service or a gateway that breaks one of these is out of order: an old answer came again, or one of another channel.
 Nothing of such a page is used, so no record is delivered twice for it.
 """
@@ -13,7 +15,7 @@ from typing import Any
 from streamclient.core.position import Position
 from streamclient.errors import CodecError, DisorderError
 from streamclient.records import SequenceInfo
-from streamclient.tunnel.errors import TunnelAnswerError
+from streamclient.tunnel.errors import TunnelOrderError
 from streamclient.wire.pages import TunnelPage
 from streamclient.wire.plainbuffer import decode_row
 from streamclient.wire.tunnel import decode_token
@@ -66,7 +68,7 @@ class ChannelOrder:
         """Compare the page at a token with its predecessor, and remember its end.
 
         Raises:
-            TunnelAnswerError: it leads nowhere, or does not rise. It is not remembered.
+            TunnelOrderError: it leads nowhere, or does not rise. It is not remembered.
         """
         with self._lock:
             known = self._before.get(channel_id)
@@ -78,25 +80,38 @@ class ChannelOrder:
 
 def _last_of(token: str, page: TunnelPage, before: SequenceInfo | None) -> SequenceInfo | None:
     if not is_token(page.next_token):
-        raise TunnelAnswerError(f"the page at token {token[:60]} names no next token, but {page.next_token!r}")
+        raise TunnelOrderError(f"the page at token {token[:60]} names no next token, but {page.next_token!r}")
     records = page.records
     if not records:
         return before  # a log goes on without records, by the same token or another one
     if page.next_token == token:
-        raise TunnelAnswerError(
+        raise TunnelOrderError(
             f"no progress: the page at token {token[:60]} has {len(records)} records, and its next token is the same"
         )
     first, last = records.sequence_info(0), records.sequence_info(-1)
+    if before is None or first == _OF_FULL_DATA:  # else the channel has had changes before
+        _require_kind(token, first)
     if first == _OF_FULL_DATA:
         _require_rising_keys(token, page)
         return None
     if before is not None and first <= before:
-        raise TunnelAnswerError(f"the page begins with record {first}, and records up to {before} were read before it")
+        raise TunnelOrderError(f"the page begins with record {first}, and records up to {before} were read before it")
     try:
         records.require_order()
     except DisorderError as error:
-        raise TunnelAnswerError(str(error)) from error
+        raise TunnelOrderError(str(error)) from error
     return last
+
+
+def _require_kind(token: str, first: SequenceInfo) -> None:
+    try:
+        is_stream = decode_token(token).is_stream
+    except CodecError:
+        return  # a token of another make says nothing
+    if is_stream and first == _OF_FULL_DATA:
+        raise TunnelOrderError("the page has rows of full data, and the channel has changes: it is another channel's")
+    if not is_stream and first != _OF_FULL_DATA:
+        raise TunnelOrderError("the page has changes, and the channel has full data: it is another channel's")
 
 
 def _require_rising_keys(token: str, page: TunnelPage) -> None:
@@ -108,6 +123,6 @@ def _require_rising_keys(token: str, page: TunnelPage) -> None:
     except (CodecError, TypeError):
         return  # a token of another make, or keys with a bound: nothing can be said of them
     if is_old:
-        raise TunnelAnswerError(f"the page of full data begins with key {first}, before the key {start} asked for")
+        raise TunnelOrderError(f"the page of full data begins with key {first}, before the key {start} asked for")
     if leads_back:
-        raise TunnelAnswerError(f"no progress: the page of full data at key {start} leads to key {following}")
+        raise TunnelOrderError(f"no progress: the page of full data at key {start} leads to key {following}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from attrs import field, frozen
+from attrs import frozen
 
 from streamclient.core.position import Position
 from streamclient.errors import StreamClientError, StreamClientException
@@ -27,16 +27,18 @@ class ChannelPages:
     most_bytes: int
     answered: Callable[[StreamClientError | None], None]
     """Told of every read: its error, or that it succeeded."""
-    _order: ChannelOrder = field(factory=ChannelOrder, init=False)
 
     def get_stream_record(self, shard_iterator: str, limit: int | None = None) -> RecordPage:
-        """The pages at a token, joined as configured. The service chooses their sizes; ``limit`` has no effect."""
+        """The pages at a token, joined as configured. The service chooses their sizes; ``limit`` has no effect.
+
+        Each page has to follow the one before it; whether the first one does is for the consumer to judge.
+        """
         records: Sequence[StreamRecord] = ()
         size = 0
-        token = shard_iterator
+        token, order = shard_iterator, ChannelOrder()
         for _ in range(self.most_pages):
             try:
-                page = self._read(token)
+                page = self._read(token, order)
             except StreamClientError:
                 if records:
                     break  # what was read is good; the next call meets the error, if it is still there
@@ -49,11 +51,11 @@ class ChannelPages:
                 break
         return RecordPage(records, position_of(token), page.may_more_record, size)
 
-    def _read(self, token: str) -> TunnelPage:
+    def _read(self, token: str, order: ChannelOrder) -> TunnelPage:
         """One page. One that cannot be believed is told at once: the consumer names it, and reads again."""
         names = (self.tunnel_id, self.client_id, self.channel_id)
         try:
-            page = self.client.read_records(*names, token, order=self._order, raises_at_once=True)
+            page = self.client.read_records(*names, token, order=order, raises_at_once=True)
         except StreamClientError as error:
             self.answered(error)
             raise

@@ -213,12 +213,17 @@ class HealthWatch:
             case WriteWorker():
                 _note_write(self._beats, answer, now)
             case WriteLease(write) if write.kind is WriteKind.CREATE:
-                _note_write(self._creations, answer, now)
-                if answer.value is not WriteOutcome.UNCERTAIN:
-                    self._created({write.lease_key}, now)
+                self._creation_answered(write.lease_key, answer, now)
             case WriteLease():
                 self._writes_under_way -= 1
                 _note_write(self._writes, answer, now)
+
+    def _creation_answered(self, lease_key: str, answer: Answered[WriteOutcome], now: float) -> None:
+        """An answer that comes late means nothing: a scan has shown the lease, so nobody waits for it any more."""
+        if answer.value is not WriteOutcome.UNCERTAIN:
+            self._created({lease_key}, now)
+        elif lease_key in self._uncreated:
+            self._creations.failed(answer.error, now)
 
     def _created(self, lease_keys: set[str], now: float) -> None:
         """These leases are there, or their shards are gone: nobody waits any more for one of them to be created."""

@@ -176,39 +176,6 @@ def test_what_is_said_of_an_end_after_a_stop_means_nothing() -> None:
     assert driven.machine.closing is ShutdownReason.STOLEN
 
 
-OLD = RecordPage([make_record("k1", 1), make_record("k2", 2)], Position("i9"), may_more_record=True, body_bytes=20)
-
-
-@pytest.mark.parametrize(
-    ("page", "delivered", "next_read"),
-    [
-        (RecordPage([make_record("k3", 3)], Position("i2")), [], "i2"),
-        (OLD, [], "i9"),
-        (RecordPage([*OLD.records, make_record("k3", 3)], Position("i9")), ["k3"], None),
-        (RecordPage([make_record("k2", 2), make_record("k3", 3)], Position.SHARD_END), ["k3"], None),
-        (RecordPage([make_record("k3")], Position("i9")), ["k3"], None),
-    ],
-    ids=["same position", "all old", "partly old", "partly old, at the end", "without a time"],
-)
-def test_records_that_were_taken_are_not_delivered_again(
-    page: RecordPage, delivered: list[str], next_read: str | None
-) -> None:
-    driven = reading()
-    driven.read(PAGE)
-    driven.hear(events.CallReturned())
-    driven.read(page)
-    if page.next_position.is_shard_end:
-        driven.hear(events.EndJudged(driven.machine.visit, is_shown=True))
-    given = [command.records for command in driven.said if isinstance(command, events.ProcessRecords)]
-
-    assert [record.key["id"] for records in given for record in records] == delivered
-    if next_read is not None:
-        assert driven.machine.reason is not None
-        assert driven.machine.reason.cause is Cause.NO_PROGRESS
-        driven.hear(events.TimeCame(driven.machine.visit))
-        assert driven.said[-1] == events.Read(driven.machine.visit, Position(next_read))
-
-
 def test_a_new_processor_begins_before_what_the_last_one_took() -> None:
     driven = reading()
     driven.read(PAGE)

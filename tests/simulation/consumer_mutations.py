@@ -14,7 +14,8 @@ from streamclient.core.consumer.machine import ConsumerMachine
 from streamclient.core.consumer.page import PagePlan, PendingCut, Remedy, remedy
 from streamclient.core.consumer.parked import ParkedKeys
 from streamclient.core.consumer.table import Outcome, Phase
-from streamclient.core.position import Position
+from streamclient.core.position import Judged, Position, ReadTrail
+from streamclient.model import CheckpointPosition
 from streamclient.testing.simulation.faults import Do
 from streamclient.testing.simulation.plan import Action, Plan
 from tests.simulation.mutation import Mutation, has
@@ -81,7 +82,34 @@ def _believes_what_is_shown_since(self: ConsumerMachine, event: consuming.EndJud
     _end_judged(self, evolve(event, since_read=False))
 
 
+_judge = ReadTrail.judge
+
+
+def _follows_a_page_in_doubt(self: ReadTrail, asked: str, following: str, count: int, place: Any) -> Judged:
+    found = _judge(self, asked, following, count, place)
+    is_old = bool(found.why) and following not in (asked, CheckpointPosition.SHARD_END)
+    return Judged(taken=count, is_way=True) if is_old and not self.goes_back else found
+
+
+def _believes_any_way(self: ReadTrail, asked: str, following: str, count: int, place: Any) -> Judged:
+    found, last = _judge(self, asked, following, count, place), self.last
+    if not (self.goes_back and found.why and count and last is not None):
+        return found
+    return Judged(taken=sum(place(index) <= last for index in range(count)))
+
+
 CONSUMER_MUTATIONS = (
+    Mutation(
+        "a page in doubt is followed",
+        frozenset({"checkpoints follow processing", "nothing is lost"}),
+        [(ReadTrail, "judge", _follows_a_page_in_doubt)],
+    ),
+    Mutation(
+        "the way to the last record is believed although it lacks that record",
+        frozenset({"checkpoints follow processing", "nothing is lost"}),
+        [(ReadTrail, "judge", _believes_any_way)],
+        seed=46,
+    ),
     Mutation(
         "an end is believed although the list of shards does not show it",
         frozenset({"checkpoints follow processing", "nothing is lost"}),

@@ -116,7 +116,12 @@ def disordered(page: RecordPage, asked: str) -> RecordPage:
     raise DisorderError("record 1 of a page of 2 stands before the one before it")
 
 
-KINDS = [cut, emptied, repeated, going_back, disordered]
+def elsewhere(page: RecordPage, asked: str) -> RecordPage:
+    """A page of shard b, whose records are old; the first page of a shard cannot be told from it."""
+    return page if asked == "a@0" else RecordPage((make_record("b1", 1), make_record("b2", 2)), Position("b@2"))
+
+
+KINDS = [cut, emptied, repeated, going_back, disordered, elsewhere]
 
 
 def disturb(stream: FakeStream, change: Change, times: int) -> None:
@@ -134,7 +139,7 @@ def disturb(stream: FakeStream, change: Change, times: int) -> None:
 
 def filled() -> FakeStream:
     stream = FakeStream("orders", ["a", "b"])
-    stream.append("a", *[make_record(f"k{number}", number) for number in range(1, 11)])
+    stream.append("a", *[make_record(f"k{number}", number + 1) for number in range(1, 11)])
     return stream
 
 

@@ -196,6 +196,7 @@ def test_trimmed_data_has_an_exception_of_its_own() -> None:
         (OTSClientError("MD5 mismatch in response.", 200), TRANSIENT, AMBIGUOUS),
         (OTSClientError("HTTP status: 502, reason: Bad Gateway.", 502), TRANSIENT, AMBIGUOUS),
         (OTSClientError("HTTP status: 404, reason: Not Found.", 404), PERMANENT, PERMANENT),
+        (OTSClientError("MD5 mismatch in response. HTTP status: 404.", 404), TRANSIENT, AMBIGUOUS),
     ],
 )
 def test_errors_without_a_usable_answer(error: Exception, on_read: ErrorKind, on_write: ErrorKind) -> None:

@@ -147,6 +147,7 @@ def test_every_kind_of_call_that_fails_for_long_is_named() -> None:
     watch.answered(Answered(ListShards(), error=OUTAGE), 1.0)
     watch.answered(Answered(ReadSignals(("w1",)), error=OUTAGE), 1.0)
     watch.answered(Answered(BEAT, WriteOutcome.UNCERTAIN, error=OUTAGE), 1.0)
+    watch.asked(CREATION, 1.0)
     watch.answered(Answered(CREATION, WriteOutcome.UNCERTAIN, error=OUTAGE), 1.0)
     watch.answered(Answered(DrawEpoch("s1"), error=OUTAGE), 1.0)
     reads.failed(OUTAGE, 1.0)
@@ -210,6 +211,7 @@ def test_call_that_never_comes_back_is_missed_from_when_it_was_sent(command: Com
 def test_beats_that_are_answered_hide_nothing_of_other_writes() -> None:
     watch = watched()
     for write in (RENEWAL, CREATION):
+        watch.asked(write, 30.0)
         watch.answered(Answered(write, WriteOutcome.UNCERTAIN, error=OUTAGE), 30.0)
     watch.answered(Answered(BEAT, WriteOutcome.ACCEPTED), 90.0)
 
@@ -233,6 +235,24 @@ def test_lease_that_nobody_has_to_create_any_more_is_not_missed(seen: Answered[A
     watch.answered(Answered(ReadRows(), Scan((Lease("s2", "stream"),))), 90.0)
     assert not watch.judge(91.0).is_healthy
     watch.answered(seen, 95.0)
+    assert watch.judge(100.0).is_healthy
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [Answered(ReadRows(), Scan((Lease("s1", "stream"),))), Answered(ListShards(), ShardList((Shard("s2"),)))],
+    ids=["it is there", "the shard is gone"],
+)
+@pytest.mark.parametrize("outcome", [WriteOutcome.UNCERTAIN, WriteOutcome.REFUSED])
+def test_the_late_answer_to_a_creation_that_a_scan_has_shown_means_nothing(
+    seen: Answered[Any], outcome: WriteOutcome
+) -> None:
+    watch = watched()
+    watch.asked(CREATION, 10.0)
+    watch.answered(seen, 12.0)
+    watch.answered(Answered(CREATION, outcome, error=OUTAGE), 15.0)
+    watch.answered(Answered(ReadRows(), Scan((Lease("s1", "stream"),))), 99.0)
+
     assert watch.judge(100.0).is_healthy
 
 

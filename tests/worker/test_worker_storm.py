@@ -99,8 +99,9 @@ class Storm:
         self.world.simulation.until(self.is_finished, 2_000)
 
     def is_finished(self) -> bool:
+        """Whether all that were written to are: a closed shard has a child, which is empty and open at the end."""
         finished = {row.lease_key for row in self.table.list_leases() if row.is_finished}
-        return finished >= self.written.keys()  # what opened after the last ones has no records
+        return finished >= self.written.keys()
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from streamclient.core.consumer.positions import further
 from streamclient.core.consumer.reading import PageReader
 from streamclient.core.consumer.table import Outcome, Phase, stronger
 from streamclient.core.events import CheckpointOutcome, ConsumerEnd, Severity
-from streamclient.core.position import Position
+from streamclient.core.position import Position, ReadTrail
 from streamclient.model import CheckpointPosition, PendingCheckpoint, ShutdownReason
 from streamclient.reasons import Cause, Reason, text_of
 from streamclient.records import readable_position
@@ -57,7 +57,7 @@ class ConsumerMachine(PageReader):
         self._offered, self._cut = pending, None
         self._is_past_loss = self._accepts_loss
         self.halt_reason = None
-        self.position, self._dealt_with, self._last_taken = Position(initial), self._progress, None
+        self.position, self._dealt_with, self.trail = Position(initial), self._progress, ReadTrail()
         lost_behind = self.stored if self._accepts_loss else None
         self._tell(events.NewProcessor(self._processors, initial, self._progress, pending, lost_behind))
         if pending is not None:

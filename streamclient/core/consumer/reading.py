@@ -17,7 +17,7 @@ from streamclient.core.consumer.parked import Failure, ParkedKeys
 from streamclient.core.consumer.state import ConsumerState
 from streamclient.core.consumer.table import Outcome, Phase
 from streamclient.core.events import Severity
-from streamclient.core.position import Position, count_before, no_progress
+from streamclient.core.position import Position, ReadTrail
 from streamclient.core.values import evolve
 from streamclient.errors import ApplicationException, DisorderError, ShutdownException, TrimmedDataException
 from streamclient.model import CheckpointPosition, ParkedRecord, ShutdownReason, TrimmedDataPolicy, TrimmedRange
@@ -46,16 +46,28 @@ class PageReader(ConsumerState):
     def _page_read(self, event: events.PageRead) -> None:
         if event.visit != self.visit:
             return
-        page = event.page
-        if page.records and page.next_position == self.position:
-            last = place_of(page.records, -1)
-            why = no_progress(self.position.text, self.position.text, last, last, None)
-            self._page_not_believed(Cause.NO_PROGRESS, why)
-        elif page.next_position.is_shard_end:
+        page, following = event.page, event.page.next_position
+        count = len(page.records)
+        judged = self.trail.judge(self.position.text, following.text, count, partial(place_of, page.records))
+        if judged.taken:
+            page = part_of(page, page.records[judged.taken :])
+        if judged.why:
+            self._page_not_believed(Cause.NO_PROGRESS, judged.why)
+        elif following.is_shard_end:
             self._ending = page
             self._tell(events.ConfirmEnd(self.visit))
+        elif judged.taken == count > 0:
+            self._way_read(following, judged.is_way)
         else:
             self._page_believed(page)
+
+    def _way_read(self, following: Position, is_way: bool) -> None:
+        """A page of the way to the last record has nothing new: read on. That it was read heals nothing yet."""
+        if not is_way:
+            self.trail.arrive()
+            self._tell(events.Permit(following.text))
+        self.position, self._pause = following, 0.0
+        self._follow(Outcome.NOT_BELIEVED)
 
     def _end_judged(self, event: events.EndJudged) -> None:
         if event.visit == self.visit and self._ending is not None:
@@ -71,14 +83,10 @@ class PageReader(ConsumerState):
         elif event.is_shown and self.waits_for_end and self.phase is Phase.WAITING:
             self._follow(Outcome.READ_DUE)
 
-    def _page_not_believed(self, cause: Cause, why: str, going_on_at: Position | None = None) -> None:
-        """Read the same place again after a pause: a page that was cut heals so, and nothing was delivered.
-
-        With `going_on_at`, read there: everything before was dealt with.
-        """
-        if going_on_at is not None:
-            self.position = going_on_at
-            self._tell(events.Permit(going_on_at.text))
+    def _page_not_believed(self, cause: Cause, why: str) -> None:
+        """Drop a page, and read again after a pause: the same place if an end is not shown, else as the trail says."""
+        if cause is Cause.NO_PROGRESS:
+            self.position = Position(self.trail.turn(self.position.text))
         self.backoff.read_failed()
         count = self.backoff.read_failures
         self.reason = Reason(cause, detail=f"{why} ({times(count)})")
@@ -88,29 +96,8 @@ class PageReader(ConsumerState):
         self._pause = self.backoff.read_pause()
         self._follow(Outcome.NOT_BELIEVED)
 
-    def _without_taken(self, page: ShardPage) -> ShardPage | None:
-        """What of a page is new; ``None``, after which reading goes on behind it, if it has records and none is.
-
-        A next iterator that goes back leads to records that this processor has had: they are not delivered again.
-        """
-        records, before = page.records, self._last_taken
-        taken = count_before(partial(place_of, records), len(records), before)
-        is_end = page.next_position.is_shard_end
-        if taken < len(records) or is_end or not taken:
-            return page if not taken else part_of(page, records[taken:])
-        first, last = place_of(records, 0), place_of(records, -1)
-        self._page_not_believed(
-            Cause.NO_PROGRESS,
-            no_progress(self.position.text, page.next_position.text, first, last, before),
-            going_on_at=page.next_position,
-        )
-        return None
-
     def _page_believed(self, page: ShardPage) -> None:
-        new = self._without_taken(page)
-        if new is None:
-            return
-        page = new
+        self.trail.arrive()
         self.backoff.read_succeeded(page, self._now)
         self.reason = None
         if self._cut is not None and self._cut.lacks_records(page) and not self._goes_on_without_lost(self._cut, page):
@@ -144,7 +131,10 @@ class PageReader(ConsumerState):
     def _read_failed(self, event: events.ReadFailed) -> None:
         if event.visit != self.visit:
             return
-        if event.error.is_a(TrimmedDataException) and self.position.is_iterator:
+        if event.error.is_a(TrimmedDataException) and self.trail.goes_back:
+            self.position, self._pause = Position(self.trail.forget_way()), 0.0
+            self._follow(Outcome.NOT_BELIEVED)
+        elif event.error.is_a(TrimmedDataException) and self.position.is_iterator:
             self.reason = Reason(Cause.FINDING_LOSS)
             self._tell(events.FindFirstLeft(self.visit))
         else:
@@ -211,7 +201,7 @@ class PageReader(ConsumerState):
         self._log(Severity.ERROR, f"{text} (policy {policy.value})")
         if policy is TrimmedDataPolicy.RESTART_AT_OLDEST:
             self._give_up_lost_records()
-            self._is_past_loss, self._last_taken = True, None
+            self._is_past_loss, self.trail = True, ReadTrail()
             return True
         self.lost = lost
         how = f"call worker.accept_loss({self.shard_id!r}), or set trimmed_data_policy to RESTART_AT_OLDEST"
@@ -256,7 +246,8 @@ class PageReader(ConsumerState):
         delivery, self._delivery = self._page_in_work, None
         page, self._dealt_with = delivery.page, delivery.progress
         self._last_processed = delivery.last or self._last_processed
-        self._last_taken = delivery.last or self._last_taken
+        if delivery.last is not None:
+            self.trail.take(delivery.position, delivery.last)
         self._tell(events.PageDone(page, delivery.last))
         if page.next_position.is_shard_end:
             self._end_reached()

@@ -15,7 +15,7 @@ from streamclient.core.consumer.pauses import ConsumerBackoff
 from streamclient.core.consumer.positions import NO_PROGRESS
 from streamclient.core.consumer.table import Outcome, Phase, next_phase, stronger
 from streamclient.core.events import Severity, StartConsumer
-from streamclient.core.position import Position
+from streamclient.core.position import Position, ReadTrail
 from streamclient.model import CheckpointPosition, PendingCheckpoint, ShutdownReason, TrimmedRange
 from streamclient.reasons import Cause, Raised, Reason, times
 from streamclient.records import SequenceInfo, StreamRecord
@@ -34,8 +34,8 @@ class ConsumerState:
 
     _beginnings: ClassVar[Mapping[Phase, Callable[[Any], None]]]
     """The one piece of work that each phase begins with."""
-    _last_taken: SequenceInfo | None = None
-    """The last record that the present processor dealt with, after which the next page must begin."""
+    trail: ReadTrail
+    """What the present processor dealt with last, after which the next page must begin. Each processor has its own."""
     _ending: ShardPage | None = None
     """The page that says that the shard has ended, while nobody knows whether that is so."""
 

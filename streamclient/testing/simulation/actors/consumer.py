@@ -37,6 +37,12 @@ as they look that were cut on the way, and that nobody can tell from the last pa
 REPEATED_SHARE = 0.01
 """Share of pages with records during the storm whose next iterator is the one that was asked for."""
 
+ELSEWHERE_SHARE = 0.01
+"""Share of pages during the storm that are another shard's, and older than what was read last: newer ones look true."""
+
+ELSEWHERE_AGAIN_SHARE = 0.3
+"""The same while the way to the last record is read once more: such answers come in rows."""
+
 RECORD_BYTES = 100
 
 BACKLOG_PART = 4
@@ -261,6 +267,9 @@ class Consumer:
             following = position if end == start and position.is_iterator else Position(self.world.new_value(end))
         hint = dice.choice((None, end < shard.size))
         if self.world.is_writing:
+            share = ELSEWHERE_AGAIN_SHARE if self.machine.trail.goes_back else ELSEWHERE_SHARE
+            if self.faults.chance(share) and (found := self._page_of_another_shard()) is not None:
+                return found
             end, following = self._disturbed(position, start, end, following)
         return SimulatedPage(PartOfShard(shard, start, end), following, hint, RECORD_BYTES * (end - start))
 
@@ -274,6 +283,20 @@ class Consumer:
             injected["repeated page"] += 1
             return end, position
         return end, following
+
+    def _page_of_another_shard(self) -> SimulatedPage | None:
+        """An older one, if there is one; its next position leads astray."""
+        last, dice, stream = self.machine.trail.last, self.faults, self.world.stream
+        other = stream.shards[dice.choice(sorted(stream.shards))]
+        before = 0 if last is None else stream.place_at(other.shard_id, last.timestamp_micros // 1_000_000)
+        oldest = max(other.trimmed, stream.place_at(other.shard_id, 1.0))  # those of time 0 tell nothing
+        if other is self.shard or before <= oldest:
+            return None
+        self.world.injected["page of another shard"] += 1
+        start = oldest + dice.randrange(before - oldest)
+        end = min(start + 1 + dice.randrange(BATCH_RECORDS), before)
+        following = Position(self.world.new_value(min(end, self.shard.size)))
+        return SimulatedPage(PartOfShard(other, start, end), following, None, RECORD_BYTES * (end - start))
 
     def _confirm_end(self, command: facts.ConfirmEnd) -> None:
         self._end_visit = command.visit

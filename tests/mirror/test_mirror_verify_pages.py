@@ -1,0 +1,43 @@
+"""The changes since a mirror's position, read from pages of which one cannot be true: each once, and in order."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from streamclient.core.position import Position
+from streamclient.errors import DisorderError
+from streamclient.mirror.verify import _records_from
+from streamclient.stream import RecordPage
+from streamclient.stream.retry import ReadRetry, Repeater
+from streamclient.testing.fakes import FakeStream, make_record
+
+OTHER = RecordPage((make_record("b1", 1), make_record("b2", 2)), Position("b@2"))
+
+
+@pytest.mark.parametrize("at", [2, 3])
+@pytest.mark.parametrize("harm", ["another shard", "goes back", "stays", "disorder"])
+def test_changes_behind_a_position_are_read_once_although_a_page_cannot_be_true(harm: str, at: int) -> None:
+    stream = FakeStream("orders", ["a", "b"])
+    stream.append("a", *[make_record(f"k{number}", number + 10) for number in range(10)])
+    reads, read = [0], stream.get_stream_record
+
+    def get_stream_record(iterator: str, limit: int | None = None) -> RecordPage:
+        reads[0] += 1
+        page = read(iterator, 3)
+        if reads[0] != at:
+            return page
+        if harm == "disorder":
+            raise DisorderError("record 1 of a page of 2 stands before the one before it")
+        back = {"goes back": Position("a@0"), "stays": Position(iterator)}
+        return evolve(page, next_position=back[harm]) if harm in back else OTHER
+
+    stream.get_stream_record = get_stream_record  # type: ignore[method-assign]
+    source: Any = SimpleNamespace(api=stream)
+    repeater = Repeater(ReadRetry(shortest_pause_millis=0, longest_pause_millis=0))
+    found = _records_from(source, repeater, "a@0", (stream.stream_id, "a"))
+
+    assert [record.key["id"] for record in found] == [f"k{number}" for number in range(10)]
