@@ -1,0 +1,22 @@
+"""A worker on leases among hostile answers that refuse or mistake; see the other files for the rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.hostile.play import play, play_honest
+from tests.hostile.table import CUT, ENDLESS, WORKER, Case, short_cases
+
+CASES = [case for case in short_cases(WORKER) if case.answer not in (*CUT, *ENDLESS)]
+
+
+def test_nothing_is_found_among_honest_answers() -> None:
+    assert play_honest(CASES[0]).findings == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_nothing_is_lost_doubled_or_left_unsaid(case: Case) -> None:
+    outcome = play(case)
+
+    assert outcome.findings == [], str(outcome)
