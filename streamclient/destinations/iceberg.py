@@ -250,12 +250,6 @@ class IcebergDestination:
             raise
 
     def _append(self, table: Table, rows: ArrowTable, commits: Sequence[Commit]) -> None:
-        pa = pyarrow()
-        schema = _schema_of(table)
-        fitted = check_fit(rows, schema, self._identifier)
-        _refuse_required(table, fitted.schema)
-        new = [one for one in fitted.schema if one.name not in schema.names]
-        entry = LogEntry("", tuple(commits)).to_json()
         send, sent = table._do_commit, []
 
         def sending(updates: Sequence[Any], requirements: Any) -> None:
@@ -265,16 +259,23 @@ class IcebergDestination:
         # Of the handle alone, which is let go of after this.
         setattr(table, "_do_commit", sending)  # noqa: B010
         try:
-            with table.transaction() as step:
-                if new:
-                    with step.update_schema() as update:
-                        update.union_by_name(pa.schema(new))
-                step.append(fitted, snapshot_properties={ENTRY: entry})
-                step.set_properties({self._property(one.shard): one.to_json() for one in commits})
+            self._transact(table, rows, commits)
         except _refusals() as error:
-            if sent or isinstance(error, OSError):
+            if sent or isinstance(error, OSError | StreamClientError):
                 raise
             raise _RowsAreRefusedError from error
+
+    def _transact(self, table: Table, rows: ArrowTable, commits: Sequence[Commit]) -> None:
+        schema = _schema_of(table)
+        fitted = check_fit(rows, schema, self._identifier)
+        _refuse_required(table, fitted.schema)
+        new = [one for one in fitted.schema if one.name not in schema.names]
+        with table.transaction() as step:
+            if new:
+                with step.update_schema() as update:
+                    update.union_by_name(pyarrow().schema(new))
+            step.append(fitted, snapshot_properties={ENTRY: LogEntry("", tuple(commits)).to_json()})
+            step.set_properties({self._property(one.shard): one.to_json() for one in commits})
 
 
 class _RowsAreRefusedError(Exception):
@@ -284,7 +285,7 @@ class _RowsAreRefusedError(Exception):
 def _refusals() -> tuple[type[Exception], ...]:
     errors = load("pyiceberg.exceptions", "iceberg")
     own = (errors.ValidationError, errors.ResolveError, errors.NotInstalledError)
-    return (ValueError, TypeError, LookupError, RuntimeError, *own)
+    return (ValueError, TypeError, LookupError, AttributeError, RuntimeError, *own)
 
 
 def _commit_or_find(table: Table, send: Callable[..., None], updates: Sequence[Any], requirements: Any) -> None:
