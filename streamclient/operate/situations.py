@@ -116,8 +116,9 @@ END_NOT_SHOWN = Situation(
 )
 NO_PROGRESS = Situation(
     "no-progress",
-    "Nothing here mends it, and nothing is delivered twice: the service, or what lies between, repeats itself. Reading "
-    "goes on by itself once that is over; report the text to the service.",
+    "Nothing here mends it, and nothing is delivered twice: the service, or a gateway before it, repeats itself, or "
+    "gives pages of another shard. The place of the last record is read again until that is over, then reading goes "
+    "on by itself; report the text to the service.",
 )
 RECORD_FAILS = Situation("record-fails", "Mend the processor, or park the record; see the page on failing records.")
 PARKED_TOO_MANY = Situation(

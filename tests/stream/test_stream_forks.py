@@ -186,8 +186,10 @@ def test_an_exchange_that_a_fork_interrupts_has_no_answer_in_the_child() -> None
             if children == [0]:
                 os._exit(1)
             signal.signal(signal.SIGUSR1, previous)
+            asked.set()  # whatever came of it, the thread ends
             thread.join()
-            os.waitpid(children[0], 0)
+            for child in children:
+                os.waitpid(child, 0)
 
 
 def test_leases_are_read_by_parent_and_children(local: LocalTablestore) -> None:
