@@ -31,7 +31,7 @@ HANG_SECONDS = 120.0
 
 TESTS = {
     "threads refused": ["test_refused_threads.py", "test_places_of_threads.py"],
-    "forks": ["test_forks.py"],
+    "forks": ["forks.py"],
     "logs that raise": ["test_raising_logs.py"],
     "wrong callables": ["test_wrong_callables.py"],
 }
